@@ -134,13 +134,13 @@ def test_openvino_runs_batches_in_its_own_queue(finished) -> None:
         done = worker.ask("warm", (batches, 3, 3, math.inf))
         # Three runs of each of three requests, the two batches in turn.
         assert (done.runs, len(done.samples_ms), min(done.samples_ms) > 0) == ([5, 4], 9, True)
-        assert sum(worker.ask("saturate", (batches, 0.01, 2)).runs) >= 2
+        assert sum(worker.ask("saturate", (batches, math.inf, 2, 0.01)).runs) >= 2
         # Many long batches are not run to the last one, but each request has run.
         assert sum(worker.ask("warm", (batches, 10**9, 3, 0.01)).runs) >= 3
         assert worker.ask("device", None) == "AUTO (CPU)"
         longer = {name: ids if name == "input_ids" else ids[:, :2] for name, ids in batches[0].items()}
         with pytest.raises(octobert.TargetError, match="openvino cannot run the model"):
-            worker.ask("saturate", ([longer], 0.01, 2))
+            worker.ask("saturate", ([longer], math.inf, 2, 0.01))
     finally:
         worker.stop()
 

@@ -96,7 +96,7 @@ def finished(checkpoint, answering, tmp_path_factory):
 def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Call:
     """The fine-tuning stage in this process."""
     how = Training(checkpoint_minutes=minutes)
-    return call_of(step_of(recipe, "finetune"), folder, {"data": data}, training=how, settings=settings)
+    return call_of(step_of(recipe, "finetune"), folder, {"data": data}, lesson={"training": how, "settings": settings})
 
 
 def data_of(recipe: Recipe, folder: Path) -> dict:
@@ -151,7 +151,7 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
 
     def request(minutes: float) -> Request:
         how = Training(checkpoint_minutes=minutes)
-        return request_of(step, scratch, {"data": stored(out, "data")}, training=how)
+        return request_of(step, scratch, {"data": stored(out, "data")}, lesson={"training": how})
 
     def kill(what: str, done: int, total: int) -> None:
         # The executor ends the child with SIGKILL when its caller is stopped.
@@ -258,7 +258,7 @@ def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
     for name, part in (("train", range(40)), ("dev", range(40, 60))):
         write(tmp_path / f"{name}.jsonl", [{"text": f"the of {i}", "label": i % 2} for i in part])
     recipe = recipe_for(checkpoint("bert"), tmp_path, task="text-classification")
-    assert step_of(recipe, "finetune").options.spec.stated.labels == ("different", "same")
+    assert step_of(recipe, "finetune").options.lesson.spec.stated.labels == ("different", "same")
 
 
 def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:

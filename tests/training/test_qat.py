@@ -72,7 +72,7 @@ def context_for(
     recipe: Recipe, folder: Path, made: dict[str, Path], training: Training | None = None, **settings: object
 ) -> Call:
     """The training stage in this process."""
-    return call_of(step_of(recipe, "qat"), folder, made, training=training or recipe.training, settings=settings)
+    return call_of(step_of(recipe, "qat"), folder, made, lesson={"training": training or recipe.training, "settings": settings})
 
 
 def test_what_was_trained_is_what_runs(finished) -> None:
@@ -152,7 +152,7 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
     def carry_out(name: str, scratch: str, minutes: float, on_progress, executor=inline) -> Response:
         (tmp_path / name).mkdir()
         how = Training(checkpoint_minutes=minutes)
-        request = request_of(step, tmp_path / scratch, made_of(recipe, out), training=how, settings=settings)
+        request = request_of(step, tmp_path / scratch, made_of(recipe, out), lesson={"training": how, "settings": settings})
         return executor.run(request, tmp_path / name, on_progress)
 
     def kill_after(wanted: int):
@@ -207,7 +207,9 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
     for name, count in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
         how = Training(processes=count)
-        request = request_of(step, tmp_path / f"scratch-{name}", made_of(recipe, out), training=how, settings=settings)
+        request = request_of(
+            step, tmp_path / f"scratch-{name}", made_of(recipe, out), lesson={"training": how, "settings": settings}
+        )
         (local.run if count > 1 else inline.run)(request, tmp_path / name, lambda *_: None, how)
     assert imported_from(hostile) == ""
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
@@ -234,7 +236,7 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
     def machine(name: str) -> tuple[Path, Response, list[int]]:
         work, seen = tmp_path / name / "work-qat-1", []
         work.mkdir(parents=True)
-        request = request_of(step, tmp_path / name / "scratch", made_of(recipe, out), training=how)
+        request = request_of(step, tmp_path / name / "scratch", made_of(recipe, out), lesson={"training": how})
         return work, local.run(request, work, lambda what, done, total: seen.append(done), how), seen
 
     with ThreadPoolExecutor() as pool:
@@ -316,7 +318,7 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
 
     def refused(teacher: Path, **distill: object) -> Call:
         folder, settings = tmp_path / f"run-{teacher.name}", {"distill": {"share": 0.5, **distill}}
-        return call_of(step_of(recipe, "qat"), folder, made, teacher=source.resolve(teacher), settings=settings)
+        return call_of(step_of(recipe, "qat"), folder, made, lesson={"teacher": source.resolve(teacher), "settings": settings})
 
     swapped = teacher_of(tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"})
     with pytest.raises(
@@ -381,7 +383,7 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
     ("changed", "named"),
     [
         ({"settings": {"epochs": 0.4}}, "plan, model or data and settings"),
-        ({"model": {"digest": "x"}}, "plan, model or data"),
+        ({"base": {"digest": "x"}}, "plan, model or data"),
         ({"seed": 5}, "seed"),
     ],
     ids=["settings", "model", "seed"],
@@ -390,8 +392,8 @@ def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished,
     recipe, out, _ = finished
     first = context_for(recipe, tmp_path / "first", made_of(recipe, out), epochs=0.2)
     first.run()
-    options = {**changed, "settings": {"epochs": 0.2, **changed.get("settings", {})}}
-    second = call_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), **options)
+    lesson = {**changed, "settings": {"epochs": 0.2, **changed.get("settings", {})}}
+    second = call_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), lesson=lesson)
     shutil.copytree(first.scratch, second.scratch)
     with pytest.raises(
         ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder"

@@ -182,6 +182,15 @@ def reason(error: BaseException, line: int | None = None, *, longest: int = 300)
     return (" ".join(text.split()) if line is None else text.splitlines()[line])[:longest]
 
 
+def causes_of(error: BaseException | None) -> list[BaseException]:
+    """An error and what it was raised because of."""
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes
+
+
 def shortened(text: str) -> str:
     """Return a text without its middle if it is longer than anybody reads."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"

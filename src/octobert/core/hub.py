@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octobert.core.errors import reason
+from octobert.core.errors import causes_of, reason
 
 
 def what_failed(error: BaseException, name: str, kind: str) -> tuple[str, str, str]:
@@ -16,7 +16,7 @@ def what_failed(error: BaseException, name: str, kind: str) -> tuple[str, str, s
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'data set' else ''}{name}"
-    causes = list(_chain(error))
+    causes = causes_of(error)
     got = f"{type(error).__name__}: {reason(error, 0, longest=200)}"
     if any(isinstance(cause, errors.GatedRepoError) for cause in causes) or "gated dataset" in str(error):
         fix = f"accept its licence on {page}, and give your token: HF_TOKEN=… or hf auth login"
@@ -31,12 +31,3 @@ def what_failed(error: BaseException, name: str, kind: str) -> tuple[str, str, s
         return "the data set has no such configuration or split", got.removeprefix("ValueError: "), fix
     what = "there is no file or folder of that name, and it could not be downloaded from the hub"
     return what, got, "check the name, the network and your token (HF_TOKEN), or give a local folder"
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error and what it was raised because of."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found

@@ -13,6 +13,7 @@ import numpy as np
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark, Transition
 from octobert.core.excerpts import Span, excerpt
 from octobert.core.measurements import Comparison
+from octobert.core.wording import probability
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import CONFIDENCE, sign_test
 from octobert.tasks import Explains, Explanation, Outputs, Pair, Task, unmeasured
@@ -174,14 +175,10 @@ def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> s
         number = f"All {one}" if not back else f"{one} of {one + back}"
         where = f"from {way[0]} to {way[1]}" if one + back == every else f"to {way[1]}"
         among = "" if one + back == every else f" between {way[0]} and {way[1]}"
-        parts.append(f"{number} changes{among} went {where} ({_probability(tested[way])})")
+        parts.append(f"{number} changes{among} went {where} ({probability(tested[way])})")
     outcome = f"{lost} {'row is' if lost == 1 else 'rows are'} worse and {gained} better"
     if p_value < 1 - CONFIDENCE:
-        parts.append(f"{outcome} ({_probability(p_value)})")
+        parts.append(f"{outcome} ({probability(p_value)})")
     elif parts and lost + gained:
         parts.append(outcome)
     return f"{'; '.join(parts)}." if parts else ""
-
-
-def _probability(p_value: float) -> str:
-    return "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"

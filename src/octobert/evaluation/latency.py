@@ -214,23 +214,26 @@ def _ratio(own: Latency | Throughput, reference: Latency | Throughput) -> Estima
     return statistics.speedup(np.array(own.samples_ms), np.array(reference.samples_ms))
 
 
-def speed_goals(found: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float) -> tuple[SpeedGoal, ...]:
+def speed_goals(speedups: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float) -> tuple[SpeedGoal, ...]:
     """Judge the speed of targets, shape by shape.
 
     Args:
-        found: speedups of all targets, over several float models.
+        speedups: of all targets, over several float models.
         baselines: target → the float model that its goal is about.
         min_speedup: the goal.
     """
     goals = []
     for target, baseline in baselines.items():
-        own = [each for each in found if each.candidate == target and each.reference == baseline]
-        if not own:
+        compared = [each for each in speedups if each.candidate == target and each.reference == baseline]
+        if not compared:
             goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
             continue
-        met, missed = all(each.ratio.low >= min_speedup for each in own), any(each.ratio.high < min_speedup for each in own)
-        state: Literal["met", "missed", "not clear"] = "met" if met else "missed" if missed else "not clear"
-        slowest = min(own, key=lambda each: each.ratio.value)
+        state: Literal["met", "missed", "not clear"] = "not clear"
+        if all(each.ratio.low >= min_speedup for each in compared):
+            state = "met"
+        elif any(each.ratio.high < min_speedup for each in compared):
+            state = "missed"
+        slowest = min(compared, key=lambda each: each.ratio.value)
         goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest))
     return tuple(goals)
 

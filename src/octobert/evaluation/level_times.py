@@ -150,10 +150,10 @@ def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed
     for part in range(TIMES_AGAINST):
         more = interleaved([whole, cut], feeds, SECONDS_AGAINST, seed + part).mean(axis=2)
         taken = np.concatenate([taken, more], axis=1)
-        found = statistics.speedup(taken[1], taken[0])
-        if found.high - found.low <= NARROW * found.value:
+        speedup = statistics.speedup(taken[1], taken[0])
+        if speedup.high - speedup.low <= NARROW * speedup.value:
             break
-    return found
+    return speedup
 
 
 def interleaved(sessions: Sequence[Session], feeds: Sequence[Feeds], seconds: float, seed: int) -> np.ndarray:

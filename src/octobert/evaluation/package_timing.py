@@ -86,9 +86,9 @@ def _with_float_models(
 def _float_model(name: str, model: Opened, models: Mapping[str, Candidate], device: str | None) -> Candidate:
     """The float model of a model as a candidate: that of an earlier one if it is the same."""
     title = f"{name} on {device}" if device else name
-    found = candidates.float_of(model, name, title if title not in models else f"{model.path}: {title}", device)
-    assert found is not None
-    return next((known for known in models.values() if _same(known, found)), found)
+    floating = candidates.float_of(model, name, title if title not in models else f"{model.path}: {title}", device)
+    assert floating is not None
+    return next((known for known in models.values() if _same(known, floating)), floating)
 
 
 def _same(one: Candidate, other: Candidate) -> bool:

@@ -80,7 +80,7 @@ def _measure_workload(
             worker.ask("warm", (workload.rounds, settings.warmup, in_flight, math.inf))
     for number in range(total):
         for index in order_of(len(workers), number):
-            done = workers[index].ask("saturate", (workload.rounds, seconds, requests[index]))
+            done = workers[index].ask("saturate", (workload.rounds, math.inf, requests[index], seconds))
             ran = Turn(seconds=done.seconds, rows=int(rows @ done.runs), tokens=int(tokens @ done.runs))
             turns[index].append(ran)
             samples[index] += done.samples_ms

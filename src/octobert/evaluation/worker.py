@@ -57,8 +57,8 @@ class Worker:
     """A candidate's process.
 
     Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
-    `saturate` ((list of feeds, seconds, inferences in flight) → `Saturated`), `warm` ((list of feeds, runs of each request,
-    inferences in flight, seconds at the most) → `Saturated`), `cost` (length limit in tokens → cost model), `device` (None →
+    `saturate` ((list of feeds, runs of each request, inferences in flight, seconds; it ends with the runs or the seconds) →
+    `Saturated`), `warm` (the same without the pause), `cost` (length limit in tokens → cost model), `device` (None →
     what really runs the model) and `peak` (None → peak memory in bytes).
 
     Args:
@@ -208,19 +208,15 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
         return measure_cost_model(session, argument)
     if request == "device":
         return session.device
-    if request == "warm":
+    if request in ("warm", "saturate"):
         batches, runs, requests, seconds = argument
-        total, deadline = runs * requests, time.perf_counter() + seconds
+        most, deadline = runs * requests, time.perf_counter() + seconds
         return _in_flight(
             session,
             batches,
             requests,
-            lambda count: count < requests or (count < total and time.perf_counter() < deadline),
+            lambda count: count < requests or (count < most and time.perf_counter() < deadline),
         )
-    if request == "saturate":
-        batches, seconds, requests = argument
-        deadline = time.perf_counter() + seconds
-        return _in_flight(session, batches, requests, lambda count: count < requests or time.perf_counter() < deadline)
     if request == "time":
         session.run(argument)
     started = time.perf_counter()

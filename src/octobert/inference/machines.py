@@ -200,11 +200,11 @@ def check_machine(package: Path, manifest: PackageManifest) -> None:
     """
     if manifest.chosen is None:
         return
-    found = differences(manifest.environment, environment.current(), _packages(manifest.target))
-    if found:
+    differing = differences(manifest.environment, environment.current(), _packages(manifest.target))
+    if differing:
         made_here = package.name == BEST and (package.parent / REPORT).is_file()
         again = f"octobert auto {package.parent} --again" if made_here else "octobert auto, on this machine"
-        differs = f"{package} was chosen on another kind of machine: {shortened('; '.join(found))}"
+        differs = f"{package} was chosen on another kind of machine: {shortened('; '.join(differing))}"
         _warn(printable(f"{differs}. Another model may be faster here; choose it with {again}"))
 
 
@@ -252,9 +252,9 @@ def read_index(folder: Path) -> Machines:
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
     """The package for machines of this kind, or the nearest one that can run here."""
     here = environment.current()
-    own = [each for each in packages if kind_of(each) == kind_of(here)]
-    if own:
-        return own[0]
+    for package in packages:
+        if kind_of(package) == kind_of(here):
+            return package
     known = targets.names()
     probes = {each.target: targets.load(each.target).probe() for each in packages if each.target in known}
     ready = [each for each in packages if each.target in probes and probes[each.target].available]
@@ -288,18 +288,18 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
         RecipeError: all packages are for one kind of machine.
         StorageError: the folder exists, or cannot be written.
     """
-    found: dict[tuple[str, ...], tuple[Path, PackageManifest]] = {}
+    by_kind: dict[tuple[str, ...], tuple[Path, PackageManifest]] = {}
     for package in (package for place in given for package in _inside(place)):
         package_files.verify(package)
         manifest = package_files.read_manifest(package)
-        _check_same(next(iter(found.values()), None), package, manifest)
-        found.pop(kind := kind_of(manifest.environment), None)
-        found[kind] = package, manifest
-    if len(found) < 2:
-        got, fix = " ".join(next(iter(found), ("nothing",))), "run octobert auto on another kind of machine, too"
+        _check_same(next(iter(by_kind.values()), None), package, manifest)
+        by_kind.pop(kind := kind_of(manifest.environment), None)
+        by_kind[kind] = package, manifest
+    if len(by_kind) < 2:
+        got, fix = " ".join(next(iter(by_kind), ("nothing",))), "run octobert auto on another kind of machine, too"
         raise RecipeError("merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix)
-    named = dict(zip(_names([manifest for _, manifest in found.values()]), found.values(), strict=True))
-    first = next(iter(found.values()))[1]
+    named = dict(zip(_names([manifest for _, manifest in by_kind.values()]), by_kind.values(), strict=True))
+    first = next(iter(by_kind.values()))[1]
     index = Machines(
         octobert=environment.versions(("octobert",)).get("octobert"),
         model_digest=first.model_digest,

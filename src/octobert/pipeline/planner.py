@@ -19,7 +19,7 @@ from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.pruning import Prune
 from octobert.config.recipe import Choice, Recipe, RowSelection
-from octobert.config.training import Training, TrainingSettings
+from octobert.config.training import Finetune, Qat, Training
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode
@@ -190,18 +190,24 @@ def _finetune(facts: RunFacts) -> list[Step]:
     settings = facts.recipe.finetune
     if settings is None:
         return []
-    return [planned(facts, "finetune", finetune.run, facts.recipe.training, **_training(facts.recipe, "finetune", settings))]
+    return [planned(facts, "finetune", finetune.run, facts.recipe.training, lesson=_lesson(facts, "finetune", settings))]
 
 
-def _training(recipe: Recipe, stage: str, settings: TrainingSettings) -> dict[str, object]:
-    """What a training is given: its settings, the user's training function, and the checkpoint that the model in training
-    follows, where it is not the one it starts from."""
+def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.Lesson:
+    """What a training depends on."""
+    recipe = facts.recipe
     teacher = None if settings.distill is None else settings.distill.teacher
-    return {
-        "settings": settings,
-        "code": None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code"),
-        "teacher": None if teacher is None else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
-    }
+    return finetune.Lesson(
+        base=facts.model,
+        teacher=None if teacher is None else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
+        code=None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code"),
+        allow_pickle=recipe.allow_pickle,
+        training=recipe.training,
+        spec=facts.spec,
+        seed=recipe.seed,
+        settings=settings,
+        methods={name: facts.method(name) for name in recipe.targets} if stage == "qat" else {},
+    )
 
 
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
@@ -233,9 +239,8 @@ def _model(facts: RunFacts) -> list[Step]:
         qat.run,
         recipe.training if recipe.qat.trained is None else None,
         float_graph=graph,
-        methods={name: facts.method(name) for name in recipe.targets},
+        lesson=_lesson(facts, "qat", recipe.qat),
         attached=None if recipe.qat.trained is None else source.resolve(recipe.qat.trained),
-        **_training(recipe, "qat", recipe.qat),
     )
     return [*steps, trained, planned(facts, "capture/trained", capture.run, trained=trained.result, allow_pickle=False)]
 

@@ -120,12 +120,12 @@ class Store:
         try:
             if not is_folder(folder):
                 return None
-            found = digests_of(folder)
+            digests = digests_of(folder)
             seal = content_of(folder / SEAL).decode("ascii")
             artifact = Artifact.model_validate_json(content_of(folder / MANIFEST))
         except (OSError, ValueError):
             return None
-        intact = found == {**artifact.files, MANIFEST: seal, SEAL: found.get(SEAL)} and NO_FILE not in found.values()
+        intact = digests == {**artifact.files, MANIFEST: seal, SEAL: digests.get(SEAL)} and NO_FILE not in digests.values()
         return artifact if intact and artifact.key == key else None
 
     @contextmanager
@@ -178,11 +178,11 @@ class Store:
 
     def sweep(self) -> list[str]:
         """Remove what interrupted runs left and no run needs, to be called under the lock. The names."""
-        found = [path.name for path in self.root.glob("*") if _ENTRY.fullmatch(path.name)]
-        names = sorted(name for name in found if _WORK.fullmatch(name))
+        entries = [path.name for path in self.root.glob("*") if _ENTRY.fullmatch(path.name)]
+        names = sorted(name for name in entries if _WORK.fullmatch(name))
         # A run that was killed just after it stored a result has left what the stage kept while it worked.
-        kept = [name for name in found if name.startswith("scratch-")]
-        names += sorted(name for name in kept if is_folder(self.root / name.removeprefix("scratch-")))
+        scratch = [name for name in entries if name.startswith("scratch-")]
+        names += sorted(name for name in scratch if is_folder(self.root / name.removeprefix("scratch-")))
         for name in names:
             with suppress(OSError):
                 remove(self.root / name)

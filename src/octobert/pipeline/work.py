@@ -39,11 +39,20 @@ _DECISION = "decided.json"
 class Listener(Protocol):
     """Told what a run does, one thing at a time although several steps may be at work; the command line draws it."""
 
-    def planned(self, steps: Sequence[Step]) -> None: ...
-    def started(self, step: Step) -> None: ...
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
-    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None: ...
+    def planned(self, steps: Sequence[Step]) -> None:
+        return
+
+    def started(self, step: Step) -> None:
+        return
+
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
+        return
+
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
+        return
+
+    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None:
+        return
 
 
 class Silent(Listener):

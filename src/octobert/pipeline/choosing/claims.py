@@ -122,7 +122,7 @@ class Claims:
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}
         directions = ["maximize" if each else "minimize" for each in maximize]
-        with storages.told(where):
+        with storages.optuna_errors(where):
             study = self._optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
             self._id = study._study_id
             stored = [direction.name.lower() for direction in study.directions]
@@ -137,7 +137,7 @@ class Claims:
             RecipeError: the study was started with other facts, or by another program.
             StorageError: the storage failed.
         """
-        with storages.told(self._where):
+        with storages.optuna_errors(self._where):
             trials = self._storage.get_all_trials(self._id, deepcopy=False)
         states, tried = self._optuna.trial.TrialState, list[Tried]()
         for trial in sorted(trials, key=lambda trial: trial.number):
@@ -189,7 +189,7 @@ class Claims:
             distributions={each: self._optuna.distributions.CategoricalDistribution(space[each]) for each in combination},
             user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
         )
-        with storages.told(self._where):
+        with storages.optuna_errors(self._where):
             created = self._storage.create_new_trial(self._id, template_trial=template)
         self._mine.add(created)
         tried = self.tried()
@@ -207,7 +207,7 @@ class Claims:
             StorageError: the storage failed.
         """
         states = self._optuna.trial.TrialState
-        with storages.told(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+        with storages.optuna_errors(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
             if values.goals is not None:
                 # Optuna's name for constraints, so that its own tools show which trials keep the limits.
                 self._storage.set_trial_system_attr(trial.id, "constraints:limits", values.misses)
@@ -222,7 +222,7 @@ class Claims:
         Raises:
             StorageError: the storage failed.
         """
-        with storages.told(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+        with storages.optuna_errors(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
             self._storage.set_trial_state_values(trial, self._optuna.trial.TrialState.FAIL)
         self._mine.discard(trial)
 
@@ -247,7 +247,10 @@ class Claims:
             count += 1
             for trial in list(self._mine):
                 # A storage that fails for a while may work again; if it does not, the end of the trial says so.
-                with suppress(StorageError, self._optuna.exceptions.UpdateFinishedTrialError), storages.told(self._where):
+                with (
+                    suppress(StorageError, self._optuna.exceptions.UpdateFinishedTrialError),
+                    storages.optuna_errors(self._where),
+                ):
                     self._storage.set_trial_user_attr(trial, _BEAT, count)
 
     def _is_dead(self, trial: int, said: _Said) -> bool:

@@ -58,7 +58,7 @@ def check(storage: str) -> None:
     file = Path(url.database or "")
     if url.get_backend_name() == "sqlite" and not file.exists() and file.parent.is_dir():
         return
-    with told(storage):
+    with optuna_errors(storage):
         sqlalchemy.create_engine(url, **options).connect().close()
 
 
@@ -107,7 +107,7 @@ def _journal(path: Path, *, alone: bool) -> Any:
         finally:
             lock.release()
         backend = JournalFileBackend(str(path), lock)
-    with told(str(path)):
+    with optuna_errors(str(path)):
         return JournalStorage(backend)
 
 
@@ -162,7 +162,7 @@ def _database(storage: str) -> Any:
 
     url, options = _url(storage)
     text = url.render_as_string(hide_password=False)
-    with told(storage):
+    with optuna_errors(storage):
         for remaining in reversed(range(_TIMES)):
             try:
                 # With the cache around it, finished trials are read once.
@@ -174,7 +174,7 @@ def _database(storage: str) -> Any:
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def optuna_errors(where: str) -> Iterator[None]:
     """Whatever Optuna raises while it opens, reads or writes a storage becomes one sentence.
 
     Raises:

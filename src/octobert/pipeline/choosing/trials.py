@@ -27,6 +27,7 @@ from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import Several
 from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.stages import judge, race
+from octobert.pipeline.stages.race import Timed
 from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Work
 
@@ -361,7 +362,7 @@ class Trials:
                 self._ratios[key] = percentile(ours, q, seed=0, over=theirs)
         return self._ratios[key]
 
-    def _timed(self, state: _State) -> race.Timed | None:
+    def _timed(self, state: _State) -> Timed | None:
         """A variant's times in its last race."""
         return self._races[state.races[-1]].times[state.variant.name] if state.races else None
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from octobert.core.environment import peak_memory_bytes
-from octobert.core.errors import OctobertError, reason
+from octobert.core.errors import OctobertError, causes_of, reason
 from octobert.core.files import disk_error, is_disk_error
 from octobert.pipeline.contract import Context, Progress, Request, Response, signature_of, stage_named
 
@@ -37,13 +37,10 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
     """An exception of a stage as an error that a user can act on."""
     if isinstance(error, OctobertError):
         return error
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes_of(error):
         if isinstance(cause, OSError) and is_disk_error(cause):
             return disk_error(cause, work)
-        cause = cause.__cause__ or cause.__context__
-    full = _disk_problem(work)
-    if full is not None:
+    if (full := _disk_problem(work)) is not None:
         return full
     got = f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}"
     return OctobertError("the stage failed unexpectedly", where=stage, got=got, fix="see the traceback in events.jsonl")

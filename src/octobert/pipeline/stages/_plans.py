@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
+from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.graph import operators, qdq, sites
 from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages import _artifacts
 from octobert.quantization import apply_corrections, methods
 from octobert.quantization.layers import LayerChange
+from octobert.targets import runtimes
 
 
 def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, method: Choice) -> QuantPlan:
@@ -29,6 +32,22 @@ def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, metho
     all_sites = sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
     options = planner.Options.model_validate(method.options)
     return planner.plan(all_sites, ranges, targets.load(target).CAPABILITIES, options)
+
+
+def opened(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], target: str, session: SessionEntries) -> Session:
+    """A session of a plan's model on its target.
+
+    Args:
+        graph: the float graph.
+        changes: corrected layers.
+        session: what the recipe sets for the target's sessions.
+    """
+    module = targets.load(target)
+    entries = runtimes.entries_in(session, module.CAPABILITIES, plan.float_parts)
+    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+        path = Path(folder) / _artifacts.QUANTIZED
+        write_quantized(graph, plan, changes, path)
+        return module.open_session(path, SessionOptions(entries=entries))
 
 
 def write_quantized(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path) -> int:

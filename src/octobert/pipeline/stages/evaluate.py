@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from octobert import targets
 from octobert.core.measurements import score_named
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, scoring
@@ -78,4 +77,4 @@ def file_of(
         return _artifacts.trained_source(model, trained).path
     if source == "graph" or export is None:
         return capture.path(_artifacts.FLOAT)
-    return targets.load(candidate).model_file(export.path(""))
+    return _artifacts.model_file(export, candidate)

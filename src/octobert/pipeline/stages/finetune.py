@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from octobert.config.recipe import Choice
-from octobert.config.training import Finetune, Training, TrainingSettings
+from octobert.config.training import Finetune, Qat, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
@@ -53,7 +53,7 @@ class Lesson(FrozenModel):
     training: Annotated[Training, NOT_IN_KEY]
     spec: TaskSpec
     seed: int
-    settings: TrainingSettings
+    settings: Finetune | Qat
     methods: Mapping[str, Choice] = Field(default_factory=dict)
 
     @property
@@ -63,33 +63,11 @@ class Lesson(FrozenModel):
         return None if layers is None else dropping.kept_layers(self.base, layers)
 
 
-def run(
-    context: Context,
-    data: StepResult,
-    *,
-    model: ModelSource,
-    teacher: ModelSource | None,
-    code: UserCode | None,
-    allow_pickle: bool,
-    training: Annotated[Training, NOT_IN_KEY],
-    spec: TaskSpec,
-    seed: int,
-    settings: Finetune,
-) -> Summary:
-    """Fine-tune in float; for the options see `Lesson`."""
-    lesson = Lesson(
-        base=model,
-        teacher=teacher,
-        code=code,
-        allow_pickle=allow_pickle,
-        training=training,
-        spec=spec,
-        seed=seed,
-        settings=settings,
-    )
+def run(context: Context, data: StepResult, *, lesson: Lesson) -> Summary:
+    """Fine-tune in float."""
     pupil, kept = load(lesson), lesson.kept
     if kept is not None:
-        pupil = dropping.without_layers(pupil, model.family, kept)
+        pupil = dropping.without_layers(pupil, lesson.base.family, kept)
     facts = train_(context, data, lesson, pupil)
     save(context.work, lesson, pupil, facts)
     return facts

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
-from octobert.config.recipe import Choice
-from octobert.config.training import Qat, Training
+from octobert.config.training import Qat
 from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
-from octobert.core.user_code import UserCode
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, finetune
 from octobert.training.distributed import is_first
 
@@ -34,15 +31,7 @@ def run(
     calibrated: StepResult,
     trained: StepResult | None,
     *,
-    model: ModelSource,
-    teacher: ModelSource | None,
-    code: UserCode | None,
-    allow_pickle: bool,
-    training: Annotated[Training, NOT_IN_KEY],
-    spec: TaskSpec,
-    seed: int,
-    settings: Qat,
-    methods: dict[str, Choice],
+    lesson: finetune.Lesson,
     attached: ModelSource | None,
 ) -> Summary:
     """Train, or take what a loop of the user's own has trained.
@@ -50,25 +39,16 @@ def run(
     Args:
         float_graph: the graph that plans are made for.
         trained: what `finetune` trained.
-        methods: target → its method.
         attached: folder of a training that is finished; nothing is trained.
     """
     from octobert.training.simulation import Simulation
 
-    lesson = finetune.Lesson(
-        base=_artifacts.trained_source(model, trained),
-        teacher=teacher,
-        code=code,
-        allow_pickle=allow_pickle,
-        training=training,
-        spec=spec,
-        seed=seed,
-        settings=settings,
-        methods=methods,
-    )
+    settings = lesson.settings
+    assert isinstance(settings, Qat)
+    lesson = lesson.model_copy(update={"base": _artifacts.trained_source(lesson.base, trained)})
     before = calibrated.read(_artifacts.RANGES, Ranges)
     graph = float_graph.path(_artifacts.FLOAT)
-    plan = union([_plans.plan_of(capture, graph, before, name, method) for name, method in methods.items()])
+    plan = union([_plans.plan_of(capture, graph, before, name, method) for name, method in lesson.methods.items()])
     if attached is not None:
         return _taken(context, lesson, attached.path, plan, before)
     pupil = finetune.load(lesson)

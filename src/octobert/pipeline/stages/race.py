@@ -11,7 +11,6 @@ from typing import Annotated
 
 import numpy as np
 
-from octobert import targets
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
@@ -116,7 +115,7 @@ def run(
     racing = {
         name: Candidate(
             name=entrant.target,
-            path=str(targets.load(entrant.target).model_file(exports[name].path(""))),
+            path=str(_artifacts.model_file(exports[name], entrant.target)),
             head=task.head,
             label=name,
             entries=entrant.entries,
@@ -167,13 +166,13 @@ def _timed(
 
 def _problems(racing: Mapping[str, Candidate]) -> dict[str, str]:
     """Which models cannot be opened, and why."""
-    found = {}
+    problems = {}
     for name, candidate in racing.items():
         worker = Worker(candidate)
         try:
             worker.opened()
         except OctobertError as error:
-            found[name] = str(error)
+            problems[name] = str(error)
         finally:
             worker.stop()
-    return found
+    return problems

@@ -24,7 +24,7 @@ from octobert.core.errors import RecipeError
 from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed, unsealed, write_sealed
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
-from octobert.core.session import Session, SessionEntries, SessionOptions
+from octobert.core.session import Session, SessionEntries
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
@@ -67,10 +67,7 @@ class _Models:
 
     def opened(self, plan: QuantPlan) -> Session:
         """A session of a plan."""
-        with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-            path = Path(folder) / _artifacts.QUANTIZED
-            self.write(plan, path)
-            return targets.load(self.target).open_session(path, SessionOptions(entries=self.entries(plan)))
+        return _plans.opened(self.graph, plan, self.changes, self.target, self.session)
 
 
 def run(

@@ -6,16 +6,13 @@ Writes `sweep.json`.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
-from octobert import targets
 from octobert.config.loading import in_recipe
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import DataError
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
-from octobert.core.session import SessionEntries, SessionOptions
+from octobert.core.session import SessionEntries
 from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
@@ -23,7 +20,6 @@ from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import observer, sensitivity
 from octobert.quantization.calibrators import interval_of, load
-from octobert.targets import runtimes
 
 FACTS = "sweep.json"
 JUDGED_ROWS = 256
@@ -50,7 +46,7 @@ def run(
         session: what the recipe sets for sessions of the target.
         calibrators: to be compared.
     """
-    task, module = spec.build(), targets.load(target)
+    task = spec.build()
     tokenizer = _artifacts.tokenizer_of(capture, task)
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in data.read_json("tuning.json")]
@@ -71,12 +67,8 @@ def run(
         except DataError as error:
             swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue
-        with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-            path = Path(folder) / _artifacts.QUANTIZED
-            _plans.write_quantized(graph, plan, {}, path)
-            entries = runtimes.entries_in(session, module.CAPABILITIES, plan.float_parts)
-            quantized = module.open_session(path, SessionOptions(entries=entries))
-            outputs = run_rows(quantized, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+        quantized = _plans.opened(graph, plan, {}, target, session)
+        outputs = run_rows(quantized, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         fidelity = task.fidelity(outputs, reference, encoded)
         fidelity_name = fidelity.name
         quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
