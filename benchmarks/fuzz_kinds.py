@@ -345,28 +345,49 @@ def mutate_recipe(data: bytes, generator: Random) -> bytes:
 def search(folder: Path) -> None:
     """Three trials of a search without models, or those that the study has."""
     from octobert.config.loading import parse
-    from octobert.core import environment
-    from octobert.core.estimate import Estimate
-    from octobert.core.selection import Found
-    from octobert.pipeline.choosing import claims, space, study
+    from octobert.pipeline.choosing import study
 
     searched = {"space": {"calibrate": ["minmax", "mse", "entropy"]}, "study": "mine", "goals": ["size"]}
     recipe = parse({"model": "m", "task": "mrpc", "data": "glue", "search": searched})
-    one = Estimate(value=1.0, low=0.9, high=1.1)
+    study.search(recipe, _Trials(recipe), place=folder / "study.log")
 
-    def values(found: Found) -> claims.Values:
-        # What a search does with the times of others.
-        return claims.Values(None if found.ratio is None else (one.over(found.ratio).value,), 0.0)
 
-    study.search(
-        recipe,
-        lambda variant: Found(variant=variant, state="admissible", reason="", ratio=one, figures={"size": one}),
-        variant_of=lambda changes: space.variant_of(recipe, changes),
-        rules=study.Rules(values, lambda found: found[0]),
-        inputs={"model": "0"},
-        machine=environment.current(),
-        place=folder / "study.log",
-    )
+class _Trials:
+    """Trials without models."""
+
+    seconds, at_once = 0.0, 1
+
+    def __init__(self, recipe: Any) -> None:
+        from octobert.core import environment
+        from octobert.core.estimate import Estimate
+
+        self.recipe, self.machine, self.inputs = recipe, environment.current(), {"model": "0"}
+        self.one = Estimate(value=1.0, low=0.9, high=1.1)
+
+    def variant_of(self, changes: Any) -> Any:
+        from octobert.pipeline.choosing import space
+
+        return space.variant_of(self.recipe, changes)
+
+    def find(self, variant: Any) -> Any:
+        from octobert.core.selection import Found
+
+        return Found(variant=variant, state="admissible", reason="", ratio=self.one, figures={"size": self.one})
+
+    def values(self, result: Any) -> Any:
+        """What a search does with the times of others."""
+        from octobert.pipeline.choosing.claims import Values
+
+        return Values(None if result.ratio is None else (self.one.over(result.ratio).value,), 0.0)
+
+    def best(self, results: Any) -> Any:
+        return results[0]
+
+    def prepare(self, variants: Any) -> None:
+        pass
+
+    def tell(self, result: Any, number: int, total: int) -> None:
+        pass
 
 
 def mutate_study(data: bytes, generator: Random) -> bytes:
