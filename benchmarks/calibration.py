@@ -56,8 +56,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--placement", default="matmul")
-    parser.add_argument("--peers", type=int, default=0, help="rows for the comparison with other tools")
-    parser.add_argument("--memory", action="store_true", help="calibrate once and print the peak memory of this process")
+    parser.add_argument(
+        "--peers", type=int, default=0, help="rows for the comparison with other tools"
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="calibrate once and print the peak memory of this process",
+    )
     arguments = parser.parse_args()
     graph = arguments.out / "bert-base.onnx"
     if not graph.is_file():
@@ -66,15 +72,25 @@ def main() -> None:
             make_model(arguments.out / "bert-base")
         ids = np.ones((1, 8), dtype=np.int64)
         feeds = {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids * 0}
-        operators.save(capture.capture(resolve(arguments.out / "bert-base"), "sequence-classification", [feeds]).model, graph)
+        operators.save(
+            capture.capture(
+                resolve(arguments.out / "bert-base"), "sequence-classification", [feeds]
+            ).model,
+            graph,
+        )
         print("captured; run again, so that the memory of the capture does not count")
         return
     generator = np.random.default_rng(0)
     types = np.zeros(arguments.tokens, dtype=np.int64)
-    rows = [Encoded(generator.integers(4, VOCABULARY, arguments.tokens), types, False) for _ in range(arguments.rows)]
+    rows = [
+        Encoded(generator.integers(4, VOCABULARY, arguments.tokens), types, False)
+        for _ in range(arguments.rows)
+    ]
     graph_sites = sites.find_sites(ir.load(graph).graph, plugins.load("families", "bert").FAMILY)
     placement = plugins.load("placements", arguments.placement).PLACEMENT
-    values = sorted({site.value for site in graph_sites if placement.takes(site) and not site.is_weight})
+    values = sorted(
+        {site.value for site in graph_sites if placement.takes(site) and not site.is_weight}
+    )
 
     def plain() -> None:
         session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
@@ -96,7 +112,9 @@ def main() -> None:
     forward, whole = (statistics.median(column) for column in zip(*times, strict=True))
     what = f"{len(values)} values of placement {arguments.placement}"
     print(f"{arguments.rows} rows of {arguments.tokens} tokens, {what}, {', '.join(CALIBRATORS)}")
-    print(f"forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
+    print(
+        f"forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times"
+    )
     subprocess.run([sys.executable, *sys.argv, "--memory"], check=True)
     if arguments.peers:
         compare_with_peers(arguments.out, graph, rows[: arguments.peers])
@@ -106,7 +124,9 @@ def compare_with_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
     """Print the seconds that each tool takes from a float graph and rows to a quantized file."""
     from onnxruntime.quantization import CalibrationMethod
 
-    percentile = partial(ORT_COPIED, per_channel=True, calibrate_method=CalibrationMethod.Percentile)
+    percentile = partial(
+        ORT_COPIED, per_channel=True, calibrate_method=CalibrationMethod.Percentile
+    )
     feeds = [feeds_of([row], 0) for row in rows]
     ways: dict[str, Callable[[Path], object]] = {
         "octobert, percentile": lambda folder: quantized(graph, rows, folder),
@@ -119,20 +139,30 @@ def compare_with_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
         folder.mkdir(parents=True)
         started = time.perf_counter()
         _, failure = attempt(partial(way, folder))
-        print(f"{name}, {len(rows)} rows: {failure or f'{time.perf_counter() - started:.1f} s'}", flush=True)
+        print(
+            f"{name}, {len(rows)} rows: {failure or f'{time.perf_counter() - started:.1f} s'}",
+            flush=True,
+        )
 
 
 def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
     graph_sites = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
-    method, calibrator = plugins.load("methods", "static"), plugins.load("calibrators", "percentile")
+    method, calibrator = (
+        plugins.load("methods", "static"),
+        plugins.load("calibrators", "percentile"),
+    )
     options = method.Options(reduce_range=saturates(table, environment.current().features))
     placement = Placement(description="", kinds=method.observed_kinds(options, [table]))
-    values = sorted({site.value for site in graph_sites if placement.takes(site) and not site.is_weight})
+    values = sorted(
+        {site.value for site in graph_sites if placement.takes(site) and not site.is_weight}
+    )
     observed = observer.observe(graph, rows, 0, values)
     intervals = {name: calibrator.interval(observed[name], calibrator.Options()) for name in values}
-    provenance = Provenance(samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark")
+    provenance = Provenance(
+        samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark"
+    )
     ranges = Ranges(calibrator="percentile", options={}, intervals=intervals, provenance=provenance)
     qdq.write(model, method.plan(graph_sites, ranges, table, options))
     operators.save(model, folder / "model.onnx")

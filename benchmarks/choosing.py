@@ -76,7 +76,10 @@ class Grid:
             chunk = variants[start : start + CHUNK]
             with self._spending():
                 self.trials.judge(chunk)
-            print(f"{start + len(chunk)}/{len(variants)} variants are judged, {self.spent.seconds:.0f} s", flush=True)
+            print(
+                f"{start + len(chunk)}/{len(variants)} variants are judged, {self.spent.seconds:.0f} s",
+                flush=True,
+            )
         with self._spending():
             self.trials.race(variants, ROUNDS)
         rows = [self.trials.found(variant).model_dump(mode="json") for variant in variants]
@@ -85,7 +88,10 @@ class Grid:
     def best(self, variants: Sequence[Variant]) -> Found:
         """The fastest variant that keeps the limit."""
         found = [self.trials.found(variant) for variant in variants]
-        return min((each for each in found if each.state == "admissible"), key=lambda each: ratio_of(each).value)
+        return min(
+            (each for each in found if each.state == "admissible"),
+            key=lambda each: ratio_of(each).value,
+        )
 
     def compare(self, one: Variant, other: Variant) -> Estimate:
         """Time of a variant divided by that of another one, timed against each other."""
@@ -110,7 +116,13 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
     began = Spent.now()
     with at_work(recipe, folder / "grid", Silent(), local.run) as (work, _):
         reference = space.first(recipe)[0]
-        trials = Trials(facts_of(recipe, tune=True), work, reference, goals=("latency",), wanted=recipe.choose.limits)
+        trials = Trials(
+            facts_of(recipe, tune=True),
+            work,
+            reference,
+            goals=("latency",),
+            wanted=recipe.choose.limits,
+        )
         grid = Grid(trials, folder, spent.plus(Spent.now().minus(began)))
         yield grid
 
@@ -124,8 +136,14 @@ def ratio_of(found: Found) -> Estimate:
 def variants_of(recipe: Recipe) -> list[Variant]:
     """All variants of the grid: see above."""
     first = space.first(recipe)
-    more = [other for each in first for other in (*space.faster(recipe, each), *space.nearer(recipe, each))]
-    return list({each.name: each for each in (*first, *more) if "accuracy" not in each.changes}.values())
+    more = [
+        other
+        for each in first
+        for other in (*space.faster(recipe, each), *space.nearer(recipe, each))
+    ]
+    return list(
+        {each.name: each for each in (*first, *more) if "accuracy" not in each.changes}.values()
+    )
 
 
 def regret(options: argparse.Namespace) -> None:
@@ -173,9 +191,16 @@ def regret(options: argparse.Namespace) -> None:
 
 def simulated(options: argparse.Namespace) -> None:
     """Choose while OpenVINO and PyTorch may use fewer instructions."""
-    case, folder = options.case, options.out / "-".join((options.case.name, options.isa, *options.case.targets))
+    case, folder = (
+        options.case,
+        options.out / "-".join((options.case.name, options.isa, *options.case.targets)),
+    )
     make_model(case.model, options.shared, options.out)
-    report, _ = auto(recipe_for(case, options.shared, options.out, 0), folder, {"ONEDNN_MAX_CPU_ISA": options.isa})
+    report, _ = auto(
+        recipe_for(case, options.shared, options.out, 0),
+        folder,
+        {"ONEDNN_MAX_CPU_ISA": options.isa},
+    )
     show(report, folder)
 
 
@@ -186,7 +211,9 @@ def outliers(options: argparse.Namespace) -> None:
 
     model, folder = options.out / "models" / "outliers", options.out / "outliers"
     if not model.is_dir():
-        plant_outliers(options.shared / "checkpoints" / "minilm-mrpc", model, factor=100.0, channels=8)
+        plant_outliers(
+            options.shared / "checkpoints" / "minilm-mrpc", model, factor=100.0, channels=8
+        )
     raw = recipe_for(options.case, options.shared, options.out, 0, vary=["calibrate", "accuracy"])
     report, _ = auto({**raw, "model": str(model), "transforms": []}, folder)
     show(report, folder)
@@ -213,12 +240,19 @@ def kills(options: argparse.Namespace) -> None:
         if not over:
             os.killpg(command.pid, signal.SIGKILL)
         command.wait()
-        at: dict[str, object] = next((event for event in reversed(events(folder / "out")) if "step" in event), {})
-        print("over before the kill" if over else f"killed; last: {at.get('event')} {at.get('step')}", flush=True)
+        at: dict[str, object] = next(
+            (event for event in reversed(events(folder / "out")) if "step" in event), {}
+        )
+        print(
+            "over before the kill" if over else f"killed; last: {at.get('event')} {at.get('step')}",
+            flush=True,
+        )
     report, _ = auto(raw, folder, fresh=False)
     for each in (expected, report):
         assert each.choice is not None
-        print(f"{each.choice.winner}, met: {each.choice.met}, {each.choice.seconds:.0f} s: {each.choice.sentence}")
+        print(
+            f"{each.choice.winner}, met: {each.choice.met}, {each.choice.seconds:.0f} s: {each.choice.sentence}"
+        )
     print("unfinished results:", [path.name for path in folder.glob("out/.octobert/store/work-*")])
 
 
@@ -226,7 +260,8 @@ def show(report: Report, folder: Path) -> None:
     """Print the choice, and store it."""
     assert report.choice is not None
     rows = [
-        [f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in report.choice.to_rows()
+        [f"{value:.3f}" if isinstance(value, float) else value for value in row.values()]
+        for row in report.choice.to_rows()
     ]
     text = f"{report.choice.sentence}\n\n{table(list(report.choice.to_rows()[0]), rows)}\n"
     (folder / "choice.md").write_text(text)
@@ -267,19 +302,31 @@ def print_table(options: argparse.Namespace) -> None:
     print(table(head, rows))
 
 
-COMMANDS = {"regret": regret, "simulated": simulated, "outliers": outliers, "kills": kills, "table": print_table}
+COMMANDS = {
+    "regret": regret,
+    "simulated": simulated,
+    "outliers": outliers,
+    "kills": kills,
+    "table": print_table,
+}
 
 
 def main() -> None:
     """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=COMMANDS)
     parser.add_argument("--case", choices=CASES, default="mrpc")
-    parser.add_argument("--seed", type=int, help="of the choice; without it only the grid is measured")
+    parser.add_argument(
+        "--seed", type=int, help="of the choice; without it only the grid is measured"
+    )
     parser.add_argument("--isa", default="AVX2", help="value of ONEDNN_MAX_CPU_ISA")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("runs/choosing"))
-    parser.add_argument("--vary", help="keys that may vary, separated by commas, instead of those of the case")
+    parser.add_argument(
+        "--vary", help="keys that may vary, separated by commas, instead of those of the case"
+    )
     parser.add_argument("--rows", type=int, help="tuning rows, instead of those of the case")
     parser.add_argument("--targets", help="separated by commas, instead of those of the case")
     options = parser.parse_args()

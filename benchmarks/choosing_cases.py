@@ -54,8 +54,18 @@ _CASES = (
     Case("mrpc", "minilm-mrpc", "mrpc", "mrpc/train.tsv", "mrpc/validation.tsv", vary=None),
     Case("sst2", "minilm-sst2", "sst2", "sst2/train.tsv", "sst2/dev.tsv"),
     Case("stsb", MINILM, "embedding", "stsb/sts-train.tsv", "stsb/sts-dev.tsv", header=False),
-    Case("squad", "minilm-squad", "squad", "squad/train-v1.1.json", "squad/dev-v1.1.json", tune=120),
-    Case("bert-base", "bert-base", "mrpc", "mrpc/train.tsv", "mrpc/validation.tsv", tune=60, vary=("quantize",)),
+    Case(
+        "squad", "minilm-squad", "squad", "squad/train-v1.1.json", "squad/dev-v1.1.json", tune=120
+    ),
+    Case(
+        "bert-base",
+        "bert-base",
+        "mrpc",
+        "mrpc/train.tsv",
+        "mrpc/validation.tsv",
+        tune=60,
+        vary=("quantize",),
+    ),
 )
 CASES = {case.name: case for case in _CASES}
 
@@ -82,7 +92,14 @@ class Spent(NamedTuple):
 
 def recipe_for(case: Case, shared: Path, out: Path, seed: int, **choose: Any) -> dict[str, Any]:
     """The recipe of a case, with the files that it needs written below `out`."""
-    model = next((str(p) for p in (shared / "checkpoints" / case.model, out / "models" / case.model) if p.is_dir()), case.model)
+    model = next(
+        (
+            str(p)
+            for p in (shared / "checkpoints" / case.model, out / "models" / case.model)
+            if p.is_dir()
+        ),
+        case.model,
+    )
     tune, rest = split(shared / "data" / case.train, out / "rows", case)
     data = {
         "train": str(rest),
@@ -92,8 +109,16 @@ def recipe_for(case: Case, shared: Path, out: Path, seed: int, **choose: Any) ->
         "calibrate": {"from": "train", "samples": 128},
     }
     limit = {"max_drop": MAX_DROP}
-    chosen = {"limits": limit, **({} if case.vary is None else {"vary": list(case.vary)}), "tune": False, **choose}
-    quick = {"benchmark": {"batch": [1], "sequence": ["data"], "repeats": 30}, "baselines": ["ort-f32", "openvino-f32"]}
+    chosen = {
+        "limits": limit,
+        **({} if case.vary is None else {"vary": list(case.vary)}),
+        "tune": False,
+        **choose,
+    }
+    quick = {
+        "benchmark": {"batch": [1], "sequence": ["data"], "repeats": 30},
+        "baselines": ["ort-f32", "openvino-f32"],
+    }
     return {
         "model": model,
         "task": case.task,
@@ -107,18 +132,25 @@ def recipe_for(case: Case, shared: Path, out: Path, seed: int, **choose: Any) ->
 
 def split(source: Path, folder: Path, case: Case) -> tuple[Path, Path]:
     """Part the rows of a file: (file of the tuning rows, file of the rest)."""
-    places = [folder / f"{source.parent.name}-{part}{case.tune}{source.suffix}" for part in ("tune", "rest")]
+    places = [
+        folder / f"{source.parent.name}-{part}{case.tune}{source.suffix}"
+        for part in ("tune", "rest")
+    ]
     if not all(place.is_file() for place in places):
         folder.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".json":
             squad = json.loads(source.read_text(encoding="utf-8"))
             paragraphs: list[Any] = [
-                {"title": "", "paragraphs": [each]} for article in squad["data"] for each in article["paragraphs"]
+                {"title": "", "paragraphs": [each]}
+                for article in squad["data"]
+                for each in article["paragraphs"]
             ]
             random.Random(0).shuffle(paragraphs)
             questions = np.cumsum([len(each["paragraphs"][0]["qas"]) for each in paragraphs])
             at = int(np.searchsorted(questions, case.tune))
-            for place, part in zip(places, (paragraphs[:at], paragraphs[at : 5 * at + 100]), strict=True):
+            for place, part in zip(
+                places, (paragraphs[:at], paragraphs[at : 5 * at + 100]), strict=True
+            ):
                 place.write_text(json.dumps({"version": "1.1", "data": part}), encoding="utf-8")
         else:
             lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -138,14 +170,33 @@ def make_model(name: str, shared: Path, out: Path) -> None:
 
         torch.manual_seed(0)
         labels = {0: "not_equivalent", 1: "equivalent"}
-        config = BertConfig(id2label=labels, label2id={label: number for number, label in labels.items()})
+        config = BertConfig(
+            id2label=labels, label2id={label: number for number, label in labels.items()}
+        )
         BertForSequenceClassification(config).save_pretrained(folder)
         shutil.copy(shared / "data" / "tokenizers" / "bert-base-uncased" / "tokenizer.json", folder)
     if name == "minilm-sst2" and not folder.is_dir():
-        settings = ("data.finetune.samples=6000", "finetune.epochs=1", "finetune.learning_rate=1e-4")
+        settings = (
+            "data.finetune.samples=6000",
+            "finetune.epochs=1",
+            "finetune.learning_rate=1e-4",
+        )
         changes = [part for setting in settings for part in ("--set", setting)]
         data = str(shared / "data" / "sst2")
-        run(["finetune", MINILM, "--task", "sst2", "--data", data, *changes, "--out", str(out / "sst2")], {})
+        run(
+            [
+                "finetune",
+                MINILM,
+                "--task",
+                "sst2",
+                "--data",
+                data,
+                *changes,
+                "--out",
+                str(out / "sst2"),
+            ],
+            {},
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(out / "sst2" / "checkpoint", folder)
 
@@ -153,14 +204,25 @@ def make_model(name: str, shared: Path, out: Path) -> None:
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Spent, str]:
     """Run octobert: (what it took, what it printed)."""
     began = Spent.now()
-    done = subprocess.run(octobert("-q", *arguments), capture_output=True, text=True, env={**os.environ, **environment})
+    done = subprocess.run(
+        octobert("-q", *arguments),
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
     if done.returncode not in (0, 9):
-        raise SystemExit(f"octobert {arguments[0]} ends with exit code {done.returncode}: {done.stderr[-3000:]}")
+        raise SystemExit(
+            f"octobert {arguments[0]} ends with exit code {done.returncode}: {done.stderr[-3000:]}"
+        )
     return Spent.now().minus(began), f"{done.stdout}\nexit code {done.returncode}\n"
 
 
 def auto(
-    raw: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None, *, fresh: bool = True
+    raw: Mapping[str, Any],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    fresh: bool = True,
 ) -> tuple[Report, Spent]:
     """Let octobert choose, unless it is done in the folder: (report, what the whole command took).
 
@@ -174,7 +236,9 @@ def auto(
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "recipe.json").write_text(json.dumps(raw, indent=1))
-        took, text = run(["run", str(folder / "recipe.json"), "--out", str(folder / "out")], environment or {})
+        took, text = run(
+            ["run", str(folder / "recipe.json"), "--out", str(folder / "out")], environment or {}
+        )
         (folder / "printed").write_text(text)
         spent.write_text(json.dumps(took))
     report = Report.model_validate_json((folder / "out" / "report.json").read_bytes())

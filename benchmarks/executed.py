@@ -37,9 +37,14 @@ def shape_of(text: str) -> tuple[int, int]:
     return int(rows), int(tokens)
 
 
-def timed(sessions: dict[str, Session], shape: tuple[int, int], rounds: int) -> dict[str, list[float]]:
+def timed(
+    sessions: dict[str, Session], shape: tuple[int, int], rounds: int
+) -> dict[str, list[float]]:
     """Milliseconds of one inference of each model in every round."""
-    feeds, generator = latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0], random.Random(0)
+    feeds, generator = (
+        latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0],
+        random.Random(0),
+    )
     times: dict[str, list[float]] = {name: [] for name in sessions}
     for _ in range(rounds):
         for name in generator.sample(list(sessions), len(sessions)):
@@ -50,32 +55,70 @@ def timed(sessions: dict[str, Session], shape: tuple[int, int], rounds: int) -> 
     return times
 
 
-def table(models: dict[str, Path], shape: tuple[int, int], options: SessionOptions, times: dict[str, list[float]]) -> Table:
+def table(
+    models: dict[str, Path],
+    shape: tuple[int, int],
+    options: SessionOptions,
+    times: dict[str, list[float]],
+) -> Table:
     """One row for each kind of operator, and the whole inference."""
     feeds = latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0]
-    ran = {n: profiler.profile(p, feeds, options, warmup=3, runs=PROFILED, family=None).operators for n, p in models.items()}
-    kinds = {name: grouped(operators, lambda each: (each.type, each.precision)) for name, operators in ran.items()}
-    every = {kind: max(time_of(of.get(kind, ())) for of in kinds.values()) for of in kinds.values() for kind in of}
+    ran = {
+        n: profiler.profile(p, feeds, options, warmup=3, runs=PROFILED, family=None).operators
+        for n, p in models.items()
+    }
+    kinds = {
+        name: grouped(operators, lambda each: (each.type, each.precision))
+        for name, operators in ran.items()
+    }
+    every = {
+        kind: max(time_of(of.get(kind, ())) for of in kinds.values())
+        for of in kinds.values()
+        for kind in of
+    }
     shown = Table(title=f"{shape[0]} × {shape[1]}", title_justify="left")
-    for head in ("operator", "precision", *(f"{name}: {unit}" for name in models for unit in ("number", "ms"))):
+    for head in (
+        "operator",
+        "precision",
+        *(f"{name}: {unit}" for name in models for unit in ("number", "ms")),
+    ):
         shown.add_column(head, justify="left" if head in ("operator", "precision") else "right")
     for kind in sorted(every, key=lambda each: -every[each]):
-        cells = [cell for of in kinds.values() for cell in (str(len(of.get(kind, ()))), f"{time_of(of.get(kind, ())):.3f}")]
+        cells = [
+            cell
+            for of in kinds.values()
+            for cell in (str(len(of.get(kind, ()))), f"{time_of(of.get(kind, ())):.3f}")
+        ]
         shown.add_row(*kind, *cells)
     shown.add_section()
-    sums = [cell for operators in ran.values() for cell in (str(len(operators)), f"{time_of(operators):.2f}")]
+    sums = [
+        cell
+        for operators in ran.values()
+        for cell in (str(len(operators)), f"{time_of(operators):.2f}")
+    ]
     shown.add_row("all operators", "", *sums)
     first = next(iter(times.values()))
-    ratios = {n: statistics.median(a / b for a, b in zip(own, first, strict=True)) for n, own in times.items()}
-    whole = [cell for name, own in times.items() for cell in (f"{ratios[name]:.3f} ×", f"{statistics.median(own):.2f}")]
+    ratios = {
+        n: statistics.median(a / b for a, b in zip(own, first, strict=True))
+        for n, own in times.items()
+    }
+    whole = [
+        cell
+        for name, own in times.items()
+        for cell in (f"{ratios[name]:.3f} ×", f"{statistics.median(own):.2f}")
+    ]
     shown.add_row("one inference", "", *whole)
     return shown
 
 
 def main() -> None:
     """Print one table for each shape."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="NAME=FILE, the first one is what the others are compared with")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "models", nargs="+", help="NAME=FILE, the first one is what the others are compared with"
+    )
     parser.add_argument("--shapes", type=shape_of, nargs="*", default=SHAPES)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--precision", default="f32")

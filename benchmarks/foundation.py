@@ -31,11 +31,19 @@ def make_model(folder: Path) -> None:
 
     torch.manual_seed(0)
     BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY)).save_pretrained(folder)
-    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, **{f"w{i}": i for i in range(4, VOCABULARY)}}
+    words = {
+        "[PAD]": 0,
+        "[UNK]": 1,
+        "[CLS]": 2,
+        "[SEP]": 3,
+        **{f"w{i}": i for i in range(4, VOCABULARY)},
+    }
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     ends = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -43,7 +51,10 @@ def make_rows(folder: Path, train: int, validation: int) -> None:
     """Write rows of exactly 128 tokens."""
     generator = random.Random(0)
     for name, count in (("train", train), ("validation", validation)):
-        texts = [" ".join(f"w{generator.randrange(4, VOCABULARY)}" for _ in range(TOKENS - 2)) for _ in range(count)]
+        texts = [
+            " ".join(f"w{generator.randrange(4, VOCABULARY)}" for _ in range(TOKENS - 2))
+            for _ in range(count)
+        ]
         rows = [json.dumps({"text": text, "label": str(i % 2)}) for i, text in enumerate(texts)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
 
@@ -65,17 +76,25 @@ def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
 def show(report: Report, larger: Report) -> None:
     """Print the figures as Markdown."""
     (shape,) = shapes(report.latencies)
-    print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
+    print(
+        f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |"
+    )
     for line in summary.model_results(report):
         latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
         medians = f"{latency.statistics_ms['p50']:.1f} | {latency.statistics_ms['p90']:.1f}"
-        print(f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio.value:.2f}' if speedup else ''} |")
+        print(
+            f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio.value:.2f}' if speedup else ''} |"
+        )
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
     for run in (report, larger):
         stage = run.stages["observe"]
-        print(f"| {run.data.calibration_rows} | {stage.peak_memory_bytes / 1e9:.2f} | {stage.seconds:.1f} |")
+        print(
+            f"| {run.data.calibration_rows} | {stage.peak_memory_bytes / 1e9:.2f} | {stage.seconds:.1f} |"
+        )
     here = report.environment
-    print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(here.versions)}")
+    print(
+        f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(here.versions)}"
+    )
 
 
 def main() -> None:
@@ -88,7 +107,10 @@ def main() -> None:
     if not (options.out / "bert-base" / "model.safetensors").is_file():
         make_model(options.out / "bert-base")
     make_rows(options.out, train=256, validation=24)
-    reports = [runner.run(recipe_for(options.out, n, options.rounds), options.out / f"rows-{n}") for n in (64, 256)]
+    reports = [
+        runner.run(recipe_for(options.out, n, options.rounds), options.out / f"rows-{n}")
+        for n in (64, 256)
+    ]
     show(*reports)
 
 

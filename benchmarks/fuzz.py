@@ -44,15 +44,26 @@ CASES_PER_WORKER = 2000
 
 def main() -> int:
     """Mutate, count, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kind", action="append", choices=KINDS, help="default: all")
     parser.add_argument("--mutations", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=7200.0, help="after which a kind ends before its last mutation")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds until a case counts as a hang")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=7200.0,
+        help="after which a kind ends before its last mutation",
+    )
+    parser.add_argument(
+        "--patience", type=float, default=20.0, help="seconds until a case counts as a hang"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="repeat the case of this number")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"))
-    parser.add_argument("--page", type=Path, help="a Markdown file; the table goes between its two fuzz comments")
+    parser.add_argument(
+        "--page", type=Path, help="a Markdown file; the table goes between its two fuzz comments"
+    )
     options = parser.parse_args()
     chosen = [KINDS[name] for name in options.kind or KINDS]
     options.out.mkdir(parents=True, exist_ok=True)
@@ -60,20 +71,42 @@ def main() -> int:
         for kind in chosen:
             repeat(kind, options.seed, options.only, options.out)
         return 0
-    lines = ["| file | mutations | accepted | a sentence | other exceptions | hangs | crashes |", "| --- |" + " ---: |" * 6]
+    lines = [
+        "| file | mutations | accepted | a sentence | other exceptions | hangs | crashes |",
+        "| --- |" + " ---: |" * 6,
+    ]
     print("\n".join(lines), flush=True)
     failed = False
     for kind in chosen:
         begun = time.monotonic()
         counts, found = run(kind, options)
-        print(f"{kind.name}: {time.monotonic() - begun:.0f} s for {counts.total()} mutations", file=sys.stderr, flush=True)
-        crashes = f"{counts['crash']} (stage)" if kind.in_stage and counts["crash"] else str(counts["crash"])
-        cells = [kind.label, sum(counts.values()), *(counts[name] for name in OUTCOMES[:4]), crashes]
-        lines.append("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |")
+        print(
+            f"{kind.name}: {time.monotonic() - begun:.0f} s for {counts.total()} mutations",
+            file=sys.stderr,
+            flush=True,
+        )
+        crashes = (
+            f"{counts['crash']} (stage)"
+            if kind.in_stage and counts["crash"]
+            else str(counts["crash"])
+        )
+        cells = [
+            kind.label,
+            sum(counts.values()),
+            *(counts[name] for name in OUTCOMES[:4]),
+            crashes,
+        ]
+        lines.append(
+            "| "
+            + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells)
+            + " |"
+        )
         print(lines[-1], flush=True)
         for what, number in found.most_common(25):
             print(f"    {number:5} × {what}", file=sys.stderr, flush=True)
-        failed = failed or bool(counts["exception"] + counts["hang"] + (0 if kind.in_stage else counts["crash"]))
+        failed = failed or bool(
+            counts["exception"] + counts["hang"] + (0 if kind.in_stage else counts["crash"])
+        )
     if options.page is not None:
         write_table(options.page, lines)
     return int(failed)
@@ -117,18 +150,26 @@ def run(kind: Kind, options: argparse.Namespace) -> tuple[Counter[str], Counter[
             if outcome != "accepted":
                 log.write(json.dumps({"case": index, "outcome": outcome, "detail": detail}) + "\n")
             if outcome not in OUTCOMES[:2]:
-                found[f"{outcome}: {detail}" if outcome == "exception" else f"{outcome}: case {index} {detail}"] += 1
+                found[
+                    f"{outcome}: {detail}"
+                    if outcome == "exception"
+                    else f"{outcome}: case {index} {detail}"
+                ] += 1
     return counts, found
 
 
-def cases(kind: Kind, base: Path, options: argparse.Namespace, until: float) -> Iterator[tuple[int, str, str]]:
+def cases(
+    kind: Kind, base: Path, options: argparse.Namespace, until: float
+) -> Iterator[tuple[int, str, str]]:
     """(number, outcome, detail) of each case, from one worker after another."""
     context = get_context("spawn")
     index = 0
     while index < options.mutations and time.monotonic() < until:
         ours, theirs = context.Pipe()
         last = min(options.mutations, index + CASES_PER_WORKER)
-        worker = context.Process(target=work, args=(kind.name, base, options.seed, index, last, theirs))
+        worker = context.Process(
+            target=work, args=(kind.name, base, options.seed, index, last, theirs)
+        )
         worker.start()
         theirs.close()
         try:
@@ -153,7 +194,9 @@ def cases(kind: Kind, base: Path, options: argparse.Namespace, until: float) -> 
             yield (
                 index,
                 "crash",
-                f"signal {-(worker.exitcode or 0)}" if (worker.exitcode or 0) < 0 else f"exit {worker.exitcode}",
+                f"signal {-(worker.exitcode or 0)}"
+                if (worker.exitcode or 0) < 0
+                else f"exit {worker.exitcode}",
             )
             index += 1
         finally:
@@ -198,7 +241,9 @@ def outcome_of(kind: Kind, folder: Path) -> tuple[str, str]:
         text = str(error)
         # A page of text is no sentence, and whoever reads it must not find the words of a bug in it. Recipes list mistakes.
         lines = text.split("\n")
-        unfit = "unexpectedly" in text or len(lines) > MOST_LINES or max(map(len, lines)) > LONGEST_LINE
+        unfit = (
+            "unexpectedly" in text or len(lines) > MOST_LINES or max(map(len, lines)) > LONGEST_LINE
+        )
         return ("exception", f"not a sentence: {text[:200]!r}") if unfit else ("sentence", text)
     except BaseException as error:  # noqa: BLE001  # panics of Rust are no Exception
         return "exception", f"{type(error).__name__} at {_place(error)}: {str(error)[:80]!r}"
@@ -207,8 +252,14 @@ def outcome_of(kind: Kind, folder: Path) -> tuple[str, str]:
 
 def _place(error: BaseException) -> str:
     """The innermost line of octobert in a traceback."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/octobert/" in frame.filename]
-    return f"{own[-1].filename.rpartition('/octobert/')[2]}:{own[-1].lineno}" if own else "the harness"
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/octobert/" in frame.filename
+    ]
+    return (
+        f"{own[-1].filename.rpartition('/octobert/')[2]}:{own[-1].lineno}" if own else "the harness"
+    )
 
 
 def write_table(page: Path, lines: list[str]) -> None:

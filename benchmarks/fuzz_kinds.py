@@ -16,11 +16,31 @@ from typing import Any
 
 import mutations
 
-WORDS = tuple(re.split(" ", "the of and a to in is you that it he was for on are as with his they at be this have one"))
-TEXTS = ("the one that was for you", "A naïve text: 漢字, \U0001f600 and “quotes”.", "is", "of " * 60)
+WORDS = tuple(
+    re.split(
+        " ",
+        "the of and a to in is you that it he was for on are as with his they at be this have one",
+    )
+)
+TEXTS = (
+    "the one that was for you",
+    "A naïve text: 漢字, \U0001f600 and “quotes”.",
+    "is",
+    "of " * 60,
+)
 TARGETS = ("ort-cpu", "openvino-cpu")
-_CLASSES, _ANSWERS, _TAGS, _PAIRS = "text-classification", "question-answering", "token-classification", "embedding"
-LABELS: dict[str, tuple[str, ...]] = {_CLASSES: ("no", "yes"), _TAGS: ("O", "B-PER", "I-PER"), _ANSWERS: (), _PAIRS: ()}
+_CLASSES, _ANSWERS, _TAGS, _PAIRS = (
+    "text-classification",
+    "question-answering",
+    "token-classification",
+    "embedding",
+)
+LABELS: dict[str, tuple[str, ...]] = {
+    _CLASSES: ("no", "yes"),
+    _TAGS: ("O", "B-PER", "I-PER"),
+    _ANSWERS: (),
+    _PAIRS: (),
+}
 
 
 @dataclass(frozen=True)
@@ -50,13 +70,25 @@ def make_tokenizer(folder: Path) -> None:
     """A WordPiece tokenizer."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *"bcdfgjklmnprsxz", *(f"##{c}" for c in "abcdefghijklmnop")]
+    tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *WORDS,
+        *"bcdfgjklmnprsxz",
+        *(f"##{c}" for c in "abcdefghijklmnop"),
+    ]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(
+        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     stated = {"model_max_length": 32, "tokenizer_class": "BertTokenizer"}
@@ -70,8 +102,15 @@ def make_checkpoint(folder: Path, *, shards: bool = False) -> None:
     from transformers.utils import logging
 
     torch.manual_seed(0)
-    sizes: Any = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=40, **sizes))
+    sizes: Any = {
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    model = BertForSequenceClassification(
+        BertConfig(vocab_size=64, max_position_embeddings=40, **sizes)
+    )
     quiet: Any = logging
     quiet.disable_progress_bar()
     model.save_pretrained(folder, max_shard_size="8KB" if shards else "1GB")
@@ -88,7 +127,11 @@ def make_modules(folder: Path) -> None:
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
-    stated = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    stated = {
+        "word_embedding_dimension": 8,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_cls_token": False,
+    }
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated))
 
 
@@ -107,10 +150,17 @@ def make_onnx(folder: Path, *, external: bool = False) -> None:
     from octobert.models import checkpoint
 
     make_checkpoint(folder)
-    model = export(checkpoint.load_torch(folder, "sequence-classification"), "sequence-classification")
+    model = export(
+        checkpoint.load_torch(folder, "sequence-classification"), "sequence-classification"
+    )
     for node in model.graph:
         node.metadata_props.clear()
-    ir.save(model, folder / "model.onnx", external_data="model.onnx.data" if external else None, size_threshold_bytes=0)
+    ir.save(
+        model,
+        folder / "model.onnx",
+        external_data="model.onnx.data" if external else None,
+        size_threshold_bytes=0,
+    )
     (folder / "model.safetensors").unlink()
 
 
@@ -142,7 +192,9 @@ def capture(name: str, folder: Path) -> None:
     scratch = folder / "captured"
     scratch.mkdir(exist_ok=True)
     save_tokenizer(source.tokenizer_folder, scratch)
-    captured = capturing.capture(source, "sequence-classification", parity_batches(Tokenizer(folder)))
+    captured = capturing.capture(
+        source, "sequence-classification", parity_batches(Tokenizer(folder))
+    )
     assert captured.sizes.layers
 
 
@@ -167,14 +219,24 @@ def make_run(work: Path, **more: Any) -> None:
     make_checkpoint(work / "model")
     for split in ("train", "validation"):
         lines = [f"{split} the {word}\tof it\t{i % 2}" for i, word in enumerate(WORDS)]
-        (work / "rows" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", encoding="utf-8")
-    recipe = {"model": str(work / "model"), "task": _CLASSES, "data": str(work / "rows"), "targets": TARGETS[:1], **more}
+        (work / "rows" / f"{split}.tsv").write_text(
+            "\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", encoding="utf-8"
+        )
+    recipe = {
+        "model": str(work / "model"),
+        "task": _CLASSES,
+        "data": str(work / "rows"),
+        "targets": TARGETS[:1],
+        **more,
+    }
     octobert.run(octobert.parse_recipe(recipe), work / "out")
 
 
 def make_report(folder: Path) -> None:
     """The files of a report."""
-    make_run(folder / "work", sensitivity=True, benchmark={"batch": [1], "sequence": [16], "repeats": 3})
+    make_run(
+        folder / "work", sensitivity=True, benchmark={"batch": [1], "sequence": [16], "repeats": 3}
+    )
     for name in ("report.json", "evidence.json"):
         shutil.copy(folder / "work" / "out" / name, folder)
     shutil.rmtree(folder / "work")
@@ -245,7 +307,10 @@ def read_rows(name: str, task: str, folder: Path) -> None:
         sampling.row_digest(built.identity(text))
 
 
-ROWS = [{"sentence1": f"the {word}", "sentence2": "of it", "label": i % 2, "score": i / 8} for i, word in enumerate(WORDS)]
+ROWS = [
+    {"sentence1": f"the {word}", "sentence2": "of it", "label": i % 2, "score": i / 8}
+    for i, word in enumerate(WORDS)
+]
 
 
 def make_delimited(name: str, delimiter: str, folder: Path) -> None:
@@ -258,12 +323,16 @@ def make_delimited(name: str, delimiter: str, folder: Path) -> None:
     with (folder / name).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(ROWS[0]), delimiter=delimiter, **quoting)
         writer.writeheader()
-        writer.writerows([{**row, "sentence2": text} if i % 3 == 0 else row for i, row in enumerate(ROWS)])
+        writer.writerows(
+            [{**row, "sentence2": text} if i % 3 == 0 else row for i, row in enumerate(ROWS)]
+        )
 
 
 def make_jsonl(folder: Path) -> None:
     """Rows as JSON Lines."""
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8"
+    )
 
 
 def mutate_jsonl(data: bytes, generator: Random) -> bytes:
@@ -272,7 +341,15 @@ def mutate_jsonl(data: bytes, generator: Random) -> bytes:
         return mutations.of_bytes(data, generator)
     lines = data.splitlines(keepends=True)
     at = generator.randrange(len(lines))
-    new = [b"null\n", b"[]\n", b"1\n", b"NaN\n", b"{}\n", b"\n", mutations.of_json(lines[at], generator) + b"\n"]
+    new = [
+        b"null\n",
+        b"[]\n",
+        b"1\n",
+        b"NaN\n",
+        b"{}\n",
+        b"\n",
+        mutations.of_json(lines[at], generator) + b"\n",
+    ]
     lines[at] = generator.choice([*new[:-1], *[new[-1]] * 12])
     return b"".join(lines)
 
@@ -290,16 +367,25 @@ def make_parquet(folder: Path) -> None:
         }
     )
     datasets.disable_progress_bars()
-    datasets.Dataset.from_list(ROWS, features=features).to_parquet(str(folder / "rows.parquet"), batch_size=16)
+    datasets.Dataset.from_list(ROWS, features=features).to_parquet(
+        str(folder / "rows.parquet"), batch_size=16
+    )
 
 
 def make_squad(folder: Path) -> None:
     """Questions in the official nesting."""
     answers = [{"text": "one", "answer_start": 4}]
-    questions = [{"id": str(i), "question": f"who {word}?", "answers": answers} for i, word in enumerate(WORDS[:4])]
+    questions = [
+        {"id": str(i), "question": f"who {word}?", "answers": answers}
+        for i, word in enumerate(WORDS[:4])
+    ]
     context = "the one that was for you"
-    data = [{"title": "Some", "paragraphs": [{"context": context, "qas": [each]} for each in questions]}]
-    (folder / "rows.json").write_text(json.dumps({"version": "1.1", "data": data}), encoding="utf-8")
+    data = [
+        {"title": "Some", "paragraphs": [{"context": context, "qas": [each]} for each in questions]}
+    ]
+    (folder / "rows.json").write_text(
+        json.dumps({"version": "1.1", "data": data}), encoding="utf-8"
+    )
 
 
 def make_conll(folder: Path) -> None:
@@ -347,7 +433,11 @@ def search(folder: Path) -> None:
     from octobert.config.loading import parse
     from octobert.pipeline.choosing import study
 
-    searched = {"space": {"calibrate": ["minmax", "mse", "entropy"]}, "study": "mine", "goals": ["size"]}
+    searched = {
+        "space": {"calibrate": ["minmax", "mse", "entropy"]},
+        "study": "mine",
+        "goals": ["size"],
+    }
     recipe = parse({"model": "m", "task": "mrpc", "data": "glue", "search": searched})
     study.search(recipe, _Trials(recipe), place=folder / "study.log")
 
@@ -372,7 +462,13 @@ class _Trials:
     def find(self, variant: Any) -> Any:
         from octobert.core.selection import Found
 
-        return Found(variant=variant, state="admissible", reason="", ratio=self.one, figures={"size": self.one})
+        return Found(
+            variant=variant,
+            state="admissible",
+            reason="",
+            ratio=self.one,
+            figures={"size": self.one},
+        )
 
     def values(self, result: Any) -> Any:
         """What a search does with the times of others."""
@@ -411,15 +507,79 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("onnx", "ONNX, `check`", "model.onnx", make_onnx, check_onnx, _MODEL),
-        Kind("onnx-data", "ONNX with external data, `check`", "model.onnx", _EXTERNAL, check_onnx, _MODEL),
-        Kind("capture", "ONNX, captured", "model.onnx", make_onnx, partial(capture, "model.onnx"), _MODEL, in_stage=True),
-        Kind("safetensors", "safetensors", "model.safetensors", make_checkpoint, load_checkpoint, mutations.of_bytes),
-        Kind("index", "index of shards", "model.safetensors.index.json", _SHARDED, load_checkpoint, mutations.of_json),
-        Kind("config", "`config.json` of a checkpoint", "config.json", make_checkpoint, load_checkpoint, mutations.of_json),
-        Kind("modules", "`modules.json`", "modules.json", make_modules, read_pooling, mutations.of_json),
-        Kind("pooling", "`1_Pooling/config.json`", "1_Pooling/config.json", make_modules, read_pooling, mutations.of_json),
-        Kind("tokenizer", "`tokenizer.json`", "tokenizer.json", make_checkpoint, tokenize, mutations.of_json),
-        Kind("settings", "`tokenizer_config.json`", "tokenizer_config.json", make_checkpoint, tokenize, mutations.of_json),
+        Kind(
+            "onnx-data",
+            "ONNX with external data, `check`",
+            "model.onnx",
+            _EXTERNAL,
+            check_onnx,
+            _MODEL,
+        ),
+        Kind(
+            "capture",
+            "ONNX, captured",
+            "model.onnx",
+            make_onnx,
+            partial(capture, "model.onnx"),
+            _MODEL,
+            in_stage=True,
+        ),
+        Kind(
+            "safetensors",
+            "safetensors",
+            "model.safetensors",
+            make_checkpoint,
+            load_checkpoint,
+            mutations.of_bytes,
+        ),
+        Kind(
+            "index",
+            "index of shards",
+            "model.safetensors.index.json",
+            _SHARDED,
+            load_checkpoint,
+            mutations.of_json,
+        ),
+        Kind(
+            "config",
+            "`config.json` of a checkpoint",
+            "config.json",
+            make_checkpoint,
+            load_checkpoint,
+            mutations.of_json,
+        ),
+        Kind(
+            "modules",
+            "`modules.json`",
+            "modules.json",
+            make_modules,
+            read_pooling,
+            mutations.of_json,
+        ),
+        Kind(
+            "pooling",
+            "`1_Pooling/config.json`",
+            "1_Pooling/config.json",
+            make_modules,
+            read_pooling,
+            mutations.of_json,
+        ),
+        Kind(
+            "tokenizer",
+            "`tokenizer.json`",
+            "tokenizer.json",
+            make_checkpoint,
+            tokenize,
+            mutations.of_json,
+        ),
+        Kind(
+            "settings",
+            "`tokenizer_config.json`",
+            "tokenizer_config.json",
+            make_checkpoint,
+            tokenize,
+            mutations.of_json,
+        ),
         Kind(
             "parquet",
             "Parquet",
@@ -439,11 +599,39 @@ KINDS = {
             )
             for name, separator in (("csv", ","), ("tsv", "\t"))
         ),
-        Kind("jsonl", "JSON Lines", "rows.jsonl", make_jsonl, partial(read_rows, "rows.jsonl", _CLASSES), mutate_jsonl),
-        Kind("squad", "SQuAD", "rows.json", make_squad, partial(read_rows, "rows.json", _ANSWERS), mutations.of_json),
-        Kind("conll", "CoNLL", "rows.conll", make_conll, partial(read_rows, "rows.conll", _TAGS), mutations.of_bytes),
+        Kind(
+            "jsonl",
+            "JSON Lines",
+            "rows.jsonl",
+            make_jsonl,
+            partial(read_rows, "rows.jsonl", _CLASSES),
+            mutate_jsonl,
+        ),
+        Kind(
+            "squad",
+            "SQuAD",
+            "rows.json",
+            make_squad,
+            partial(read_rows, "rows.json", _ANSWERS),
+            mutations.of_json,
+        ),
+        Kind(
+            "conll",
+            "CoNLL",
+            "rows.conll",
+            make_conll,
+            partial(read_rows, "rows.conll", _TAGS),
+            mutations.of_bytes,
+        ),
         *(
-            Kind(f"package-{name}", f"`{file}` of a package", file, make_package, use_package, mutations.of_json)
+            Kind(
+                f"package-{name}",
+                f"`{file}` of a package",
+                file,
+                make_package,
+                use_package,
+                mutations.of_json,
+            )
             for name, file in (
                 ("manifest", "octobert.json"),
                 ("config", "config.json"),
@@ -453,10 +641,24 @@ KINDS = {
             )
         ),
         *(
-            Kind(name, f"`{name}.json` of a run", f"{name}.json", make_report, use_report, mutations.of_json)
+            Kind(
+                name,
+                f"`{name}.json` of a run",
+                f"{name}.json",
+                make_report,
+                use_report,
+                mutations.of_json,
+            )
             for name in ("report", "evidence")
         ),
-        Kind("package-model", "ONNX of a package", "onnx/model_quantized.onnx", make_package, use_package, mutations.of_bytes),
+        Kind(
+            "package-model",
+            "ONNX of a package",
+            "onnx/model_quantized.onnx",
+            make_package,
+            use_package,
+            mutations.of_bytes,
+        ),
         Kind("recipe", "recipe", "recipe.yaml", make_recipe, load_recipe, mutate_recipe),
         Kind("study", "study of a search", "study.log", search, search, mutate_study),
     )

@@ -24,7 +24,9 @@ COLUMNS: dict[str, Any] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint")
     parser.add_argument("task")
     parser.add_argument("data")
@@ -45,15 +47,24 @@ def main() -> None:
                 "quantize": quantize,
                 "targets": options.target,
                 "baselines": [],
-                "benchmark": {"batch": options.batch, "sequence": options.sequence, "repeats": options.repeats},
+                "benchmark": {
+                    "batch": options.batch,
+                    "sequence": options.sequence,
+                    "repeats": options.repeats,
+                },
             }
         )
-        print(f"\n## {name}\n\n{table(runner.run(recipe, options.out), options.target)}", flush=True)
+        print(
+            f"\n## {name}\n\n{table(runner.run(recipe, options.out), options.target)}", flush=True
+        )
 
 
 def table(report: Report, targets: list[str]) -> str:
     """Scores of each target and the median latency of each shape. Targets that did not run show the reason."""
-    lines = ["| target | score | " + " | ".join(shapes(report)) + " |", "|---" * (2 + len(shapes(report))) + "|"]
+    lines = [
+        "| target | score | " + " | ".join(shapes(report)) + " |",
+        "|---" * (2 + len(shapes(report))) + "|",
+    ]
     for target in targets:
         if target not in report.scores:
             why = report.absent.get(target, "see the report")
@@ -61,7 +72,9 @@ def table(report: Report, targets: list[str]) -> str:
             continue
         score = report.scores[target][0]
         times = {
-            f"{x.batch} × {x.sequence}": f"{x.percentile_ms(50):.2f} ms" for x in report.latencies if x.candidate == target
+            f"{x.batch} × {x.sequence}": f"{x.percentile_ms(50):.2f} ms"
+            for x in report.latencies
+            if x.candidate == target
         }
         cells = " | ".join(times.get(shape, "") for shape in shapes(report))
         lines.append(f"| {target} | {score.metric} {score.value:.4f} | {cells} |")

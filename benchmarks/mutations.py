@@ -13,8 +13,33 @@ _EDGES = [0, 1, -1, 2**7, 2**15, 2**16, 2**31 - 1, -(2**31), 2**32 - 1, 2**40, 2
 # What replaces a value of a JSON document.
 _VALUES: list[Any] = [
     *_EDGES,
-    *(None, True, False, "", "x", "\ud800", "\x1b[31m", "[/red]", "../" * 8 + "etc/passwd", "9" * 400, "a" * 70_000),
-    *(0.5, -0.0, 1e308, float("nan"), float("inf"), 10**30, [], {}, [[]], [None], {"": {}}, [0] * 1000),
+    *(
+        None,
+        True,
+        False,
+        "",
+        "x",
+        "\ud800",
+        "\x1b[31m",
+        "[/red]",
+        "../" * 8 + "etc/passwd",
+        "9" * 400,
+        "a" * 70_000,
+    ),
+    *(
+        0.5,
+        -0.0,
+        1e308,
+        float("nan"),
+        float("inf"),
+        10**30,
+        [],
+        {},
+        [[]],
+        [None],
+        {"": {}},
+        [0] * 1000,
+    ),
 ]
 _DEEP = 3000
 
@@ -23,7 +48,9 @@ def of_bytes(data: bytes, generator: Random) -> bytes:
     """One to four changes: flipped bits, cut or repeated parts, integers at their limits."""
     changed = bytearray(data)
     for _ in range(generator.choice([1, 1, 1, 2, 4])):
-        generator.choice([_flip, _flip, _truncate, _remove, _repeat, _splice, _integer, _noise])(changed, generator)
+        generator.choice([_flip, _flip, _truncate, _remove, _repeat, _splice, _integer, _noise])(
+            changed, generator
+        )
     return bytes(changed)
 
 
@@ -31,7 +58,9 @@ def _place(data: bytearray, generator: Random) -> int:
     """An index; formats keep what matters at their ends, which are chosen more often."""
     size = max(1, len(data))
     near = min(size, 256)
-    return generator.choice([generator.randrange(size), generator.randrange(near), size - 1 - generator.randrange(near)])
+    return generator.choice(
+        [generator.randrange(size), generator.randrange(near), size - 1 - generator.randrange(near)]
+    )
 
 
 def _flip(data: bytearray, generator: Random) -> None:
@@ -54,13 +83,19 @@ def _repeat(data: bytearray, generator: Random) -> None:
 
 
 def _splice(data: bytearray, generator: Random) -> None:
-    source, at, size = _place(data, generator), _place(data, generator), generator.choice([1, 4, 16, 256])
+    source, at, size = (
+        _place(data, generator),
+        _place(data, generator),
+        generator.choice([1, 4, 16, 256]),
+    )
     data[at : at + size] = data[source : source + size]
 
 
 def _integer(data: bytearray, generator: Random) -> None:
     at, size = _place(data, generator), generator.choice([1, 2, 4, 8])
-    data[at : at + size] = (generator.choice(_EDGES) % 2 ** (8 * size)).to_bytes(size, generator.choice(["little", "big"]))
+    data[at : at + size] = (generator.choice(_EDGES) % 2 ** (8 * size)).to_bytes(
+        size, generator.choice(["little", "big"])
+    )
 
 
 def _noise(data: bytearray, generator: Random) -> None:
@@ -74,8 +109,12 @@ def of_json(data: bytes, generator: Random) -> bytes:
         return of_bytes(data, generator)
     holder = [json.loads(data)]
     for _ in range(generator.choice([1, 1, 2, 3])):
-        parent, key = generator.choice([place for place in _places(holder) if place[0] is not holder or len(holder) == 1])
-        generator.choice([_replace, _replace, _replace, _delete, _rename, _swap, _nest])(parent, key, generator)
+        parent, key = generator.choice(
+            [place for place in _places(holder) if place[0] is not holder or len(holder) == 1]
+        )
+        generator.choice([_replace, _replace, _replace, _delete, _rename, _swap, _nest])(
+            parent, key, generator
+        )
         if not holder:
             return b""
     return _dumped(holder[0]).encode("utf-8", "surrogatepass")
@@ -110,13 +149,17 @@ def _delete(parent: Any, key: Any, generator: Random) -> None:
 
 def _rename(parent: Any, key: Any, generator: Random) -> None:
     if isinstance(parent, dict):
-        parent[generator.choice(["", "x", f"{key} ", str(key).upper(), "auto_map", "__class__"])] = parent.pop(key)
+        parent[
+            generator.choice(["", "x", f"{key} ", str(key).upper(), "auto_map", "__class__"])
+        ] = parent.pop(key)
 
 
 def _swap(parent: Any, key: Any, generator: Random) -> None:
     """Another type with the same content."""
     value = parent[key]
-    parent[key] = generator.choice([[value], {"value": value}, _dumped(value)[:1000], [value, value]])
+    parent[key] = generator.choice(
+        [[value], {"value": value}, _dumped(value)[:1000], [value, value]]
+    )
 
 
 def _nest(parent: Any, key: Any, generator: Random) -> None:
@@ -163,7 +206,9 @@ def _change(message: Any, generator: Random) -> None:
             chosen = generator.choice(kept)
             values.add().CopyFrom(chosen) if generator.random() < 0.5 else values.remove(chosen)
         else:
-            values[generator.randrange(len(kept))] = _scalar(field, generator.choice(kept), generator)
+            values[generator.randrange(len(kept))] = _scalar(
+                field, generator.choice(kept), generator
+            )
     elif field.type == field.TYPE_MESSAGE or generator.random() < 0.2:
         message.ClearField(field.name)
     else:
@@ -172,7 +217,17 @@ def _change(message: Any, generator: Random) -> None:
 
 def _scalar(field: Any, value: Any, generator: Random) -> Any:
     if isinstance(value, str):
-        return generator.choice(["", value + "x", value[:-1], "[/red]", "\x1b[31m", "../" * 8 + "etc/passwd", "/etc/passwd"])
+        return generator.choice(
+            [
+                "",
+                value + "x",
+                value[:-1],
+                "[/red]",
+                "\x1b[31m",
+                "../" * 8 + "etc/passwd",
+                "/etc/passwd",
+            ]
+        )
     if isinstance(value, bytes):
         return of_bytes(value, generator)
     if isinstance(value, float):

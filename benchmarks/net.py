@@ -28,7 +28,18 @@ from typing import Any
 from soaking import REPORTS, ROOT, make_inputs, octobert, published
 
 # Parts of a report that hold no times; the rest of the report is about times, the machine and the day.
-FIGURES = ("task", "data", "ranges", "plans", "pruning", "transforms", "sensitivities", "simulations", "scores", "comparisons")
+FIGURES = (
+    "task",
+    "data",
+    "ranges",
+    "plans",
+    "pruning",
+    "transforms",
+    "sensitivities",
+    "simulations",
+    "scores",
+    "comparisons",
+)
 _ALL = ["ort-cpu", "openvino-cpu"]
 _OLIVE = {
     "input_model": {"type": "HfModel", "model_path": "classifier", "task": "text-classification"},
@@ -36,8 +47,16 @@ _OLIVE = {
         {
             "name": "rows",
             "type": "HuggingfaceContainer",
-            "load_dataset_config": {"data_name": "csv", "data_files": "data/train.tsv", "split": "train"},
-            "pre_process_data_config": {"input_cols": ["sentence1", "sentence2"], "label_col": "label", "max_length": 64},
+            "load_dataset_config": {
+                "data_name": "csv",
+                "data_files": "data/train.tsv",
+                "split": "train",
+            },
+            "pre_process_data_config": {
+                "input_cols": ["sentence1", "sentence2"],
+                "label_col": "label",
+                "max_length": 64,
+            },
             "dataloader_config": {"batch_size": 1},
         }
     ],
@@ -57,19 +76,34 @@ _OLIVE = {
 
 def cases() -> dict[str, dict[str, Any]]:
     """Name → what a recipe has beside the tiny classifier and its data."""
-    tune = {"data": {"source": "data", "calibrate": {"from": "train", "samples": 24}, "tune": {"from": "train", "samples": 40}}}
+    tune = {
+        "data": {
+            "source": "data",
+            "calibrate": {"from": "train", "samples": 24},
+            "tune": {"from": "train", "samples": 40},
+        }
+    }
     rows = {"calibrate": {"from": "train", "samples": 12}, "tune": {"from": "train", "samples": 20}}
     return {
         "static": {"targets": _ALL, "sensitivity": True},
         "dynamic": {"targets": ["ort-cpu"], "quantize": "dynamic"},
         "weight-only": {"targets": ["ort-cpu"], "quantize": "weight-only"},
-        "smoothquant": {"targets": _ALL, "transforms": [{"smoothquant": {"alpha": 0.6}}], "corrections": []},
+        "smoothquant": {
+            "targets": _ALL,
+            "transforms": [{"smoothquant": {"alpha": 0.6}}],
+            "corrections": [],
+        },
         "float16": {
             "targets": ["ort-cpu"],
             "quantize": {"static": {"float_parts": "float16"}},
             "corrections": ["weight-rounding"],
         },
-        "percentile": {"targets": _ALL, "calibrate": {"percentile": {"keep": 99.5}}, "transforms": [], "opset": 19},
+        "percentile": {
+            "targets": _ALL,
+            "calibrate": {"percentile": {"keep": 99.5}},
+            "transforms": [],
+            "opset": 19,
+        },
         "entropy": {"targets": ["ort-cpu"], "calibrate": "entropy", "format": "qoperator"},
         "placement": {"targets": ["tensorrt", "qnn"], "baselines": []},
         "qordered": {
@@ -81,20 +115,48 @@ def cases() -> dict[str, dict[str, Any]]:
         },
         # Every layer is tried, whatever the time: the limit cannot be kept.
         "accuracy": {**tune, "accuracy": {"max_drop": 0.0, "minutes": 30}},
-        "choose": {**tune, "choose": {"goal": "size", "limits": {"max_drop": 0.2}, "minutes": 30, "vary": ["calibrate"]}},
+        "choose": {
+            **tune,
+            "choose": {
+                "goal": "size",
+                "limits": {"max_drop": 0.2},
+                "minutes": 30,
+                "vary": ["calibrate"],
+            },
+        },
         "prune": {**tune, "prune": {"speedup": 1.2, "tokens": 1000}, "targets": _ALL},
         "qat": {"qat": {"epochs": 1, "batch": 8}, "targets": _ALL},
         "finetune": {"finetune": {"epochs": 1, "batch": 8}},
-        "embedding": {"model": "encoder", "task": {"embedding": {"text": "sentence1"}}, "targets": _ALL},
-        "questions": {"model": "answers", "task": "squad", "data": {"source": "squad", **rows}, "targets": _ALL},
-        "tokens": {"model": "tagger", "task": "token-classification", "data": {"source": "tags", **rows}, "targets": _ALL},
-        "masked": {"model": "roberta", "task": {"fill-mask": {"text": "sentence1"}}, "targets": _ALL},
+        "embedding": {
+            "model": "encoder",
+            "task": {"embedding": {"text": "sentence1"}},
+            "targets": _ALL,
+        },
+        "questions": {
+            "model": "answers",
+            "task": "squad",
+            "data": {"source": "squad", **rows},
+            "targets": _ALL,
+        },
+        "tokens": {
+            "model": "tagger",
+            "task": "token-classification",
+            "data": {"source": "tags", **rows},
+            "targets": _ALL,
+        },
+        "masked": {
+            "model": "roberta",
+            "task": {"fill-mask": {"text": "sentence1"}},
+            "targets": _ALL,
+        },
     }
 
 
 def main() -> int:
     """Record or compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("file", type=Path)
@@ -106,7 +168,12 @@ def main() -> int:
     comparing.add_argument("after", type=Path)
     options = parser.parse_args()
     if options.command == "compare":
-        return compare(*(json.loads(file.read_text(encoding="utf-8")) for file in (options.before, options.after)))
+        return compare(
+            *(
+                json.loads(file.read_text(encoding="utf-8"))
+                for file in (options.before, options.after)
+            )
+        )
     out = options.out.resolve()
     inputs = make_more_inputs(make_inputs(out / "inputs"))
     results: dict[str, dict[str, Any]] = {}
@@ -116,7 +183,10 @@ def main() -> int:
         again = record(name, inputs, out / name) if options.twice else values
         results[name] = {key: value for key, value in values.items() if again.get(key) == value}
         varying = len(values) - len(results[name])
-        print(f"{name}: {len(results[name])} values, {varying} vary, {time.monotonic() - started:.0f} s", flush=True)
+        print(
+            f"{name}: {len(results[name])} values, {varying} vary, {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
     options.file.write_text(json.dumps(results, indent=1, sort_keys=True), encoding="utf-8")
     return 0
 
@@ -130,10 +200,15 @@ def make_more_inputs(folder: Path) -> Path:
     from tests.support.runs import squad_file
 
     tags = ("O", "B-PER", "I-PER", "B-LOC")
-    names: dict[str, Any] = {"id2label": dict(enumerate(tags)), "label2id": {tag: number for number, tag in enumerate(tags)}}
+    names: dict[str, Any] = {
+        "id2label": dict(enumerate(tags)),
+        "label2id": {tag: number for number, tag in enumerate(tags)},
+    }
     make_checkpoint(folder / "tagger", "bert", "token-classification", **names)
     # CUDA's fused attention takes heads of 16 channels or more.
-    make_checkpoint(folder / "wide", "bert", "sequence-classification", hidden_size=64, intermediate_size=64)
+    make_checkpoint(
+        folder / "wide", "bert", "sequence-classification", hidden_size=64, intermediate_size=64
+    )
     make_checkpoint(folder / "answers", "bert", "question-answering")
     make_checkpoint(folder / "roberta", "roberta", "masked-lm")
     (folder / "squad").mkdir(exist_ok=True)
@@ -142,7 +217,10 @@ def make_more_inputs(folder: Path) -> Path:
     (folder / "tags").mkdir(exist_ok=True)
     for split, numbers in (("train", range(40)), ("dev", range(100, 120))):
         sentences = [[f"time{n}", "is", "on", "it"][: 2 + n % 3] for n in numbers]
-        tagged = [[f"{word} {tags[(len(word) + k) % 4]}" for k, word in enumerate(words)] for words in sentences]
+        tagged = [
+            [f"{word} {tags[(len(word) + k) % 4]}" for k, word in enumerate(words)]
+            for words in sentences
+        ]
         text = "\n\n".join("\n".join(lines) for lines in tagged)
         (folder / "tags" / f"{split}.txt").write_text(text + "\n", encoding="utf-8")
     (folder / "olive.json").write_text(json.dumps(_OLIVE), encoding="utf-8")
@@ -158,8 +236,21 @@ def record(name: str, inputs: Path, out: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if name == "olive":
         _run(inputs, "import", inputs / "olive.json", "--out", recipe)
-        values = {f"recipe:{number}": line for number, line in enumerate(recipe.read_text(encoding="utf-8").splitlines())}
-        _run(inputs, "run", recipe, "--out", out, "--set", "baselines=[ort-f32]", "--set", "benchmark.repeats=3")
+        values = {
+            f"recipe:{number}": line
+            for number, line in enumerate(recipe.read_text(encoding="utf-8").splitlines())
+        }
+        _run(
+            inputs,
+            "run",
+            recipe,
+            "--out",
+            out,
+            "--set",
+            "baselines=[ort-f32]",
+            "--set",
+            "benchmark.repeats=3",
+        )
     else:
         usual = {
             "model": "classifier",
@@ -172,7 +263,11 @@ def record(name: str, inputs: Path, out: Path) -> dict[str, Any]:
         recipe.write_text(json.dumps({**usual, **cases()[name]}, indent=1), encoding="utf-8")
         (inputs / recipe.name).write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
         _run(inputs, "run", inputs / recipe.name, "--out", out)
-    values |= {f"file:{file}": digest for file, digest in published(out).items() if not file.endswith(REPORTS)}
+    values |= {
+        f"file:{file}": digest
+        for file, digest in published(out).items()
+        if not file.endswith(REPORTS)
+    }
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     for part in FIGURES:
         values |= dict(_leaves(report.get(part), part))
@@ -196,10 +291,14 @@ def compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
 
 def _run(folder: Path, *arguments: object) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(octobert(*arguments), capture_output=True, text=True, cwd=folder, env=environment)
+    done = subprocess.run(
+        octobert(*arguments), capture_output=True, text=True, cwd=folder, env=environment
+    )
     # A limit of accuracy that no tiny random model keeps is a result like any other.
     if done.returncode not in (0, 9):
-        raise SystemExit(f"octobert {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr[-3000:]}")
+        raise SystemExit(
+            f"octobert {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr[-3000:]}"
+        )
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:

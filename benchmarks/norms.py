@@ -34,9 +34,15 @@ def make_graph(channels: int) -> ir.Model:
         for name in ("weight", "bias", "before")
     )
     for index in range(REPEATED):
-        for op_type, inputs in (("Add", [before]), ("Add", [skip]), ("LayerNormalization", [weight, bias])):
+        for op_type, inputs in (
+            ("Add", [before]),
+            ("Add", [skip]),
+            ("LayerNormalization", [weight, bias]),
+        ):
             attributes = {"axis": -1, "epsilon": 1e-12} if op_type == "LayerNormalization" else {}
-            node = operators.make_node(op_type, [x, *inputs], f"{op_type}.{inputs[0].name}.{index}", attributes)
+            node = operators.make_node(
+                op_type, [x, *inputs], f"{op_type}.{inputs[0].name}.{index}", attributes
+            )
             graph.append(node)
             x = node.outputs[0]
     x.shape = shape
@@ -47,7 +53,9 @@ def make_graph(channels: int) -> ir.Model:
 def open_graph(model: ir.Model, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
-    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def main() -> None:
@@ -55,7 +63,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    print("| threads | rows × tokens × channels | LayerNormalization | InstanceNormalization | ratio | largest difference |")
+    print(
+        "| threads | rows × tokens × channels | LayerNormalization | InstanceNormalization | ratio | largest difference |"
+    )
     print("|---|---|---|---|---|---|")
     for threads in options.threads:
         for *rows, channels in SHAPES:
@@ -63,7 +73,10 @@ def main() -> None:
             rewritten = plain.clone()
             assert norms.vectorize_norms_(rewritten) == REPEATED
             sessions = [open_graph(model, threads) for model in (plain, rewritten)]
-            feeds = {name: np.random.default_rng(1).normal(size=(*rows, channels)).astype(np.float32) for name in ("x", "skip")}
+            feeds = {
+                name: np.random.default_rng(1).normal(size=(*rows, channels)).astype(np.float32)
+                for name in ("x", "skip")
+            }
             results = [session.run(None, feeds)[0] for session in sessions]
             times: list[list[float]] = [[], []]
             for _ in range(options.rounds):
@@ -72,8 +85,14 @@ def main() -> None:
                     session.run(None, feeds)
                     samples.append(1e6 * (time.perf_counter() - started) / REPEATED)
             before, after = map(statistics.median, times)
-            shape, difference = " × ".join(map(str, (*rows, channels))), np.abs(results[0] - results[1]).max()
-            print(f"| {threads} | {shape} | {before:.0f} | {after:.0f} | {after / before:.2f} | {difference:.1e} |", flush=True)
+            shape, difference = (
+                " × ".join(map(str, (*rows, channels))),
+                np.abs(results[0] - results[1]).max(),
+            )
+            print(
+                f"| {threads} | {shape} | {before:.0f} | {after:.0f} | {after / before:.2f} | {difference:.1e} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

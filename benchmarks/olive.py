@@ -76,14 +76,19 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     substitutes = _substitutes(arguments, out)
-    names = [path.relative_to(arguments.folder).as_posix() for path in sorted(arguments.folder.rglob("*.json"))]
+    names = [
+        path.relative_to(arguments.folder).as_posix()
+        for path in sorted(arguments.folder.rglob("*.json"))
+    ]
     for name in names:
         if arguments.only not in name or (not arguments.only and _stored(out, name).is_file()):
             continue
         result = _run(arguments.folder / name, name, substitutes, out, arguments.search)
         print(f"{name}: {result.failed or 'done'}, {result.seconds:.0f} s", flush=True)
         _stored(out, name).parent.mkdir(exist_ok=True)
-        _stored(out, name).write_text(result.model_dump_json(exclude={"imported"}), encoding="utf-8")
+        _stored(out, name).write_text(
+            result.model_dump_json(exclude={"imported"}), encoding="utf-8"
+        )
     if arguments.page:
         results = [_result(arguments.folder, name, out) for name in names]
         arguments.page.write_text(page(results, arguments), encoding="utf-8")
@@ -92,7 +97,11 @@ def main() -> None:
 def _result(folder: Path, name: str, out: Path) -> Ran:
     """What became of a config: imported now, and run before."""
     file = _stored(out, name)
-    ran = Ran.model_validate_json(file.read_bytes()) if file.is_file() else Ran(name=name, failed="not run")
+    ran = (
+        Ran.model_validate_json(file.read_bytes())
+        if file.is_file()
+        else Ran(name=name, failed="not run")
+    )
     return ran.model_copy(update={"imported": octobert.import_olive(folder / name)})
 
 
@@ -109,7 +118,9 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         recipe_file.parent.mkdir(exist_ok=True)
         recipe_file.write_text(imported.text(recipe_file.parent), encoding="utf-8")
         changes = [*_task_substitutes(imported, substitutes), "quick=true"]
-        changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
+        changes += [
+            change for key, limits in LIMITS.items() if key in imported.recipe for change in limits
+        ]
         changes += [] if search in name else ["accuracy=null", "tune=[]"]
         # The page is about the models that a config names.
         changes += ["search=null"] if "search" in imported.recipe else []
@@ -119,9 +130,13 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         if present:
             result.report = runner.run(_on(recipe, present), out / "run", executor=inline.run)
         if result.absent:
-            written = _on(recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False)
+            written = _on(
+                recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False
+            )
             runner.run(written, out / "run", executor=inline.run)
-            result.checked = {target: _checked(out / "run" / target, target) for target in result.absent}
+            result.checked = {
+                target: _checked(out / "run" / target, target) for target in result.absent
+            }
     except OctobertError as error:
         result.failed = str(error)
     result.seconds = time.monotonic() - started
@@ -138,7 +153,10 @@ def _checked(package: Path, target: str) -> str:
     """What the checks of a package's files find."""
     octobert.verify(package)
     refused = [
-        finding for lint in octobert.check(package, target) for finding in lint.findings if finding.severity == "refused"
+        finding
+        for lint in octobert.check(package, target)
+        for finding in lint.findings
+        if finding.severity == "refused"
     ]
     return f"{len(refused)} findings" if refused else "accepted"
 
@@ -146,7 +164,11 @@ def _checked(package: Path, target: str) -> str:
 def _substitutes(arguments: argparse.Namespace, out: Path) -> dict[str, list[str]]:
     """Task → changes of the recipe."""
     local = ["data.config=null", "data.revision=null"]
-    pairs = [f"model={arguments.model.absolute()}", f"data.source={arguments.data.absolute()}", *local]
+    pairs = [
+        f"model={arguments.model.absolute()}",
+        f"data.source={arguments.data.absolute()}",
+        *local,
+    ]
     texts = _texts(arguments.texts, out / "texts")
     written = _pairs(arguments.data, out / "pairs")
     head = _next_sentence(arguments.model, out / "next-sentence")
@@ -179,8 +201,12 @@ def _pairs(source: Path, folder: Path) -> Path:
     for split in ("train", "validation"):
         with (source / f"{split}.tsv").open(encoding="utf-8-sig") as stream:
             rows = [line.rstrip("\n").split("\t") for line in stream]
-        quality, first, second = (rows[0].index(name) for name in ("Quality", "#1 String", "#2 String"))
-        written = ((row[first], row[second], str(1 - int(row[quality]))) for row in rows[1 : _ROWS + 1])
+        quality, first, second = (
+            rows[0].index(name) for name in ("Quality", "#1 String", "#2 String")
+        )
+        written = (
+            (row[first], row[second], str(1 - int(row[quality]))) for row in rows[1 : _ROWS + 1]
+        )
         _write(folder / f"{split}.tsv", ("sentence1", "sentence2", "label"), written)
     return folder
 
@@ -232,7 +258,9 @@ def page(results: list[Ran], arguments: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _introduction(imported: list[Ran], results: list[Ran], ran: list[Ran], arguments: argparse.Namespace) -> str:
+def _introduction(
+    imported: list[Ran], results: list[Ran], ran: list[Ran], arguments: argparse.Namespace
+) -> str:
     here = environment.current()
     return (
         f"`make bench-olive{f' SEARCH={arguments.search}' if arguments.search else ''}` writes this page: {len(imported)} of "
@@ -259,7 +287,9 @@ def _row(result: Ran) -> str:
     fields = f"{counts['mapped']} / {counts['not needed']} / {counts['refused']}"
     figures = result.failed
     if result.report is not None:
-        shown = [_figures(result.report, name) for name in recipe.targets if name not in result.absent]
+        shown = [
+            _figures(result.report, name) for name in recipe.targets if name not in result.absent
+        ]
         figures = "; ".join([*shown, *([result.failed] if result.failed else [])])
     written = "; ".join(f"{target}: {checked}" for target, checked in result.checked.items())
     return f"| {Path(result.name).name} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
@@ -273,12 +303,20 @@ def _figures(report: Report, target: str) -> str:
         return f"{target}: not measured"
     base = models.get(model.comparison.reference) if model.comparison is not None else None
     floats = {score.metric: score.value for score in base.scores} if base is not None else {}
-    scores = [f"{s.metric} {s.value:.3f} ({floats[s.metric]:.3f})" for s in model.scores if s.metric in floats]
+    scores = [
+        f"{s.metric} {s.value:.3f} ({floats[s.metric]:.3f})"
+        for s in model.scores
+        if s.metric in floats
+    ]
     if model.comparison is not None and not scores:
         scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
     ratios = [speedup.ratio.value for speedup in model.timing.baseline.values()]
     fastest = f"{min(ratios):.1f}" if ratios else ""
-    speed = f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float" if ratios else ""
+    speed = (
+        f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float"
+        if ratios
+        else ""
+    )
     return f"{target}: {', '.join(scores)}{speed}"
 
 
@@ -293,7 +331,10 @@ def _refused(results: list[Ran]) -> list[str]:
                 fields[outcome.note][f"`{outcome.field}: {_cell(outcome.value)}`"] = None
                 configs[outcome.note][Path(result.name).name] = None
     notes = sorted(configs, key=lambda note: (-len(configs[note]), note))
-    return [f"| {', '.join(fields[note])} | {_cell(note)} | {', '.join(configs[note])} |" for note in notes]
+    return [
+        f"| {', '.join(fields[note])} | {_cell(note)} | {', '.join(configs[note])} |"
+        for note in notes
+    ]
 
 
 def _cell(text: str) -> str:
@@ -301,7 +342,9 @@ def _cell(text: str) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
@@ -310,9 +353,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/olive"))
     parser.add_argument("--page", type=Path)
     parser.add_argument(
-        "--search", default="", help="search plans and tune sessions only for configs with this in their name; none for none"
+        "--search",
+        default="",
+        help="search plans and tune sessions only for configs with this in their name; none for none",
     )
-    parser.add_argument("--only", default="", help="run only configs with this in their name; the page has all that ran")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="run only configs with this in their name; the page has all that ran",
+    )
     return parser.parse_args()
 
 

@@ -62,18 +62,26 @@ def attention(graph: ir.Graph) -> list[tuple[ir.Node, list[ir.Value], int, float
 
 
 def _replace_(
-    graph: ir.Graph, last: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any]
+    graph: ir.Graph,
+    last: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: dict[str, Any],
 ) -> None:
     node = operators.make_node(op_type, inputs, f"{last.name}.fused", attributes)
     node.domain = operators.MICROSOFT
     graph.opset_imports.setdefault(operators.MICROSOFT, 1)
     graph.insert_before(last, [node])
-    ir.convenience.replace_all_uses_with(last.outputs[0], node.outputs[0], replace_graph_outputs=True)
+    ir.convenience.replace_all_uses_with(
+        last.outputs[0], node.outputs[0], replace_graph_outputs=True
+    )
 
 
 def _mask(graph: ir.Graph) -> ir.Value:
     mask = next(value for value in graph.inputs if value.name == "attention_mask")
-    node = operators.make_node("Cast", [mask], "attention_mask.int32", {"to": ir.DataType.INT32}, dtype=ir.DataType.INT32)
+    node = operators.make_node(
+        "Cast", [mask], "attention_mask.int32", {"to": ir.DataType.INT32}, dtype=ir.DataType.INT32
+    )
     graph.insert_before(graph[0], [node])
     return node.outputs[0]
 
@@ -81,7 +89,13 @@ def _mask(graph: ir.Graph) -> ir.Value:
 def fuse_attention_(model: ir.Model) -> None:
     mask = _mask(model.graph)
     for last, qkv, heads, scale in attention(model.graph):
-        _replace_(model.graph, last, "MultiHeadAttention", [*qkv, None, mask], {"num_heads": heads, "scale": scale})
+        _replace_(
+            model.graph,
+            last,
+            "MultiHeadAttention",
+            [*qkv, None, mask],
+            {"num_heads": heads, "scale": scale},
+        )
     operators.clean_(model)
 
 
@@ -95,13 +109,27 @@ def fuse_quantized_attention_(model: ir.Model) -> None:
         integers, step, zero = maker(products[0].inputs[0]).inputs[:3]
         sides = [maker(product.inputs[1]) for product in products]
         arrays = {
-            "weight": np.concatenate([operators.constant_of(side.inputs[0]) for side in sides], axis=1),
+            "weight": np.concatenate(
+                [operators.constant_of(side.inputs[0]) for side in sides], axis=1
+            ),
             "bias": np.concatenate([operators.constant_of(add.inputs[1]) for add in adds]),
             "scale": np.concatenate([operators.constant_of(side.inputs[1]) for side in sides]),
             "zero": np.zeros(1, dtype=np.int8),
         }
-        made = {name: operators.initializer(graph, f"{last.name}.{name}", array) for name, array in arrays.items()}
-        inputs = [integers, made["weight"], made["bias"], step, made["scale"], mask, zero, made["zero"]]
+        made = {
+            name: operators.initializer(graph, f"{last.name}.{name}", array)
+            for name, array in arrays.items()
+        }
+        inputs = [
+            integers,
+            made["weight"],
+            made["bias"],
+            step,
+            made["scale"],
+            mask,
+            zero,
+            made["zero"],
+        ]
         _replace_(graph, last, "QAttention", inputs, {"num_heads": heads, "scale": scale})
     operators.clean_(model)
 
@@ -113,7 +141,11 @@ def forms(qdq: Path, floating: Path, folder: Path) -> dict[str, Path]:
         "attention": [qoperator.rewrite_, fuse_attention_],
         "QAttention": [fuse_quantized_attention_, qoperator.rewrite_],
     }
-    written = {"dynamic": ORT_DYNAMIC(floating, [], folder, per_channel=False), "float": floating, "qdq": qdq}
+    written = {
+        "dynamic": ORT_DYNAMIC(floating, [], folder, per_channel=False),
+        "float": floating,
+        "qdq": qdq,
+    }
     for name, edits in passes.items():
         model = ir.load(qdq)
         for edit in edits:
@@ -133,11 +165,17 @@ def opened(path: Path, profile: Path | None = None) -> ort.InferenceSession:
 
 def feeds_of(session: ort.InferenceSession, batch: int, length: int) -> dict[str, np.ndarray]:
     ids = np.random.default_rng(0).integers(1000, 2000, (batch, length))
-    every = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    every = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
     return {each.name: every[each.name] for each in session.get_inputs()}
 
 
-def compare(sessions: dict[str, ort.InferenceSession], batch: int, length: int, rounds: int) -> None:
+def compare(
+    sessions: dict[str, ort.InferenceSession], batch: int, length: int, rounds: int
+) -> None:
     """Print a row for every form."""
     feeds = {name: feeds_of(session, batch, length) for name, session in sessions.items()}
     results = {name: session.run(None, feeds[name])[0] for name, session in sessions.items()}
@@ -150,7 +188,10 @@ def compare(sessions: dict[str, ort.InferenceSession], batch: int, length: int, 
             times[name].append(1e3 * (time.thread_time() - started))
     for name in sessions:
         samples = times[name]
-        ratios = [statistics.median(a / b for a, b in zip(samples, times[base], strict=True)) for base in ("dynamic", "qdq")]
+        ratios = [
+            statistics.median(a / b for a, b in zip(samples, times[base], strict=True))
+            for base in ("dynamic", "qdq")
+        ]
         far = np.abs(results[name] - results["qdq"]).max()
         row = f"{statistics.median(samples):.2f} | {ratios[0]:.3f} | {ratios[1]:.3f} | {far:.1e}"
         print(f"| {batch} × {length} | {name} | {row} |", flush=True)
@@ -175,11 +216,15 @@ def operator_table(path: Path, name: str, batch: int, length: int, runs: int = 2
     total = sum(times.values())
     for op_type, ms in sorted(times.items(), key=lambda item: -item[1]):
         if ms >= 0.01 * total:
-            print(f"| {batch} × {length} | {name} | {op_type} | {counts[op_type]} | {ms:.2f} | {ms / total:.1%} |")
+            print(
+                f"| {batch} × {length} | {name} | {op_type} | {counts[op_type]} | {ms:.2f} | {ms / total:.1%} |"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("qdq", type=Path)
     parser.add_argument("floating", type=Path)
     parser.add_argument("--shapes", nargs="+", default=["1x16", "1x53", "1x128", "8x64"])
@@ -190,11 +235,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = forms(options.qdq, options.floating, Path(folder))
         if options.table:
-            print("| rows × tokens | form | operator | number | ms | share |\n|---|---|---|---|---|---|")
+            print(
+                "| rows × tokens | form | operator | number | ms | share |\n|---|---|---|---|---|---|"
+            )
             for batch, length in shapes:
                 for name in TABLE:
                     operator_table(written[name], name, batch, length)
-        print("\n| rows × tokens | form | ms | × dynamic | × qdq | largest difference |\n|---|---|---|---|---|---|")
+        print(
+            "\n| rows × tokens | form | ms | × dynamic | × qdq | largest difference |\n|---|---|---|---|---|---|"
+        )
         sessions = {name: opened(path) for name, path in written.items()}
         for batch, length in shapes:
             compare(sessions, batch, length, options.rounds)

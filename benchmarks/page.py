@@ -66,8 +66,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         made = Path(folder) / f"{options.rows} rows.html"
-        made.write_text(page([rich_run(rows=options.rows, changed=options.rows // 2)]), encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=printing.browser(), args=["--no-sandbox"])
+        made.write_text(
+            page([rich_run(rows=options.rows, changed=options.rows // 2)]), encoding="utf-8"
+        )
+        browser = playwright.chromium.launch(
+            executable_path=printing.browser(), args=["--no-sandbox"]
+        )
         print(f"Chromium {browser.version}, medians of {options.repeats} visits\n")
         print(f"| page | width | file MB | {' | '.join(COLUMNS)} |")
         print("|---|---|---|" + "---|" * len(COLUMNS))
@@ -75,7 +79,13 @@ def main() -> None:
             for width in (1280, 360):
                 visits = [measure(browser, file, width) for _ in range(options.repeats)]
                 medians = [statistics.median(figures) for figures in zip(*visits, strict=True)]
-                shown = " | ".join([*(f"{value:.0f}" for value in medians[:3]), f"{medians[3]:.1f}", f"{medians[4]:.3f}"])
+                shown = " | ".join(
+                    [
+                        *(f"{value:.0f}" for value in medians[:3]),
+                        f"{medians[3]:.1f}",
+                        f"{medians[4]:.3f}",
+                    ]
+                )
                 print(f"| {file.stem} | {width} | {file.stat().st_size / 1e6:.2f} | {shown} |")
         browser.close()
 

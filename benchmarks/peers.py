@@ -22,12 +22,21 @@ def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
     except ModuleNotFoundError as error:
         return None, f"{error.name} is not installed"
     except Exception as error:  # noqa: BLE001  # other tools may raise anything; the table shows it
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace("|", "/")
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace(
+            "|", "/"
+        )
 
 
-def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any) -> Path:
+def onnxruntime_model(
+    floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any
+) -> Path:
     """onnxruntime.quantization after its pre-processing. `activations` is a name, because the library may not be installed."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -37,7 +46,9 @@ def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static
 
     quant_pre_process(floating, folder / "prepared.onnx", skip_symbolic_shape=True)
     if "activations" in settings:
-        settings.update(activation_type=QuantType[settings.pop("activations")], weight_type=QuantType.QInt8)
+        settings.update(
+            activation_type=QuantType[settings.pop("activations")], weight_type=QuantType.QInt8
+        )
     if static:
         quantize_static(folder / "prepared.onnx", folder / "model.onnx", Reader(), **settings)
     else:

@@ -108,8 +108,22 @@ def cases(shared: Path) -> list[Case]:
     data, checkpoints = shared / "data", shared / "checkpoints"
     mrpc, squad = data / "mrpc", data / "squad"
     return [
-        Case("mrpc", str(checkpoints / "minilm-mrpc"), "mrpc", mrpc / "train.tsv", mrpc / "validation.tsv", 128),
-        Case("squad", str(checkpoints / "minilm-squad"), "squad", squad / "train-v1.1.json", squad / "dev-v1.1.json", 384),
+        Case(
+            "mrpc",
+            str(checkpoints / "minilm-mrpc"),
+            "mrpc",
+            mrpc / "train.tsv",
+            mrpc / "validation.tsv",
+            128,
+        ),
+        Case(
+            "squad",
+            str(checkpoints / "minilm-squad"),
+            "squad",
+            squad / "train-v1.1.json",
+            squad / "dev-v1.1.json",
+            384,
+        ),
     ]
 
 
@@ -128,13 +142,20 @@ def opened(case: Case, folder: Path, evaluated: int, wanted: int) -> Model:
     path = folder / "whole.onnx"
     operators.save(captured.model, path)
     evaluation = task.encode(tokenizer, task.inputs(judged, where=case.evaluation.name))
-    gold, sublayers = task.gold(judged, where=case.evaluation.name), cutting.find(captured.model.graph, captured.family)[0]
-    return Model(path, captured.family, task, tokenizer, rows, compared, evaluation, gold, sublayers)
+    gold, sublayers = (
+        task.gold(judged, where=case.evaluation.name),
+        cutting.find(captured.model.graph, captured.family)[0],
+    )
+    return Model(
+        path, captured.family, task, tokenizer, rows, compared, evaluation, gold, sublayers
+    )
 
 
 def floating(path: Path, head: str) -> Session:
     """A float graph in ONNX Runtime."""
-    return candidates.open_candidate(candidates.Candidate(name="ort-f32", path=str(path), head=head), 0)
+    return candidates.open_candidate(
+        candidates.Candidate(name="ort-f32", path=str(path), head=head), 0
+    )
 
 
 def counts(sublayer: Sublayer) -> list[int]:
@@ -146,13 +167,20 @@ def add_levels_(model: Model) -> None:
     """Moments and removal."""
     graph = ir.load(model.path).graph
     nodes = {str(node.name): node for node in graph}
-    x = {s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name) for s in model.sublayers}
+    x = {
+        s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name)
+        for s in model.sublayers
+    }
     with model.timed("moments"):
-        gathered = moments.moments(model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values())))
+        gathered = moments.moments(
+            model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values()))
+        )
     with model.timed("removal"):
         for each in model.sublayers:
             weight, bias = sublayer_losses.projection(graph, each.module)
-            found = removal.removed(gathered[x[each.module]].products, weight, bias, each.width, counts(each), DAMPING)
+            found = removal.removed(
+                gathered[x[each.module]].products, weight, bias, each.width, counts(each), DAMPING
+            )
             model.levels[each.module] = sorted(found, key=lambda level: level.units)
 
 
@@ -182,7 +210,9 @@ def pruned(model: Model, chosen: Mapping[str, Level], folder: Path, *, refit: bo
     cutting.outputs_(graph, {module: (level.weight, level.bias) for module, level in cut.items()})
     if refit:
         whole = ir.load(model.path)
-        fitting.refit_(graph, whole, model.sublayers, model.rows, model.tokenizer.pad_id, damping=DAMPING)
+        fitting.refit_(
+            graph, whole, model.sublayers, model.rows, model.tokenizer.pad_id, damping=DAMPING
+        )
     cutting.fold_(graph)
     folder.mkdir(parents=True, exist_ok=True)
     operators.save(graph, folder / "float.onnx")
@@ -196,7 +226,12 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
     if ranges:
         options = smoothquant.Options()
         samples = observer.sample(
-            path, rows, pad_id, smoothquant.values(graph.graph, model.family, options), tokens=512, seed=SEED
+            path,
+            rows,
+            pad_id,
+            smoothquant.values(graph.graph, model.family, options),
+            tokens=512,
+            seed=SEED,
         )
         smoothquant.transform_(graph, model.family, samples, options, lambda *_: None)
         operators.save(graph, folder / "smoothed.onnx")
@@ -206,7 +241,9 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
     minmax = calibrators.load("minmax")
     seen = observer.observe(path, rows if ranges else rows[:1], pad_id, names)
     intervals = {name: minmax.interval(each, minmax.Options()) for name, each in seen.items()}
-    about = Provenance(samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark")
+    about = Provenance(
+        samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark"
+    )
     plan = static.plan(
         placed,
         Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=about),
@@ -221,27 +258,44 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
     return plugin.open_session(plugin.model_file(folder), SessionOptions(threads=0))
 
 
-def timed(model: Model, target: str, workloads: Sequence[latency.Workload]) -> tuple[float, tuple[LevelTimes, ...]]:
+def timed(
+    model: Model, target: str, workloads: Sequence[latency.Workload]
+) -> tuple[float, tuple[LevelTimes, ...]]:
     """(Milliseconds of the whole model in 8 bits, times of levels)."""
     last = max(each.layer for each in model.sublayers)
 
     def at(cut: level_times.Cut | None, place: Path) -> Session:
-        own = [s for s in model.sublayers if cut is not None and s.kind == cut.kind and (s.layer == last) == cut.last]
-        return lacking(model, target, {} if cut is None else {s.module: cut.units for s in own}, place)
+        own = [
+            s
+            for s in model.sublayers
+            if cut is not None and s.kind == cut.kind and (s.layer == last) == cut.last
+        ]
+        return lacking(
+            model, target, {} if cut is None else {s.module: cut.units for s in own}, place
+        )
 
     kinds = sorted({each.kind for each in model.sublayers})
     own = {kind: [s for s in model.sublayers if s.kind == kind] for kind in kinds}
-    numbers = {kind: (sum(s.layer != last for s in each), sum(s.layer == last for s in each)) for kind, each in own.items()}
+    numbers = {
+        kind: (sum(s.layer != last for s in each), sum(s.layer == last for s in each))
+        for kind, each in own.items()
+    }
     levels = {kind: counts(each[0]) for kind, each in own.items()}
     size = model.path.stat().st_size
     with model.timed("times"):
-        return level_times.measure(at, levels, numbers, workloads, seconds=level_times.SECONDS, size_bytes=size, seed=SEED)
+        return level_times.measure(
+            at, levels, numbers, workloads, seconds=level_times.SECONDS, size_bytes=size, seed=SEED
+        )
 
 
 def lacking(model: Model, target: str, units: Mapping[str, int], place: Path) -> Session:
     """An 8-bit model in which modules have so many units, for timing."""
     graph = ir.load(model.path)
-    cut = {s.module: np.arange(units[s.module]) for s in model.sublayers if units.get(s.module, s.units) < s.units}
+    cut = {
+        s.module: np.arange(units[s.module])
+        for s in model.sublayers
+        if units.get(s.module, s.units) < s.units
+    }
     if cut:
         cutting.cut_(graph, model.family, cut)
         cutting.fold_(graph)
@@ -270,13 +324,23 @@ def variants(
     reference = model.outputs(floating(model.path, model.task.head), model.compared)
 
     def loss(session: sublayer_losses.Overridden) -> float:
-        return divergence(model.task, model.outputs(session, model.compared), reference, model.compared)
+        return divergence(
+            model.task, model.outputs(session, model.compared), reference, model.compared
+        )
 
     with model.timed("losses"):
-        losses = sublayer_losses.measure(model.path, model.sublayers, model.levels, LOSS_AT, loss, lambda *_: None)
+        losses = sublayer_losses.measure(
+            model.path, model.sublayers, model.levels, LOSS_AT, loss, lambda *_: None
+        )
     units = {module: [level.units for level in own] for module, own in model.levels.items()}
     whole_ms, times = timed_levels
-    table = Table(model.sublayers, units, {module: own.tolist() for module, own in losses.items()}, times, whole_ms)
+    table = Table(
+        model.sublayers,
+        units,
+        {module: own.tolist() for module, own in losses.items()},
+        times,
+        whole_ms,
+    )
     whole = lacking(model, options.target, {}, folder / "timed whole")
 
     def measured(units: Mapping[str, int]) -> Estimate:
@@ -293,8 +357,13 @@ def variants(
         if best is None:
             print(f"no model is {speedup:g} × as fast")
             continue
-        levels = {s.module: model.levels[s.module][table.units[s.module].index(best.units[s.module])] for s in model.sublayers}
-        place = bisect.bisect_left(smaller, best.measured.value, key=lambda each: measured(units_of(each)).value)
+        levels = {
+            s.module: model.levels[s.module][table.units[s.module].index(best.units[s.module])]
+            for s in model.sublayers
+        }
+        place = bisect.bisect_left(
+            smaller, best.measured.value, key=lambda each: measured(units_of(each)).value
+        )
         uniform = smaller[min(place, len(smaller) - 1)]
         methods = {
             "octobert": (levels, True),
@@ -337,12 +406,21 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     for index, (each, taken) in enumerate(zip(made, mean, strict=True)):
         row: dict[str, Any] = {"method": each.method, "predicted": each.predicted}
         for kind, outputs in (("float", floats), ("int8", integers)):
-            scores = scoring.scores(model.task, outputs[index], model.evaluated, model.gold, seed=SEED)
+            scores = scoring.scores(
+                model.task, outputs[index], model.evaluated, model.gold, seed=SEED
+            )
             compared = scoring.compare(
-                model.task, (each.method, "whole"), (outputs[index], outputs[0]), model.evaluated, model.gold, seed=SEED
+                model.task,
+                (each.method, "whole"),
+                (outputs[index], outputs[0]),
+                model.evaluated,
+                model.gold,
+                seed=SEED,
             )
             row[kind] = {
-                "value": next(score.value for score in scores if score.metric == model.task.primary),
+                "value": next(
+                    score.value for score in scores if score.metric == model.task.primary
+                ),
                 "loss": divergence(model.task, outputs[index], floats[0], model.evaluated),
                 **compared.model_dump(exclude={"changed"}),
             }
@@ -350,20 +428,35 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         row |= {"measured": ratio.value, "low": ratio.low, "high": ratio.high}
         rows.append(row)
     show(case, model, lengths, rows)
-    return {"rows": rows, "seconds": model.seconds, "lengths": lengths, "times": [each.model_dump() for each in times[1]]}
+    return {
+        "rows": rows,
+        "seconds": model.seconds,
+        "lengths": lengths,
+        "times": [each.model_dump() for each in times[1]],
+    }
 
 
-def show(case: Case, model: Model, lengths: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> None:
+def show(
+    case: Case, model: Model, lengths: Sequence[int], rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Print one table."""
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in model.seconds.items())
-    print(f"\n{case.name}: {len(model.gold)} rows, {model.task.primary} × 100, 8 bits at {lengths} tokens; {seconds}\n")
-    print("| method | predicted × | measured × [95 %] | float, − whole | 8 bits, − whole [95 %] | loss in float |")
+    print(
+        f"\n{case.name}: {len(model.gold)} rows, {model.task.primary} × 100, 8 bits at {lengths} tokens; {seconds}\n"
+    )
+    print(
+        "| method | predicted × | measured × [95 %] | float, − whole | 8 bits, − whole [95 %] | loss in float |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     for row in sorted(rows, key=lambda row: (row["method"], row["measured"])):
         cells = []
         for kind in ("float", "int8"):
             each = row[kind]
-            interval = f" [{100 * each['low']:+.2f}, {100 * each['high']:+.2f}]" if each.get("low") is not None else ""
+            interval = (
+                f" [{100 * each['low']:+.2f}, {100 * each['high']:+.2f}]"
+                if each.get("low") is not None
+                else ""
+            )
             cells.append(f"{100 * each['value']:.2f}, {100 * each['difference']:+.2f}{interval}")
         speed = f"{row['measured']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         figures = [f"{row['predicted']:.2f}", speed, *cells, f"{row['float']['loss']:.4f}"]
@@ -387,16 +480,22 @@ def main() -> None:
     parser.add_argument("--evaluated", type=int, default=1500)
     parser.add_argument("--tokens", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--speedups", type=float, nargs="+", default=(1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0))
+    parser.add_argument(
+        "--speedups", type=float, nargs="+", default=(1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0)
+    )
     options = parser.parse_args()
-    chosen = [named(options.only)] if options.only and "=" in options.only else cases(options.shared)
+    chosen = (
+        [named(options.only)] if options.only and "=" in options.only else cases(options.shared)
+    )
     results: dict[str, Any] = {}
     for case in chosen:
         if options.only is None or "=" in options.only or options.only == case.name:
             results[case.name] = examine(case, options)
             here = environment.current()
             results["environment"] = here.model_dump()
-            (options.out / "results.json").write_text(json.dumps(results, indent=1, default=str), encoding="utf-8")
+            (options.out / "results.json").write_text(
+                json.dumps(results, indent=1, default=str), encoding="utf-8"
+            )
     print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}")
 
 

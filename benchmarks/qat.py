@@ -42,14 +42,22 @@ LINES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task")
     parser.add_argument("base")
     parser.add_argument("data", help="folder or file, or SPLIT=FILE,SPLIT=FILE")
     parser.add_argument("--out", type=Path, default=Path("runs/qat"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--float", dest="floating", help="settings of the float training as JSON; omit if BASE is trained")
-    parser.add_argument("--set", dest="changes", default="{}", help="keys to change in every recipe, as JSON")
+    parser.add_argument(
+        "--float",
+        dest="floating",
+        help="settings of the float training as JSON; omit if BASE is trained",
+    )
+    parser.add_argument(
+        "--set", dest="changes", default="{}", help="keys to change in every recipe, as JSON"
+    )
     parser.add_argument("--only", nargs="*", help="only lines with these prefixes")
     options = parser.parse_args()
     results: dict[str, list[dict[str, dict[str, float]]]] = {}
@@ -83,7 +91,11 @@ def carry_out(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> R
 
 
 def recipe_for(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> Recipe:
-    data = dict(part.split("=", 1) for part in options.data.split(",")) if "=" in options.data else {"source": options.data}
+    data = (
+        dict(part.split("=", 1) for part in options.data.split(","))
+        if "=" in options.data
+        else {"source": options.data}
+    )
     plain = {
         "model": options.base,
         "task": options.task,
@@ -95,7 +107,9 @@ def recipe_for(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> 
         **({"finetune": json.loads(options.floating)} if options.floating else {}),
     }
     changes = json.loads(options.changes)
-    return parse({**plain, **changes, **{key: value for key, value in line.items() if key != "again"}})
+    return parse(
+        {**plain, **changes, **{key: value for key, value in line.items() if key != "again"}}
+    )
 
 
 def figures(name: str, report: Report) -> dict[str, dict[str, float]]:
@@ -109,7 +123,15 @@ def figures(name: str, report: Report) -> dict[str, dict[str, float]]:
 
 def table(results: dict[str, list[dict[str, dict[str, float]]]]) -> str:
     """Mean and standard deviation over seeds, one line per candidate."""
-    metrics = list(dict.fromkeys(m for runs in results.values() for run in runs for scores in run.values() for m in scores))
+    metrics = list(
+        dict.fromkeys(
+            m
+            for runs in results.values()
+            for run in runs
+            for scores in run.values()
+            for m in scores
+        )
+    )
     lines = ["| | runtime | " + " | ".join(metrics) + " |", "|---" * (2 + len(metrics)) + "|"]
     for name, runs in results.items():
         for candidate in runs[0]:

@@ -53,15 +53,23 @@ class Usage:
     def sample(self, what: str) -> None:
         """Take a sample and print it."""
         process = self._process
-        self.samples.append((process.memory_info().rss / 1e6, process.num_fds(), process.num_threads()))
-        print("{}: {:.0f} MB, {} open files, {} threads".format(what, *self.samples[-1]), flush=True)
+        self.samples.append(
+            (process.memory_info().rss / 1e6, process.num_fds(), process.num_threads())
+        )
+        print(
+            "{}: {:.0f} MB, {} open files, {} threads".format(what, *self.samples[-1]), flush=True
+        )
 
     def grew(self) -> list[str]:
         """What grew between a tenth of the samples and the last one."""
         first, last = self.samples[len(self.samples) // 10], self.samples[-1]
         found = [f"memory by {last[0] - first[0]:.0f} MB"] if last[0] - first[0] > FLAT_MB else []
         names = ("open files", "threads")
-        return found + [f"{n} from {a} to {b}" for n, a, b in zip(names, first[1:], last[1:], strict=True) if b > a]
+        return found + [
+            f"{n} from {a} to {b}"
+            for n, a, b in zip(names, first[1:], last[1:], strict=True)
+            if b > a
+        ]
 
 
 class Soak:
@@ -72,7 +80,9 @@ class Soak:
         seconds: shortest time of the whole.
     """
 
-    def __init__(self, model: Any, expected: dict[str, dict[str, Any]], texts: int, seconds: float) -> None:
+    def __init__(
+        self, model: Any, expected: dict[str, dict[str, Any]], texts: int, seconds: float
+    ) -> None:
         self.model, self.expected, self.texts, self.seconds = model, expected, texts, seconds
         self.pool = list(expected)
         self.done, self.turns, self.wrong = 0, Counter[str](), Counter[str]()
@@ -80,7 +90,10 @@ class Soak:
 
     def run(self, usage: Usage) -> None:
         """Run all threads to their end."""
-        threads = [threading.Thread(target=self._work, args=(seed,), daemon=True) for seed in range(THREADS)]
+        threads = [
+            threading.Thread(target=self._work, args=(seed,), daemon=True)
+            for seed in range(THREADS)
+        ]
         for thread in threads:
             thread.start()
         marks = iter(range(1, SAMPLES + 1))
@@ -110,7 +123,9 @@ class Soak:
         }
         while self.done < self.texts:
             name = generator.choices(list(turns), weights=(4, 4, 4, 2, 2, 1))[0]
-            texts = generator.choices(self.pool, k=generator.randint(1, 4) if name == "few" else generator.randint(5, 800))
+            texts = generator.choices(
+                self.pool, k=generator.randint(1, 4) if name == "few" else generator.randint(5, 800)
+            )
             try:
                 turns[name](texts)
             except Exception as error:  # noqa: BLE001  # an unexpected error is a result of the soak
@@ -121,7 +136,10 @@ class Soak:
             time.sleep(min(max(ahead, 0.0), 1.0))
 
     def _check(self, texts: Sequence[str], answers: Sequence[dict[str, Any]]) -> None:
-        wrong = sum(not _same(self.expected[text], answer) for text, answer in zip(texts, answers, strict=True))
+        wrong = sum(
+            not _same(self.expected[text], answer)
+            for text, answer in zip(texts, answers, strict=True)
+        )
         self._count(len(answers), "wrong answer" if wrong else "", wrong)
 
     def _count(self, answered: int, wrong: str, times: int = 1) -> None:
@@ -138,7 +156,9 @@ class Soak:
 
     def _stops(self, texts: list[str]) -> None:
         # The generator is dropped while the model works on its next windows.
-        answers = list(itertools.islice(self.model.stream(itertools.cycle(texts)), len(texts) // 2 + 1))
+        answers = list(
+            itertools.islice(self.model.stream(itertools.cycle(texts)), len(texts) // 2 + 1)
+        )
         self._check(texts[: len(answers)], answers)
 
     def _raises(self, texts: list[str]) -> None:
@@ -163,22 +183,45 @@ class Soak:
 
 
 def _same(expected: dict[str, Any], answer: dict[str, Any]) -> bool:
-    scores = [each["score"] if each["label"] == expected["label"] else 1 - each["score"] for each in (expected, answer)]
+    scores = [
+        each["score"] if each["label"] == expected["label"] else 1 - each["score"]
+        for each in (expected, answer)
+    ]
     return bool(abs(scores[0] - scores[1]) < SAME_SCORE)
 
 
 def pool_of_texts(count: int) -> list[str]:
     """Short texts, all different, of letters that the tiny tokenizer has."""
     generator = random.Random(0)
-    words = ("the", "a", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "while", "rain", "falls", "quiet", "streets")
-    return [f"{' '.join(generator.choices(words, k=generator.randint(2, 9)))} {index}" for index in range(count)]
+    words = (
+        "the",
+        "a",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "lazy",
+        "dog",
+        "while",
+        "rain",
+        "falls",
+        "quiet",
+        "streets",
+    )
+    return [
+        f"{' '.join(generator.choices(words, k=generator.randint(2, 9)))} {index}"
+        for index in range(count)
+    ]
 
 
 def make_package(out: Path, target: str) -> Path:
     """A package of the tiny classifier."""
     inputs = make_inputs(out / "inputs")
     text = {"text-classification": {"text": "sentence1", "label": "label"}}
-    recipe = write_recipe(out / f"{target}.yaml", inputs, task=text, targets=[target], measure=False)
+    recipe = write_recipe(
+        out / f"{target}.yaml", inputs, task=text, targets=[target], measure=False
+    )
     octobert.run(octobert.load_recipe(recipe), out / "made")
     return out / "made" / target
 
@@ -199,7 +242,9 @@ def load_often(package: Path, loads: int, text: str, expected: dict[str, Any]) -
 
 def main() -> None:
     """Make the model, use it, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=int, default=10_000_000)
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--loads", type=int, default=1_000)
@@ -211,14 +256,19 @@ def main() -> None:
     texts = pool_of_texts(2_000)
     with octobert.load(package) as alone:
         expected = {text: alone([text])[0] for text in texts}
-    problems = [f"loads: {what} grew" for what in load_often(package, options.loads, texts[0], expected[texts[0]])]
+    problems = [
+        f"loads: {what} grew"
+        for what in load_often(package, options.loads, texts[0], expected[texts[0]])
+    ]
     usage = Usage()
     with octobert.load(package, goal=options.goal) as model:
         soak = Soak(model, expected, options.texts, 60 * options.minutes)
         soak.run(usage)
     seconds = time.monotonic() - soak.started
     print(f"{soak.done:,} answers to {THREADS} threads in {seconds:,.0f} s: {dict(soak.turns)}")
-    problems += [f"texts: {what}" for what in usage.grew()] + [f"{what}: {count} times" for what, count in soak.wrong.items()]
+    problems += [f"texts: {what}" for what in usage.grew()] + [
+        f"{what}: {count} times" for what, count in soak.wrong.items()
+    ]
     print("\n".join(problems) or "flat; every answer as expected")
     sys.exit(1 if problems else 0)
 

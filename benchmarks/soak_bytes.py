@@ -126,7 +126,9 @@ def intact(store: Store) -> dict[str, Artifact]:
     return found
 
 
-def damage_store(out: Path, positions: int, generator: random.Random, results: Counter[tuple[str, str, str]]) -> list[str]:
+def damage_store(
+    out: Path, positions: int, generator: random.Random, results: Counter[tuple[str, str, str]]
+) -> list[str]:
     """Part 1: what the store finds in spite of damages. The files are put back."""
     problems = []
     store = Store(out / HIDDEN / "store")
@@ -134,12 +136,16 @@ def damage_store(out: Path, positions: int, generator: random.Random, results: C
         folder = store.root / name
         for path in sorted(p for p in folder.rglob("*") if p.is_file()):
             kept, what = path.read_bytes(), "manifest" if path.name == MANIFEST else "file"
-            for how, at, damage in _damages(len(kept), positions if what == "file" else len(kept), generator):
+            for how, at, damage in _damages(
+                len(kept), positions if what == "file" else len(kept), generator
+            ):
                 damage(path, at)
                 found = store.find(artifact.stage, artifact.key)
                 if found is not None and found != artifact:
                     results[what, how, "served"] += 1
-                    problems.append(f"{path.relative_to(store.root)}: {how} at {at}, and the store serves it")
+                    problems.append(
+                        f"{path.relative_to(store.root)}: {how} at {at}, and the store serves it"
+                    )
                 else:
                     results[what, how, "noticed" if found is None else "same content"] += 1
                 _delete(path, 0)
@@ -161,18 +167,24 @@ def damage_package(
                 octobert.verify(package)
                 results[what, how, "verified"] += 1
                 if not manifest:
-                    problems.append(f"{path.relative_to(package)}: {how} at {at}, and verify finds nothing")
+                    problems.append(
+                        f"{path.relative_to(package)}: {how} at {at}, and verify finds nothing"
+                    )
             except OctobertError:
                 results[what, how, "noticed"] += 1
             except Exception as error:  # noqa: BLE001  # what is no sentence is a result
                 results[what, how, "an exception"] += 1
-                problems.append(f"{path.relative_to(package)}: {how} at {at}: {type(error).__name__}: {str(error)[:200]}")
+                problems.append(
+                    f"{path.relative_to(package)}: {how} at {at}: {type(error).__name__}: {str(error)[:200]}"
+                )
             _delete(path, 0)
             path.write_bytes(kept)
     return problems
 
 
-def _damages(size: int, positions: int, generator: random.Random) -> Iterator[tuple[str, int, Damage]]:
+def _damages(
+    size: int, positions: int, generator: random.Random
+) -> Iterator[tuple[str, int, Damage]]:
     places = range(size) if positions >= size else sorted(generator.sample(range(size), positions))
     for at in places:
         yield "bit flipped", at, _flip
@@ -183,18 +195,27 @@ def _damages(size: int, positions: int, generator: random.Random) -> Iterator[tu
 
 
 def damage_runs(
-    recipe: octobert.Recipe, reference: Path, out: Path, generator: random.Random, results: Counter[tuple[str, str, str]]
+    recipe: octobert.Recipe,
+    reference: Path,
+    out: Path,
+    generator: random.Random,
+    results: Counter[tuple[str, str, str]],
 ) -> list[str]:
     """Parts 2 and 3: the same run after a damage."""
     problems: list[str] = []
     expected, whole = comparable(reference), set(intact(Store(reference / HIDDEN / "store")))
     names = names_below(reference)
-    targets = [(p, how, d) for p in sorted(reference.rglob("*")) if p.is_file() for how, d in WHOLE.items()]
+    targets = [
+        (p, how, d) for p in sorted(reference.rglob("*")) if p.is_file() for how, d in WHOLE.items()
+    ]
     folders = [p for p in sorted(reference.rglob("*")) if p.is_dir() and not p.is_symlink()]
     targets += [(p, how, damage) for p in folders for how, damage in ENTRIES.items()]
     for number, (path, how, damage) in enumerate(targets):
         if number % 50 == 0:
-            print(f"{number} of {len(targets)} damages of an output directory, {len(problems)} problems", flush=True)
+            print(
+                f"{number} of {len(targets)} damages of an output directory, {len(problems)} problems",
+                flush=True,
+            )
         relative = path.relative_to(reference)
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(reference, out, symlinks=True)
@@ -240,7 +261,9 @@ def _kind(relative: Path, folder: bool) -> str:
 
 
 def _differences(got: dict[str, str], expected: dict[str, str]) -> list[str]:
-    return sorted(name for name in set(got) | set(expected) if got.get(name) != expected.get(name))[:4]
+    return sorted(name for name in set(got) | set(expected) if got.get(name) != expected.get(name))[
+        :4
+    ]
 
 
 def comparable(out: Path) -> dict[str, str]:
@@ -248,7 +271,9 @@ def comparable(out: Path) -> dict[str, str]:
     return {name: digest for name, digest in published(out).items() if not name.endswith(REPORTS)}
 
 
-def edit_published(recipe: octobert.Recipe, reference: Path, out: Path, results: Counter[tuple[str, str, str]]) -> list[str]:
+def edit_published(
+    recipe: octobert.Recipe, reference: Path, out: Path, results: Counter[tuple[str, str, str]]
+) -> list[str]:
     """Part 3: edit every published file in place; the store must not change."""
     problems = []
     whole = set(intact(Store(reference / HIDDEN / "store")))
@@ -261,7 +286,11 @@ def edit_published(recipe: octobert.Recipe, reference: Path, out: Path, results:
             with (Path(folder) / name).open("r+b") as stream:
                 stream.write(b"edited")
             left = set(intact(Store(out / HIDDEN / "store")))
-            results["published file", "edited in place", "store intact" if len(left) == len(whole) else "store damaged"] += 1
+            results[
+                "published file",
+                "edited in place",
+                "store intact" if len(left) == len(whole) else "store damaged",
+            ] += 1
             if len(left) != len(whole):
                 problems.append(f"an edit of {name} in {folder} damages the store")
     return problems
@@ -269,7 +298,9 @@ def edit_published(recipe: octobert.Recipe, reference: Path, out: Path, results:
 
 def main() -> None:
     """Damage, run, count, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--positions", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/soak-bytes"))
@@ -285,11 +316,21 @@ def main() -> None:
     problems = edit_published(recipe, reference, folder / "damaged", results)
     copy = shutil.copytree(reference, folder / "copy", dirs_exist_ok=True, symlinks=True)
     problems += damage_store(copy, options.positions, generator, results)
-    print(f"{sum(results.values())} damages of the store alone, {len(problems)} problems", flush=True)
+    print(
+        f"{sum(results.values())} damages of the store alone, {len(problems)} problems", flush=True
+    )
     problems += damage_package(copy / "ort-cpu", options.positions, generator, results)
-    print(f"{sum(results.values())} damages with those of a package, {len(problems)} problems", flush=True)
+    print(
+        f"{sum(results.values())} damages with those of a package, {len(problems)} problems",
+        flush=True,
+    )
     problems += damage_runs(recipe, reference, folder / "damaged", generator, results)
-    print(table(["what", "how", "outcome", "times"], [[*key, count] for key, count in sorted(results.items())]))
+    print(
+        table(
+            ["what", "how", "outcome", "times"],
+            [[*key, count] for key, count in sorted(results.items())],
+        )
+    )
     print(f"{sum(results.values())} damages, {len(problems)} problems")
     print("\n".join(problems[:200]))
     sys.exit(1 if problems else 0)

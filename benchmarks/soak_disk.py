@@ -27,7 +27,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soaking import Flow, events, flows_in, half_published, litter, names_below, prepare, published, run, table, wait_for_end
+from soaking import (
+    Flow,
+    events,
+    flows_in,
+    half_published,
+    litter,
+    names_below,
+    prepare,
+    published,
+    run,
+    table,
+    wait_for_end,
+)
 
 SIZE, NAMES = 96 << 20, 4_000
 INSIDE = "OCTOBERT_SOAK_INSIDE"
@@ -41,8 +53,13 @@ def enter_namespace() -> None:
     if os.environ.get(INSIDE):
         return
     unshare = ["unshare", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        sys.exit("this harness mounts a small file system, and needs unshare and a kernel with user name spaces")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], capture_output=True).returncode
+    ):
+        sys.exit(
+            "this harness mounts a small file system, and needs unshare and a kernel with user name spaces"
+        )
     os.execvpe(unshare[0], [*unshare, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
 
 
@@ -50,7 +67,9 @@ def mount(folder: Path) -> None:
     """Mount an empty file system in memory on a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"soak", str(folder).encode(), b"tmpfs", 0, f"size={SIZE},nr_inodes={NAMES}".encode()):
+    if libc.mount(
+        b"soak", str(folder).encode(), b"tmpfs", 0, f"size={SIZE},nr_inodes={NAMES}".encode()
+    ):
         raise OSError(ctypes.get_errno(), "the file system cannot be mounted", str(folder))
 
 
@@ -68,7 +87,11 @@ class Filler:
 
     def _used(self) -> int:
         usage = os.statvfs(self._disk)
-        return usage.f_files - usage.f_ffree if self._kind == "names" else (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+        return (
+            usage.f_files - usage.f_ffree
+            if self._kind == "names"
+            else (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+        )
 
     def allow(self, amount: int) -> None:
         """Let the command have so many bytes or names in all; what it has already counts."""
@@ -127,19 +150,31 @@ def fill_up(flow: Flow, disk: Path, kind: str, step: int, results: Results) -> N
 
 
 def check_failure(
-    flow: Flow, done: subprocess.CompletedProcess[str], before: dict[str, str], begun: int, when: str, results: Results
+    flow: Flow,
+    done: subprocess.CompletedProcess[str],
+    before: dict[str, str],
+    begun: int,
+    when: str,
+    results: Results,
 ) -> None:
     """A sentence, exit code 8, no process, and what was published is as it was, or as it will be."""
     last = next((event for event in reversed(events(flow.out)[begun:]) if "step" in event), None)
     results.failures[str(last["step"]) if last else "start or publish"] += 1
     sentences = [line for line in done.stderr.splitlines() if line.startswith("octobert: ")]
-    if done.returncode != 8 or not sentences or not any(text in sentences[-1] for text in FULL) or "Traceback" in done.stderr:
+    if (
+        done.returncode != 8
+        or not sentences
+        or not any(text in sentences[-1] for text in FULL)
+        or "Traceback" in done.stderr
+    ):
         results.problem(f"{flow.name} {when}: exit code {done.returncode}: {done.stderr[-600:]!r}")
     _, left = wait_for_end(f"{flow.folder}-end")
     if left:
         results.problem(f"{flow.name} {when}: {len(left)} processes are left")
     for name, what in half_published(flow, before):
-        results.problem(f"{flow.name} {when}: {name} is neither what it was nor what it will be: {what}")
+        results.problem(
+            f"{flow.name} {when}: {name} is neither what it was nor what it will be: {what}"
+        )
 
 
 def check_freed(flow: Flow, filler: Filler, results: Results, amount: int) -> None:
@@ -153,7 +188,9 @@ def check_freed(flow: Flow, filler: Filler, results: Results, amount: int) -> No
             shutil.copytree(place, kept / name, symlinks=True)
     done = run(flow, flow.out)
     if done.returncode:
-        results.problem(f"{flow.name}: with all space freed after {amount:,}: {done.returncode}: {done.stderr[-600:]!r}")
+        results.problem(
+            f"{flow.name}: with all space freed after {amount:,}: {done.returncode}: {done.stderr[-600:]!r}"
+        )
     else:
         check_end(flow, results, f"with all space freed after {amount:,}")
     for name, place in places.items():
@@ -167,8 +204,12 @@ def check_end(flow: Flow, results: Results, when: str) -> None:
     results.ends += 1
     got = flow.comparable(flow.out)
     if got != flow.expected:
-        other = sorted(n for n in set(got) | set(flow.expected) if got.get(n) != flow.expected.get(n))
-        results.problem(f"{flow.name} {when}: other files than those of the undisturbed run: {other[:5]}")
+        other = sorted(
+            n for n in set(got) | set(flow.expected) if got.get(n) != flow.expected.get(n)
+        )
+        results.problem(
+            f"{flow.name} {when}: other files than those of the undisturbed run: {other[:5]}"
+        )
     for place, reference in flow.names.items():
         found = litter({"out": flow.out, **flow.places()}[place], reference)
         if found:
@@ -177,7 +218,9 @@ def check_end(flow: Flow, results: Results, when: str) -> None:
 
 def main() -> None:
     """Mount, fill, count, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--flows", default="run,publish,finetune,qat,search,tune,predict")
     parser.add_argument("--kind", choices=("bytes", "names"), default="bytes")
     parser.add_argument("--step", type=int, default=0, help="default: 4,096 bytes, or one name")
@@ -191,13 +234,18 @@ def main() -> None:
     needed = {"publish": "before", "tune": "run", "predict": "embed"}
     for name in dict.fromkeys([*(needed[w] for w in wanted if w in needed), *wanted]):
         prepare(found[name])
-        print(f"{name}: {found[name].seconds:.0f} s undisturbed, {len(names_below(found[name].reference))} names", flush=True)
+        print(
+            f"{name}: {found[name].seconds:.0f} s undisturbed, {len(names_below(found[name].reference))} names",
+            flush=True,
+        )
     for name in wanted:
         results = Results()
         fill_up(found[name], disk, options.kind, step, results)
         shutil.rmtree(found[name].out, ignore_errors=True)
         places = ", ".join(f"{place} {count}" for place, count in results.failures.items())
-        rows.append([name, sum(results.failures.values()), results.ends, len(results.problems), places])
+        rows.append(
+            [name, sum(results.failures.values()), results.ends, len(results.problems), places]
+        )
         problems += len(results.problems)
         print(f"{time.monotonic() - started:6.0f} s: {rows[-1]}", flush=True)
     print(table(["flow", "failures", "completed", "problems", "the disk was full at"], rows))

@@ -60,7 +60,9 @@ ENVIRONMENTS = {
     "TMPDIR read-only": Environment(locked=("tmp",)),
     "package read-only": Environment(locked=("package",)),
     "output read-only": Environment(locked=("out",)),
-    "LC_ALL=C, no UTF-8 mode": Environment((("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")), works=True),
+    "LC_ALL=C, no UTF-8 mode": Environment(
+        (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")), works=True
+    ),
     "LC_ALL=C, unicode path": Environment(
         (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")), place="größe 模型"
     ),
@@ -90,12 +92,23 @@ def commands(folder: Path) -> dict[str, list[str]]:
     recipe = inputs / "recipe.json"
     return {
         "predict": octobert("predict", package, *("the one of a", "it was") * 4, "--json"),
-        "predict, throughput": octobert("predict", package, *("the one of a", "it was") * 4, "--json", "--goal", "throughput"),
+        "predict, throughput": octobert(
+            "predict", package, *("the one of a", "it was") * 4, "--json", "--goal", "throughput"
+        ),
         "run": octobert("run", recipe, "--out", folder / "out"),
         "evaluate": octobert("evaluate", package, "--data", inputs / "data" / "validation.tsv"),
         "inspect": octobert("inspect", package),
         "benchmark": octobert("benchmark", package, "--repeats", "3"),
-        "tune": octobert("tune", package, "--data", inputs / "data" / "train.tsv", "--trials", "2", "--goal", "latency"),
+        "tune": octobert(
+            "tune",
+            package,
+            "--data",
+            inputs / "data" / "train.tsv",
+            "--trials",
+            "2",
+            "--goal",
+            "latency",
+        ),
         "check": octobert("check", package),
         "clean": octobert("clean", folder / "out"),
         "doctor": octobert("doctor"),
@@ -134,7 +147,9 @@ def started(environment: Environment, place: Path) -> Callable[[], None]:
     return prepare_process
 
 
-def outcome(name: str, command: list[str], environment: Environment, place: Path, expected: str) -> tuple[str, str]:
+def outcome(
+    name: str, command: list[str], environment: Environment, place: Path, expected: str
+) -> tuple[str, str]:
     """Run a command in an environment: (works, sentence or problem; the sentence or what is wrong)."""
     mark = f"{place}-{time.monotonic_ns()}"
     variables: dict[str, str] = private(place.parent / f"private {place.name[:20]}", mark)
@@ -150,7 +165,12 @@ def outcome(name: str, command: list[str], environment: Environment, place: Path
     prefix = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if privileged else []
     if privileged:
         prefix[0] = str(shutil.which("setpriv"))
-    modes = [(p, p.stat().st_mode) for folder in locked for p in (folder, *folder.rglob("*")) if folder.is_dir() and p.is_dir()]
+    modes = [
+        (p, p.stat().st_mode)
+        for folder in locked
+        for p in (folder, *folder.rglob("*"))
+        if folder.is_dir() and p.is_dir()
+    ]
     for path, _ in modes:
         path.chmod(0o555)
     sink = os.open(environment.stdout, os.O_WRONLY) if environment.stdout else subprocess.PIPE
@@ -171,7 +191,11 @@ def outcome(name: str, command: list[str], environment: Environment, place: Path
 
 
 def _judged(
-    name: str, done: subprocess.CompletedProcess[bytes], environment: Environment, expected: str, left: int
+    name: str,
+    done: subprocess.CompletedProcess[bytes],
+    environment: Environment,
+    expected: str,
+    left: int,
 ) -> tuple[str, str]:
     error = done.stderr.decode(errors="replace")
     lines = error.strip().splitlines()
@@ -181,7 +205,11 @@ def _judged(
     if "Traceback" in error or done.returncode < 0:
         return "problem", f"exit code {done.returncode}: {error[-400:]!r}"
     if done.returncode == 0:
-        if heard and name.startswith("predict") and _answers(done.stdout.decode()) != _answers(expected):
+        if (
+            heard
+            and name.startswith("predict")
+            and _answers(done.stdout.decode()) != _answers(expected)
+        ):
             return "problem", f"other answers: {done.stdout[:200]!r}"
         return "works", ""
     says = any(line.startswith("octobert: ") for line in lines[-3:]) or 2 in environment.closed
@@ -202,7 +230,9 @@ def _answers(text: str) -> list[tuple[str, float]]:
 
 def main() -> None:
     """Run every command in every environment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--commands", default="")
     parser.add_argument("--environments", default="")
     parser.add_argument("--out", type=Path, default=Path("runs/soak-environments"))
@@ -214,17 +244,28 @@ def main() -> None:
     recipe = json.loads((out / "run.yaml").read_text())
     (out / "run.yaml").write_text(json.dumps(recipe | {"task": text}))
     prepare(flow)
-    wanted = [n for n in ENVIRONMENTS if not options.environments or n in options.environments.split(";")]
+    wanted = [
+        n for n in ENVIRONMENTS if not options.environments or n in options.environments.split(";")
+    ]
     rows: dict[str, list[str]] = {name: [] for name in wanted}
     notes: list[str] = []
     expected = ""
-    names = [name for name in commands(out) if not options.commands or name in options.commands.split(";")]
+    names = [
+        name
+        for name in commands(out)
+        if not options.commands or name in options.commands.split(";")
+    ]
     for label in wanted:
         environment, place = ENVIRONMENTS[label], out / "places" / ENVIRONMENTS[label].place
         lay_out(place, out)
         for name in names:
             if name.startswith("predict") and not expected:
-                plain = subprocess.run(commands(place)[name], capture_output=True, text=True, env=private(out / "plain"))
+                plain = subprocess.run(
+                    commands(place)[name],
+                    capture_output=True,
+                    text=True,
+                    env=private(out / "plain"),
+                )
                 expected = plain.stdout
             result, said = outcome(name, commands(place)[name], environment, place, expected)
             rows[label].append(result)

@@ -115,7 +115,9 @@ class Results:
         print(f"PROBLEM {self.problems[-1]}", flush=True)
 
 
-def kill_at_step(flow: Flow, step: str, kind: str, generator: random.Random, results: Results) -> None:
+def kill_at_step(
+    flow: Flow, step: str, kind: str, generator: random.Random, results: Results
+) -> None:
     """Start the command and kill it at a random moment of a step, or `before` the first or `after` the last one."""
     mark = f"{flow.folder}-{time.monotonic_ns()}"
     begun = len(events(flow.out))
@@ -145,11 +147,16 @@ def kill_at_step(flow: Flow, step: str, kind: str, generator: random.Random, res
     if hit == "descendant":
         text = (flow.folder / "stderr").read_text(errors="replace")
         if "Traceback" in text or (code and "octobert: " not in text):
-            results.problem(flow, f"a killed descendant at {_at(flow, begun)} gives no sentence: {text[-300:]!r}")
+            results.problem(
+                flow,
+                f"a killed descendant at {_at(flow, begun)} gives no sentence: {text[-300:]!r}",
+            )
     _check_after_kill(flow, mark, before, results)
 
 
-def _wait_for(flow: Flow, step: str, begun: int, command: subprocess.Popen[bytes], generator: random.Random) -> None:
+def _wait_for(
+    flow: Flow, step: str, begun: int, command: subprocess.Popen[bytes], generator: random.Random
+) -> None:
     """Wait for a random moment of a step, until the command ends at the latest."""
     if not flow.steps or step == "before":
         within = flow.seconds if not flow.steps else 1.5
@@ -157,10 +164,18 @@ def _wait_for(flow: Flow, step: str, begun: int, command: subprocess.Popen[bytes
         # The time of a step, the start of its process included.
         within = 0.6 if step == "after" else flow.steps[step] + 1.5
         last = list(flow.steps)[-1]
-        wanted = {"started": step, "reused": step} if step != "after" else {"finished": last, "reused": last}
+        wanted = (
+            {"started": step, "reused": step}
+            if step != "after"
+            else {"finished": last, "reused": last}
+        )
         deadline = time.monotonic() + LIMIT_S
         while command.poll() is None and time.monotonic() < deadline:
-            if any(wanted.get(event["event"]) == event.get("step") for event in events(flow.out)[begun:] if "step" in event):
+            if any(
+                wanted.get(event["event"]) == event.get("step")
+                for event in events(flow.out)[begun:]
+                if "step" in event
+            ):
                 break
             time.sleep(0.01)
     moment = time.monotonic() + generator.uniform(0, within)
@@ -213,7 +228,9 @@ def _check_after_kill(flow: Flow, mark: str, before: dict[str, str], results: Re
         except Timeout:
             results.problem(flow, "the lock is held")
     for name, what in half_published(flow, before):
-        results.problem(flow, f"after a kill, {name} is neither what it was nor what it will be: {what}")
+        results.problem(
+            flow, f"after a kill, {name} is neither what it was nor what it will be: {what}"
+        )
     for name in REPORTS:
         path = flow.out / name
         if path.is_file() and not _is_whole(path):
@@ -227,15 +244,31 @@ def _is_whole(path: Path) -> bool:
 
 def kill_at_change(flow: Flow, kind: str, generator: random.Random, results: Results) -> None:
     """Start the command in a process that kills itself at a random change of a file."""
-    mark, at, begun = f"{flow.folder}-{time.monotonic_ns()}", generator.randint(1, flow.changes), len(events(flow.out))
+    mark, at, begun = (
+        f"{flow.folder}-{time.monotonic_ns()}",
+        generator.randint(1, flow.changes),
+        len(events(flow.out)),
+    )
     before = published(flow.out)
-    command = [sys.executable, "-c", AT_CHANGE, str(at), kind, str(flow.out), *flow.command(flow.out)[3:]]
+    command = [
+        sys.executable,
+        "-c",
+        AT_CHANGE,
+        str(at),
+        kind,
+        str(flow.out),
+        *flow.command(flow.out)[3:],
+    ]
     environment = private(flow.folder, mark)
-    done = subprocess.run(command, capture_output=True, env=environment, cwd=flow.folder, start_new_session=True)
+    done = subprocess.run(
+        command, capture_output=True, env=environment, cwd=flow.folder, start_new_session=True
+    )
     if done.returncode != -signal.SIGKILL:
         # It made fewer changes than that.
         last = done.stderr.decode(errors="replace").split()[-1:]
-        flow.changes = int(last[0]) if last and last[0].isdigit() and int(last[0]) else max(1, at // 2)
+        flow.changes = (
+            int(last[0]) if last and last[0].isdigit() and int(last[0]) else max(1, at // 2)
+        )
         return
     results.kills[flow.name, f"{kind}, at a change"] += 1
     results.steps[flow.name, _at(flow, begun)] += 1
@@ -252,12 +285,17 @@ def check_end(flow: Flow, trials: set[str], results: Results) -> None:
     results.ends[flow.name] += 1
     count = len(results.problems)
     if done.returncode:
-        results.problem(flow, f"the rerun ends with exit code {done.returncode}: {done.stderr[-500:]!r}")
+        results.problem(
+            flow, f"the rerun ends with exit code {done.returncode}: {done.stderr[-500:]!r}"
+        )
     got = flow.comparable(flow.out)
     for name in sorted(
-        set(got) ^ set(flow.expected) | {n for n in set(got) & set(flow.expected) if got[n] != flow.expected[n]}
+        set(got) ^ set(flow.expected)
+        | {n for n in set(got) & set(flow.expected) if got[n] != flow.expected[n]}
     ):
-        results.problem(flow, f"after the rerun {name} is {'different' if name in got else 'missing'}")
+        results.problem(
+            flow, f"after the rerun {name} is {'different' if name in got else 'missing'}"
+        )
     for place, reference in flow.names.items():
         found = litter({"out": flow.out, **flow.places()}[place], reference)
         if found:
@@ -269,7 +307,12 @@ def check_end(flow: Flow, trials: set[str], results: Results) -> None:
         for what in checks[flow.name](flow, trials):
             results.problem(flow, what)
     if len(results.problems) > count:
-        shutil.copytree(flow.out, flow.folder / f"failure-{results.ends[flow.name]}", symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(
+            flow.out,
+            flow.folder / f"failure-{results.ends[flow.name]}",
+            symlinks=True,
+            dirs_exist_ok=True,
+        )
 
 
 def _check_search(flow: Flow, trials: set[str]) -> Iterator[str]:
@@ -283,7 +326,10 @@ def _check_search(flow: Flow, trials: set[str]) -> Iterator[str]:
 def _check_choice(flow: Flow, _: set[str]) -> Iterator[str]:
     """The package fits its manifest, and the choice is that of the undisturbed run."""
     yield from _check_package(flow.out / "best")
-    chosen, expected = (json.loads((out / "report.json").read_text())["choice"] for out in (flow.out, flow.reference))
+    chosen, expected = (
+        json.loads((out / "report.json").read_text())["choice"]
+        for out in (flow.out, flow.reference)
+    )
     for key in ("winner", "met"):
         if chosen[key] != expected[key]:
             yield f"{key} is {chosen[key]} instead of {expected[key]}"
@@ -329,13 +375,22 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
     kinds = [able[(number + index) % len(able)] for index in range(20)]
     if number % FROM_NOTHING:
         long = {step for step, seconds in flow.steps.items() if seconds > LONG_STEP_S}
-        warm(flow, set(flow.steps) if flow.name == "publish" else (set(flow.steps) if flow.own else long) - set(flow.own))
+        warm(
+            flow,
+            set(flow.steps)
+            if flow.name == "publish"
+            else (set(flow.steps) if flow.own else long) - set(flow.own),
+        )
     if (number % 3 == 1 and flow.name != "predict") or flow.name == "publish":
         for kind in kinds[: 12 if flow.steps else 4]:
             if sum(results.kills.values()) < until:
                 kill_at_change(flow, "group" if kind == "group" else "process", generator, results)
     else:
-        moments = ["before", *(flow.own * OWN_TIMES if number % FROM_NOTHING and flow.own else flow.steps), "after"]
+        moments = [
+            "before",
+            *(flow.own * OWN_TIMES if number % FROM_NOTHING and flow.own else flow.steps),
+            "after",
+        ]
         for step, kind in zip(moments if flow.steps else ["working"] * 12, kinds, strict=False):
             if sum(results.kills.values()) < until:
                 kill_at_step(flow, step, kind, generator, results)
@@ -345,14 +400,24 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
 
 def main() -> None:
     """Kill, count, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=1_000)
-    parser.add_argument("--flows", default="run,publish,search,auto,qat,finetune,embed,predict,tune")
+    parser.add_argument(
+        "--flows", default="run,publish,search,auto,qat,finetune,embed,predict,tune"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=1e9, help="no new burst after so many minutes")
+    parser.add_argument(
+        "--minutes", type=float, default=1e9, help="no new burst after so many minutes"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/soak-kills"))
     options = parser.parse_args()
-    found, results, generator = flows_in(options.out.resolve()), Results(), random.Random(options.seed)
+    found, results, generator = (
+        flows_in(options.out.resolve()),
+        Results(),
+        random.Random(options.seed),
+    )
     wanted, started = options.flows.split(","), time.monotonic()
     needed = {"publish": "before", "tune": "run", "predict": "embed"}
     for name in dict.fromkeys([*(needed[w] for w in wanted if w in needed), *wanted]):
@@ -366,7 +431,10 @@ def main() -> None:
             burst(found[name], number, left, generator, results)
             spent = time.monotonic() - started
             total = sum(results.kills.values())
-            print(f"{spent:6.0f} s: {total} kills, {len(results.problems)} problems; {name}, burst {number}", flush=True)
+            print(
+                f"{spent:6.0f} s: {total} kills, {len(results.problems)} problems; {name}, burst {number}",
+                flush=True,
+            )
         else:
             continue
         break
@@ -378,7 +446,10 @@ def show(results: Results, seconds: float) -> None:
     """Print the tables."""
     kinds = sorted({kind for _, kind in results.kills})
     names = list(dict.fromkeys(name for name, _ in results.kills))
-    rows = [[n, *(results.kills[n, k] for k in kinds), results.ends[n], _problems(results, n)] for n in names]
+    rows = [
+        [n, *(results.kills[n, k] for k in kinds), results.ends[n], _problems(results, n)]
+        for n in names
+    ]
     print(table(["flow", *kinds, "reruns to the end", "problems"], rows))
     print(table(["flow", "killed at"], [[n, _places(results, n)] for n in names]))
     total, longest = sum(results.kills.values()), results.longest
@@ -394,7 +465,9 @@ def _problems(results: Results, name: str) -> int:
 
 
 def _places(results: Results, name: str) -> str:
-    return ", ".join(f"{place} {count}" for (flow, place), count in results.steps.items() if flow == name)
+    return ", ".join(
+        f"{place} {count}" for (flow, place), count in results.steps.items() if flow == name
+    )
 
 
 if __name__ == "__main__":

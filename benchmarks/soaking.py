@@ -74,7 +74,11 @@ def private(folder: Path, mark: str = "") -> dict[str, str]:
     home, temporary = folder / "home", folder / "tmp"
     for path in (home, temporary):
         path.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYTHONPATH"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("XDG_", "PYTHONPATH"))
+    }
     return kept | {
         "HOME": str(home),
         "TMPDIR": str(temporary),
@@ -126,7 +130,10 @@ def published(out: Path) -> dict[str, str]:
     for folder, inner, files in os.walk(out, followlinks=True):
         if Path(folder) == out and HIDDEN in inner:
             inner.remove(HIDDEN)
-        digests |= {str((Path(folder) / name).relative_to(out)): file_digest(Path(folder) / name) for name in files}
+        digests |= {
+            str((Path(folder) / name).relative_to(out)): file_digest(Path(folder) / name)
+            for name in files
+        }
     return digests
 
 
@@ -202,7 +209,11 @@ class Flow:
 
     def comparable(self, out: Path) -> dict[str, str]:
         """Published files that must be the same."""
-        return {name: digest for name, digest in published(out).items() if not name.endswith(self.unequal)}
+        return {
+            name: digest
+            for name, digest in published(out).items()
+            if not name.endswith(self.unequal)
+        }
 
     def places(self) -> dict[str, Path]:
         """Folders in which nothing may be left behind."""
@@ -218,30 +229,71 @@ def flows_in(folder: Path) -> dict[str, Flow]:
     recipes: dict[str, dict[str, Any]] = {
         "run": {},
         "before": {"targets": ["ort-cpu", "openvino-cpu"], "measure": False},
-        "publish": {"targets": ["ort-cpu", "openvino-cpu"], "measure": False, "calibrate": {"percentile": {"keep": 99}}},
-        "search": {"accuracy": {"max_drop": 0.0, "minutes": 1}, "data": {**rows, "tune": {"from": "train", "samples": 40}}},
+        "publish": {
+            "targets": ["ort-cpu", "openvino-cpu"],
+            "measure": False,
+            "calibrate": {"percentile": {"keep": 99}},
+        },
+        "search": {
+            "accuracy": {"max_drop": 0.0, "minutes": 1},
+            "data": {**rows, "tune": {"from": "train", "samples": 40}},
+        },
         "qat": {"qat": {"epochs": 1, "batch": 8}, "training": often},
         # What is the smallest does not depend on times.
         "auto": {
-            "choose": {"goal": "size", "limits": {"max_drop": 0.2}, "minutes": 5, "vary": ["calibrate"]},
+            "choose": {
+                "goal": "size",
+                "limits": {"max_drop": 0.2},
+                "minutes": 5,
+                "vary": ["calibrate"],
+            },
             "data": {**rows, "tune": {"from": "train", "samples": 40}},
         },
         "embed": {"model": str(inputs / "encoder"), "task": {"embedding": {"text": "sentence1"}}},
     }
-    paths = {name: str(write_recipe(folder / f"{name}.yaml", inputs, **changes)) for name, changes in recipes.items()}
-    found = {name: Flow(name, ("run", path, "--out", "OUT"), folder / name) for name, path in paths.items()}
+    paths = {
+        name: str(write_recipe(folder / f"{name}.yaml", inputs, **changes))
+        for name, changes in recipes.items()
+    }
+    found = {
+        name: Flow(name, ("run", path, "--out", "OUT"), folder / name)
+        for name, path in paths.items()
+    }
     found["publish"].start = found["before"].reference
-    found["search"].own, found["qat"].own = ("sensitivity/ort-cpu", "search/ort-cpu"), ("qat", "simulate/ort-cpu")
+    found["search"].own, found["qat"].own = (
+        ("sensitivity/ort-cpu", "search/ort-cpu"),
+        ("qat", "simulate/ort-cpu"),
+    )
     found["auto"].unequal = (*REPORTS, "octobert.json")
     found["search"].unequal = (*REPORTS, "octobert.json", "model_quantized.onnx")
-    trained = ("--task", "text-classification", "--data", str(data), "--set", "training.checkpoint_minutes=0.001")
+    trained = (
+        "--task",
+        "text-classification",
+        "--data",
+        str(data),
+        "--set",
+        "training.checkpoint_minutes=0.001",
+    )
     arguments = ("finetune", str(inputs / "classifier"), *trained, "--out", "OUT", "--epochs", "1")
     found["finetune"] = Flow("finetune", arguments, folder / "finetune", own=("finetune",))
     texts = tuple(f"the {word} is on it" for word in ("one", "of", "that", "was", "they"))
     embedding, classifier = found["embed"].reference / "ort-cpu", found["run"].reference / "ort-cpu"
-    found["predict"] = Flow("predict", ("predict", "OUT", *texts, "--json"), folder / "predict", start=embedding)
-    search = ("--data", str(data / "train.tsv"), "--goal", "latency", "--trials", "3", "--minutes", "0.1")
-    found["tune"] = Flow("tune", ("tune", "OUT", *search), folder / "tune", start=classifier, unequal=("tuned.json",))
+    found["predict"] = Flow(
+        "predict", ("predict", "OUT", *texts, "--json"), folder / "predict", start=embedding
+    )
+    search = (
+        "--data",
+        str(data / "train.tsv"),
+        "--goal",
+        "latency",
+        "--trials",
+        "3",
+        "--minutes",
+        "0.1",
+    )
+    found["tune"] = Flow(
+        "tune", ("tune", "OUT", *search), folder / "tune", start=classifier, unequal=("tuned.json",)
+    )
     return found
 
 
@@ -253,7 +305,9 @@ def prepare(flow: Flow) -> None:
     done = run(flow, flow.reference)
     flow.seconds = time.monotonic() - started
     if done.returncode:
-        raise SystemExit(f"{flow.name}: the undisturbed run failed with exit code {done.returncode}: {done.stderr[-2000:]}")
+        raise SystemExit(
+            f"{flow.name}: the undisturbed run failed with exit code {done.returncode}: {done.stderr[-2000:]}"
+        )
     flow.answer = done.stdout if flow.name == "predict" else ""
     told = [event for event in events(flow.reference) if event["event"] in ("started", "finished")]
     flow.steps = {event["step"]: event["seconds"] for event in told if event["event"] == "finished"}
@@ -270,7 +324,11 @@ def half_published(flow: Flow, before: dict[str, str]) -> list[tuple[str, str]]:
     found = []
     for name in sorted({Path(file).parts[0] for file in [*before, *now]}):
         got, was, fresh = (
-            {file: digest for file, digest in files.items() if Path(file).parts[0] == name and not file.endswith(flow.unequal)}
+            {
+                file: digest
+                for file, digest in files.items()
+                if Path(file).parts[0] == name and not file.endswith(flow.unequal)
+            }
             for files in (now, before, flow.expected)
         )
         # The mark of a folder that was put into its place a moment ago.
@@ -284,4 +342,11 @@ def half_published(flow: Flow, before: dict[str, str]) -> list[tuple[str, str]]:
 def run(flow: Flow, out: Path) -> subprocess.CompletedProcess[str]:
     """Run a flow to its end."""
     environment = private(flow.folder, mark=f"{flow.folder}-end")
-    return subprocess.run(flow.command(out), capture_output=True, text=True, env=environment, cwd=flow.folder, timeout=LIMIT_S)
+    return subprocess.run(
+        flow.command(out),
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=flow.folder,
+        timeout=LIMIT_S,
+    )

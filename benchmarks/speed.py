@@ -41,7 +41,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from speed_cases import TITLES, Case, named_case, pruned_folder, pruning_note, systems_of, trained_case
+from speed_cases import (
+    TITLES,
+    Case,
+    named_case,
+    pruned_folder,
+    pruning_note,
+    systems_of,
+    trained_case,
+)
 from speed_measuring import limit_of, limits, opened, starts, time_shapes, time_singles, time_texts
 from speed_page import PAGE, merge, section
 from speed_results import (
@@ -67,7 +75,16 @@ from octobert.core.errors import OctobertError
 from octobert.evaluation.latency import CpuTimes
 
 SHAPES = ((1, 16), (1, 53), (1, 128), (1, 384), (8, 64), (32, 128))
-PACKAGES = ("octobert", "nncf", "ctranslate2", "torchao", "onnxruntime", "openvino", "torch", "transformers")
+PACKAGES = (
+    "octobert",
+    "nncf",
+    "ctranslate2",
+    "torchao",
+    "onnxruntime",
+    "openvino",
+    "torch",
+    "transformers",
+)
 # The float model that accuracy is compared with.
 FLOAT_LOOP = "OpenVINO: plain"
 
@@ -80,24 +97,37 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
     systems, failures = systems_of(case, out, options.prune, wanted)
     if not systems:
         expected = "names that systems begin with, such as NNCF or octobert"
-        raise OctobertError("no system has such a name", where="--only and --without", expected=expected, fix="change them")
+        raise OctobertError(
+            "no system has such a name",
+            where="--only and --without",
+            expected=expected,
+            fix="change them",
+        )
     running = opened(systems, failures)
     try:
         before = CpuTimes.now()
         times = time_shapes(running, shapes, options.rounds, config["vocab_size"], failures)
         sources = {} if options.shapes else case.sources
         singles = {
-            source: _singles(time_singles(running, texts[: options.singles], failures), len(texts[: options.singles]))
+            source: _singles(
+                time_singles(running, texts[: options.singles], failures),
+                len(texts[: options.singles]),
+            )
             for source, texts in sources.items()
             if options.singles
         }
         throughput = {
-            source: _throughput(case, source, *time_texts(running, texts, options.text_rounds, failures))
+            source: _throughput(
+                case, source, *time_texts(running, texts, options.text_rounds, failures)
+            )
             for source, texts in sources.items()
             if options.text_rounds
         }
         others = before.load_until(CpuTimes.now()).others
-        made = {system.name: Made(kind=system.system.kind, float_parts=system.precision) for system in running}
+        made = {
+            system.name: Made(kind=system.system.kind, float_parts=system.precision)
+            for system in running
+        }
     finally:
         for system in running:
             system.stop()
@@ -117,24 +147,32 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
         others=round(others, 2),
         note=" ".join(filter(None, (options.note, _simulated(), pruned))),
         systems=made,
-        shapes={name: {shape: spread(own) for shape, own in each.items()} for name, each in times.items()},
+        shapes={
+            name: {shape: spread(own) for shape, own in each.items()}
+            for name, each in times.items()
+        },
         compared=_compared(times),
         singles=singles,
         throughput=throughput,
         starts={
             what: round(seconds, 3)
             for target in RIVALS
-            for what, seconds in starts(out / "octobert" / target.removeprefix("octobert "), first).items()
+            for what, seconds in starts(
+                out / "octobert" / target.removeprefix("octobert "), first
+            ).items()
         },
         limit=limit_of(config, shapes, limits(out)),
-        left_out={name: without_paths(reason) for name, reason in failures.items()} | _not_asked(options),
+        left_out={name: without_paths(reason) for name, reason in failures.items()}
+        | _not_asked(options),
     )
 
 
 def _wanted(options: argparse.Namespace) -> Callable[[str], bool]:
     """Whether a system of this name is measured."""
     only, without = tuple(options.only or ()), tuple(options.without or ())
-    return lambda name: (not only or name.startswith(only)) and not (without and name.startswith(without))
+    return lambda name: (
+        (not only or name.startswith(only)) and not (without and name.startswith(without))
+    )
 
 
 def _not_asked(options: argparse.Namespace) -> dict[str, str]:
@@ -144,7 +182,12 @@ def _not_asked(options: argparse.Namespace) -> dict[str, str]:
 def _compared(times: dict[str, dict[str, list[float]]]) -> tuple[Compared, ...]:
     """Every target of octobert, pruned ones too, with the rivals that were timed."""
     targets = {name: RIVALS[name.split(",")[0]] for name in times if name.startswith("octobert ")}
-    pairs = [(target, rival) for target, rivals in targets.items() for names in rivals.values() for rival in names]
+    pairs = [
+        (target, rival)
+        for target, rivals in targets.items()
+        for names in rivals.values()
+        for rival in names
+    ]
     return tuple(compared(target, rival, times) for target, rival in pairs if rival in times)
 
 
@@ -153,15 +196,22 @@ def _singles(times: dict[str, list[float]], texts: int) -> Singles:
     return Singles(
         texts=texts,
         systems={name: spread(own) for name, own in times.items()},
-        ratios={t: {name: per_text(times[t], own) for name, own in times.items() if name not in targets} for t in targets},
+        ratios={
+            t: {name: per_text(times[t], own) for name, own in times.items() if name not in targets}
+            for t in targets
+        },
     )
 
 
-def _throughput(case: Case, source: str, rates: dict[str, list[float]], labels: dict[str, list[int | str]]) -> Throughput:
+def _throughput(
+    case: Case, source: str, rates: dict[str, list[float]], labels: dict[str, list[int | str]]
+) -> Throughput:
     gold = case.gold.get(source)
     numbers = {name: i for i, name in enumerate(case.classes)}
     right = {
-        loop: [numbers.get(str(label), label) == truth for label, truth in zip(own, gold, strict=True)]
+        loop: [
+            numbers.get(str(label), label) == truth for label, truth in zip(own, gold, strict=True)
+        ]
         for loop, own in labels.items()
         if gold
     }
@@ -172,7 +222,9 @@ def _throughput(case: Case, source: str, rates: dict[str, list[float]], labels: 
             loop: Loop(
                 rate=spread(own),
                 accuracy=round(sum(right[loop]) / len(right[loop]), 4) if loop in right else None,
-                change=change_of_accuracy(right[loop], floating) if floating and loop in right and loop != FLOAT_LOOP else None,
+                change=change_of_accuracy(right[loop], floating)
+                if floating and loop in right and loop != FLOAT_LOOP
+                else None,
             )
             for loop, own in rates.items()
         },
@@ -181,8 +233,14 @@ def _throughput(case: Case, source: str, rates: dict[str, list[float]], labels: 
 
 def _simulated() -> str:
     """A sentence on variables that make runtimes use fewer instructions than the CPU has, or ""."""
-    settings = [f"{name}={os.environ[name]}" for name in environment.SIMULATING if name in os.environ]
-    return f"Simulated with {', '.join(settings)}: not figures of this kind of CPU." if settings else ""
+    settings = [
+        f"{name}={os.environ[name]}" for name in environment.SIMULATING if name in os.environ
+    ]
+    return (
+        f"Simulated with {', '.join(settings)}: not figures of this kind of CPU."
+        if settings
+        else ""
+    )
 
 
 def shape(text: str) -> tuple[int, int]:
@@ -193,24 +251,50 @@ def shape(text: str) -> tuple[int, int]:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--model", choices=tuple(TITLES), action="append", help="default: both")
-    which.add_argument("--checkpoint", type=Path, help="a sequence classifier that was trained, instead of --model")
-    parser.add_argument("--data", type=Path, help="folder with the files train and validation of the checkpoint's task")
-    parser.add_argument("--task", default="mrpc", help="of the checkpoint")
-    parser.add_argument("--prune", type=float, help="also a pruned model that may lose this much of the metric, such as 0.01")
-    parser.add_argument("--texts", type=Path, action="append", help="a file of rows; repeat for several files")
-    parser.add_argument("--rows", type=int, default=408, help="texts of the throughput")
-    parser.add_argument("--singles", type=int, default=200, help="texts of the latency of single texts; 0 for none")
-    parser.add_argument("--shapes", type=shape, nargs="*", help="time only these shapes, for example 1x128, and no texts")
+    which.add_argument(
+        "--checkpoint", type=Path, help="a sequence classifier that was trained, instead of --model"
+    )
     parser.add_argument(
-        "--rounds", type=int, default=15, help="of the shapes: three times as many of short ones, a third of long ones"
+        "--data",
+        type=Path,
+        help="folder with the files train and validation of the checkpoint's task",
+    )
+    parser.add_argument("--task", default="mrpc", help="of the checkpoint")
+    parser.add_argument(
+        "--prune",
+        type=float,
+        help="also a pruned model that may lose this much of the metric, such as 0.01",
+    )
+    parser.add_argument(
+        "--texts", type=Path, action="append", help="a file of rows; repeat for several files"
+    )
+    parser.add_argument("--rows", type=int, default=408, help="texts of the throughput")
+    parser.add_argument(
+        "--singles", type=int, default=200, help="texts of the latency of single texts; 0 for none"
+    )
+    parser.add_argument(
+        "--shapes",
+        type=shape,
+        nargs="*",
+        help="time only these shapes, for example 1x128, and no texts",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=15,
+        help="of the shapes: three times as many of short ones, a third of long ones",
     )
     parser.add_argument("--text-rounds", type=int, default=3, help="of the throughput; 0 for none")
     parser.add_argument("--only", nargs="*", help="only systems whose names have these prefixes")
     parser.add_argument("--without", nargs="*", help="no systems whose names have these prefixes")
-    parser.add_argument("--out", type=Path, default=Path("runs/speed"), help="models and files of the run")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/speed"), help="models and files of the run"
+    )
     parser.add_argument("--results", type=Path, help="folder of the JSON files")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--note", default="", help="a note on this run for the page")
@@ -225,15 +309,31 @@ def check(options: argparse.Namespace) -> None:
     """
     if options.checkpoint is None and (options.prune is not None or options.data):
         where = "--data" if options.prune is None else "--prune"
-        raise OctobertError("only a checkpoint that was trained has it", where=where, fix="add --checkpoint FOLDER")
+        raise OctobertError(
+            "only a checkpoint that was trained has it", where=where, fix="add --checkpoint FOLDER"
+        )
     if options.checkpoint is not None and options.data is None:
-        raise OctobertError("a checkpoint needs the data of its task", where="--checkpoint", fix="add --data FOLDER")
-    files = [path for path in (options.checkpoint and options.checkpoint / "config.json", *(options.texts or ())) if path]
+        raise OctobertError(
+            "a checkpoint needs the data of its task", where="--checkpoint", fix="add --data FOLDER"
+        )
+    files = [
+        path
+        for path in (
+            options.checkpoint and options.checkpoint / "config.json",
+            *(options.texts or ()),
+        )
+        if path
+    ]
     for path in files:
         if not path.is_file():
             raise OctobertError("there is no such file", where=str(path), fix="check the path")
     if options.rows < 1 or options.rounds < 1:
-        raise OctobertError("nothing would be measured", where="--rows and --rounds", expected="at least 1", fix="raise them")
+        raise OctobertError(
+            "nothing would be measured",
+            where="--rows and --rounds",
+            expected="at least 1",
+            fix="raise them",
+        )
 
 
 def cases(options: argparse.Namespace) -> list[Callable[[], tuple[Case, Path]]]:
@@ -247,7 +347,11 @@ def cases(options: argparse.Namespace) -> list[Callable[[], tuple[Case, Path]]]:
         (options.out / name).mkdir(parents=True, exist_ok=True)
         return named_case(name, options, options.out / name), options.out / name
 
-    return [trained] if options.checkpoint else [partial(named, name) for name in options.model or TITLES]
+    return (
+        [trained]
+        if options.checkpoint
+        else [partial(named, name) for name in options.model or TITLES]
+    )
 
 
 def main() -> None:
@@ -259,7 +363,9 @@ def main() -> None:
         check(options)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         # What octobert measures of the machine is measured in this run, not on another day.
-        os.environ.setdefault("OCTOBERT_CACHE", str(options.out.absolute() / "cache" / str(os.getpid())))
+        os.environ.setdefault(
+            "OCTOBERT_CACHE", str(options.out.absolute() / "cache" / str(os.getpid()))
+        )
         for make in cases(options):
             case, out = make()
             out.mkdir(parents=True, exist_ok=True)

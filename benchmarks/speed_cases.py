@@ -32,7 +32,12 @@ VOCABULARY = 30522
 # Configurations with random weights: base is the default of transformers, tiny is a very small model.
 RANDOM: dict[str, dict[str, Any]] = {
     "base": {},
-    "tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
+    "tiny": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    },
 }
 CALIBRATION_ROWS = 64
 # Tokens up to which octobert has models of static lengths for single texts, in one of its systems.
@@ -94,7 +99,10 @@ def named_case(name: str, options: argparse.Namespace, out: Path) -> Case:
         checkpoint=folder,
         sources={source: own[: options.rows] for source, own in sources.items()},
         calibration=halves["train"],
-        recipe={"task": {"text-classification": {"text": "text"}}, "data": {**data, "calibrate": {"from": "train"}}},
+        recipe={
+            "task": {"text-classification": {"text": "text"}},
+            "data": {**data, "calibrate": {"from": "train"}},
+        },
     )
 
 
@@ -106,10 +114,16 @@ def trained_case(checkpoint: Path, data: Path, task: str, rows: int) -> Case:
     Raises:
         DataError: the folder has no `train` or `validation` file.
     """
-    files = {split: next(iter(sorted(data.glob(f"{split}.*"))), None) for split in ("train", "validation")}
+    files = {
+        split: next(iter(sorted(data.glob(f"{split}.*"))), None)
+        for split in ("train", "validation")
+    }
     if files["train"] is None or files["validation"] is None:
         raise DataError(
-            "no file", where=str(data), expected="train.* and validation.*", fix="give the folder of the data with --data"
+            "no file",
+            where=str(data),
+            expected="train.* and validation.*",
+            fix="give the folder of the data with --data",
         )
     stated = json.loads((checkpoint / "config.json").read_text()).get("id2label", {})
     classes = tuple(stated[key] for key in sorted(stated, key=int))
@@ -120,7 +134,10 @@ def trained_case(checkpoint: Path, data: Path, task: str, rows: int) -> Case:
         checkpoint=checkpoint,
         sources={data.name: texts},
         calibration=read_texts(files["train"], CALIBRATION_ROWS)[0],
-        recipe={"task": task, "data": {"source": str(data), "calibrate": {"from": f"train[:{CALIBRATION_ROWS}]"}}},
+        recipe={
+            "task": task,
+            "data": {"source": str(data), "calibrate": {"from": f"train[:{CALIBRATION_ROWS}]"}},
+        },
         classes=classes,
         gold={data.name: [numbers[each] if each in numbers else int(each) for each in labels]},
     )
@@ -146,7 +163,11 @@ def make_model(name: str, folder: Path) -> None:
 
 def zipf_texts(folder: Path, count: int) -> Texts:
     """Words of the vocabulary, in texts whose lengths follow Zipf's law between 4 and 384 words."""
-    words = [w for w in json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"] if w.isalpha() and len(w) > 2]
+    words = [
+        w
+        for w in json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+        if w.isalpha() and len(w) > 2
+    ]
     generator = random.Random(0)
     lengths = generator.choices(range(4, 385), weights=[1 / n for n in range(4, 385)], k=count)
     return [(" ".join(generator.choices(words, k=n)),) for n in lengths]
@@ -158,15 +179,26 @@ def read_texts(file: Path, count: int) -> tuple[Texts, list[str]]:
     columns = next((c for c in (_PAIR, ("sentence",), ("text",)) if set(c) <= rows[0].keys()), None)
     if columns is None:
         raise DataError(
-            "no texts", where=str(file), got=", ".join(map(str, rows[0])), expected="#1 String and #2 String, sentence, or text"
+            "no texts",
+            where=str(file),
+            got=", ".join(map(str, rows[0])),
+            expected="#1 String and #2 String, sentence, or text",
         )
     label = next((c for c in ("Quality", "label") if c in rows[0]), None)
-    return [tuple(str(row[c]) for c in columns) for row in rows], [str(row[label]) if label else "" for row in rows]
+    return [tuple(str(row[c]) for c in columns) for row in rows], [
+        str(row[label]) if label else "" for row in rows
+    ]
 
 
 def package(case: Case, folder: Path, **changes: Any) -> Path:
     """The output directory of an octobert run on the model."""
-    plain = {"model": str(case.checkpoint), "targets": list(_TARGETS), "measure": False, **case.recipe, **changes}
+    plain = {
+        "model": str(case.checkpoint),
+        "targets": list(_TARGETS),
+        "measure": False,
+        **case.recipe,
+        **changes,
+    }
     runner.run(parse(plain), folder)
     return folder
 
@@ -187,34 +219,81 @@ def systems_of(
     loops = ("padded", "plain")
     systems = [
         System("PyTorch eager", "float", "Torch", (folder,), loops),
-        System("ONNX Runtime", "float", "Sessions", ("ort-cpu", str(floating), folder), ("plain",), "plain"),
-        System("OpenVINO", "float", "Sessions", ("openvino-cpu", str(floating), folder), ("plain",), "plain"),
+        System(
+            "ONNX Runtime",
+            "float",
+            "Sessions",
+            ("ort-cpu", str(floating), folder),
+            ("plain",),
+            "plain",
+        ),
+        System(
+            "OpenVINO",
+            "float",
+            "Sessions",
+            ("openvino-cpu", str(floating), folder),
+            ("plain",),
+            "plain",
+        ),
     ]
     has_bf16 = bool(BF16 & set(environment.current().features))
     if has_bf16:
         arguments = ("openvino-cpu", str(floating), folder, "bf16")
-        systems.append(System("OpenVINO, bf16", "float", "Sessions", arguments, ("plain",), "plain"))
+        systems.append(
+            System("OpenVINO, bf16", "float", "Sessions", arguments, ("plain",), "plain")
+        )
     files, failures = _peers(case, floating, out, wanted)
     for name, (target, file) in files.items():
         latency = "plain" if name in ("NNCF", "onnxruntime quantize_dynamic") else ""
-        systems.append(System(name, "INT8", "Sessions", (target, str(file), folder), loops, latency))
+        systems.append(
+            System(name, "INT8", "Sessions", (target, str(file), folder), loops, latency)
+        )
         if has_bf16 and name == "NNCF":
-            systems.append(System("NNCF, bf16", "INT8", "Sessions", (target, str(file), folder, "bf16"), loops, latency))
+            systems.append(
+                System(
+                    "NNCF, bf16",
+                    "INT8",
+                    "Sessions",
+                    (target, str(file), folder, "bf16"),
+                    loops,
+                    latency,
+                )
+            )
     systems += [
         System("CTranslate2", "INT8", "Ctranslate2", (folder, str(out))),
         System("torchao, Inductor", "INT8", "Torchao", (folder,)),
     ]
-    systems += [System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), _OURS, _OURS[0]) for t in _TARGETS]
+    systems += [
+        System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), _OURS, _OURS[0])
+        for t in _TARGETS
+    ]
     static = str(made / "openvino-cpu")
-    systems.append(System("octobert openvino-cpu, static lengths", "INT8", "Octobert", (static, STATIC), _OURS[:1], _OURS[0]))
+    systems.append(
+        System(
+            "octobert openvino-cpu, static lengths",
+            "INT8",
+            "Octobert",
+            (static, STATIC),
+            _OURS[:1],
+            _OURS[0],
+        )
+    )
     if prune is not None:
-        pruned, failure = attempt(partial(package, case, pruned_folder(out, prune), prune={"max_drop": prune}))
+        pruned, failure = attempt(
+            partial(package, case, pruned_folder(out, prune), prune={"max_drop": prune})
+        )
         facts = pruning(pruned) if pruned else None
         if facts is None or facts.chosen is None:
-            failures["pruned"] = failure or f"the model was left whole: {facts.reason if facts else 'it was not pruned'}"
+            failures["pruned"] = (
+                failure
+                or f"the model was left whole: {facts.reason if facts else 'it was not pruned'}"
+            )
         else:
             ours = {f"octobert {t}, pruned": str(pruned_folder(out, prune) / t) for t in _TARGETS}
-            systems += [System(name, "INT8", "Octobert", (path,), _OURS, _OURS[0]) for name, path in ours.items()]
+            systems += [
+                System(name, "INT8", "Octobert", (path,), _OURS, _OURS[0])
+                for name, path in ours.items()
+            ]
     return [system for system in systems if wanted(system.name)], failures
 
 
@@ -248,10 +327,15 @@ def _peers(
 ) -> tuple[dict[str, tuple[str, Path]], dict[str, str]]:
     """(name → the target that opens its INT8 model, and the file; the reasons for those that cannot be made)."""
     encoder = Tokenizer(case.checkpoint)
-    rows: Sequence[Feeds] = [feeds_of([row], encoder.pad_id) for row in encoder.encode(case.calibration)]
+    rows: Sequence[Feeds] = [
+        feeds_of([row], encoder.pad_id) for row in encoder.encode(case.calibration)
+    ]
     makers: dict[str, tuple[str, Callable[..., Path]]] = {
         "onnxruntime quantize_static, defaults": ("ort-cpu", onnxruntime_model),
-        "onnxruntime quantize_static, U8S8 MatMul": ("ort-cpu", partial(ORT_COPIED, per_channel=True)),
+        "onnxruntime quantize_static, U8S8 MatMul": (
+            "ort-cpu",
+            partial(ORT_COPIED, per_channel=True),
+        ),
         "onnxruntime quantize_dynamic": ("ort-cpu", partial(ORT_DYNAMIC, per_channel=False)),
         "NNCF": ("openvino-cpu", nncf_transformer),
     }

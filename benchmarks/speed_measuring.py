@@ -25,7 +25,12 @@ from octobert.evaluation import latency
 
 # A system slower than the fastest by this factor is not timed on larger shapes, unless octobert is compared with it.
 TOO_SLOW = 10
-_KEPT = {name for target, rivals in RIVALS.items() for names in ((target,), *rivals.values()) for name in names}
+_KEPT = {
+    name
+    for target, rivals in RIVALS.items()
+    for names in ((target,), *rivals.values())
+    for name in names
+}
 # A way to take all texts that is slower than the fastest by this factor does so in the first round only.
 SLOW = 4
 # Short runs vary the most and take the least time; long ones take most of it.
@@ -62,20 +67,33 @@ def opened(systems: Sequence[System], failures: dict[str, str]) -> list[Running]
 
 
 def time_shapes(
-    running: Sequence[Running], shapes: Sequence[tuple[int, int]], rounds: int, vocabulary: int, failures: dict[str, str]
+    running: Sequence[Running],
+    shapes: Sequence[tuple[int, int]],
+    rounds: int,
+    vocabulary: int,
+    failures: dict[str, str],
 ) -> dict[str, dict[str, list[float]]]:
     """System → shape → milliseconds of every round. A system that fails has none for that shape and is not asked again."""
     results: dict[str, dict[str, list[float]]] = {system.name: {} for system in running}
     generator = random.Random(0)
     for shape in shapes:
-        feeds, name = latency.random_workload(*shape, vocabulary, seed=0).rounds[0], shape_name(shape)
+        feeds, name = (
+            latency.random_workload(*shape, vocabulary, seed=0).rounds[0],
+            shape_name(shape),
+        )
         times: dict[str, list[float]] = {system.name: [] for system in running}
         for _ in range(rounds_of(shape, rounds)):
-            running = take_turns(running, partial(_on_feeds, feeds), generator, times, failures, f" at {name}")
+            running = take_turns(
+                running, partial(_on_feeds, feeds), generator, times, failures, f" at {name}"
+            )
         medians = {system: statistics.median(own) for system, own in times.items()}
         for system_name, own in times.items():
             results[system_name][name] = own
-        slow = {n for n, median in medians.items() if n not in _KEPT and median > TOO_SLOW * min(medians.values())}
+        slow = {
+            n
+            for n, median in medians.items()
+            if n not in _KEPT and median > TOO_SLOW * min(medians.values())
+        }
         failures |= {f"{n} after {name}": f"more than {TOO_SLOW} times the fastest" for n in slow}
         running = [system for system in running if system.name not in slow]
         print(name, {k: round(v, 2) for k, v in medians.items()}, file=sys.stderr, flush=True)
@@ -122,7 +140,12 @@ def shape_name(shape: tuple[int, int]) -> str:
 def rounds_of(shape: tuple[int, int], rounds: int) -> int:
     """Three times as many rounds of short inferences, a third of long ones, and at least three."""
     tokens = shape[0] * shape[1]
-    return max(3, round(rounds * (3.0 if tokens <= _SHORT else 1.0 if shape[0] == 1 or tokens <= _LONG else 0.3)))
+    return max(
+        3,
+        round(
+            rounds * (3.0 if tokens <= _SHORT else 1.0 if shape[0] == 1 or tokens <= _LONG else 0.3)
+        ),
+    )
 
 
 def time_singles(
@@ -133,19 +156,30 @@ def time_singles(
     times: dict[str, list[float]] = {system.name: [] for system in asked}
     generator = random.Random(0)
     for text in texts:
-        asked = take_turns(asked, partial(_on_text, text), generator, times, failures, ", single texts")
-    print({name: round(statistics.median(own), 2) for name, own in times.items()}, file=sys.stderr, flush=True)
+        asked = take_turns(
+            asked, partial(_on_text, text), generator, times, failures, ", single texts"
+        )
+    print(
+        {name: round(statistics.median(own), 2) for name, own in times.items()},
+        file=sys.stderr,
+        flush=True,
+    )
     return times
 
 
 def time_texts(
-    running: Sequence[Running], texts: Sequence[tuple[str, ...]], rounds: int, failures: dict[str, str]
+    running: Sequence[Running],
+    texts: Sequence[tuple[str, ...]],
+    rounds: int,
+    failures: dict[str, str],
 ) -> tuple[dict[str, list[float]], dict[str, list[int | str]]]:
     """(`system: how` → rows per second of every round, `system: how` → the labels).
 
     In the first round all lengths are new to the runtimes. What is slower than the fastest by `SLOW` takes part in it only.
     """
-    asked = [(f"{system.name}: {how}", system, how) for system in running for how in system.system.texts]
+    asked = [
+        (f"{system.name}: {how}", system, how) for system in running for how in system.system.texts
+    ]
     rates: dict[str, list[float]] = {}
     labels: dict[str, list[int | str]] = {}
     generator = random.Random(0)
@@ -159,7 +193,9 @@ def time_texts(
             rates.setdefault(name, []).append(len(texts) / seconds)
             print(name, round(rates[name][-1], 2), file=sys.stderr, flush=True)
         best = max((own[0] for own in rates.values()), default=0.0)
-        asked = [each for each in asked if each[0] not in failures and SLOW * rates[each[0]][0] > best]
+        asked = [
+            each for each in asked if each[0] not in failures and SLOW * rates[each[0]][0] > best
+        ]
     return rates, labels
 
 
@@ -186,10 +222,15 @@ def limits(out: Path) -> dict[str, float]:
     ]
     scale = numpy_helper.from_array(np.array(0.01, np.float32), "s")
     zero = numpy_helper.from_array(np.array(0, np.uint8), "z")
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [m, k]), ("y", [m, n]))]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [m, k]), ("y", [m, n]))
+    ]
     graph = helper.make_graph(nodes, "product", ends[:1], ends[1:], [w8, scale, zero])
     path = out / "product.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
@@ -205,11 +246,15 @@ def limits(out: Path) -> dict[str, float]:
 
     return {
         "float32": rate(lambda: tx @ tw),
-        "8-bit": max(rate(lambda: session.run(None, {"x": x})), rate(lambda: request.infer({"x": x}))),
+        "8-bit": max(
+            rate(lambda: session.run(None, {"x": x})), rate(lambda: request.infer({"x": x}))
+        ),
     }
 
 
-def limit_of(config: Mapping[str, Any], shapes: Sequence[tuple[int, int]], rates: dict[str, float]) -> Limit | None:
+def limit_of(
+    config: Mapping[str, Any], shapes: Sequence[tuple[int, int]], rates: dict[str, float]
+) -> Limit | None:
     """Milliseconds of a BERT's products at these rates: linear layers in 8 bits, attention in float32; else None."""
     if config.get("model_type") != "bert":
         return None
@@ -218,7 +263,9 @@ def limit_of(config: Mapping[str, Any], shapes: Sequence[tuple[int, int]], rates
         tokens, hidden = config["num_hidden_layers"] * batch * length, config["hidden_size"]
         linear = tokens * (4 * hidden * hidden + 2 * hidden * config["intermediate_size"])
         attention = tokens * 2 * length * hidden
-        milliseconds[shape_name((batch, length))] = round((linear / rates["8-bit"] + attention / rates["float32"]) / 1e6, 3)
+        milliseconds[shape_name((batch, length))] = round(
+            (linear / rates["8-bit"] + attention / rates["float32"]) / 1e6, 3
+        )
     return Limit(rates=rates, shapes=milliseconds)
 
 
@@ -229,6 +276,11 @@ def starts(package_folder: Path, text: tuple[str, ...]) -> dict[str, float]:
     seconds = {}
     for name, code in (("import octobert", ""), (f"first answer, {package_folder.name}", load)):
         program = f"import time\nt = time.perf_counter()\nimport octobert\n{code}\nprint(time.perf_counter() - t)"
-        runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(4)]
+        runs = [
+            subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, check=True
+            )
+            for _ in range(4)
+        ]
         seconds[name] = min(float(run.stdout.splitlines()[-1]) for run in runs[1:])
     return seconds

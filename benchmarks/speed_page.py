@@ -69,7 +69,9 @@ def page(results: Sequence[Result]) -> str:
     parts = [_INTRODUCTION, _summary(results)]
     if any(result.singles or result.throughput for result in results):
         parts += [_TEXTS, _summary_of_texts(results)]
-    parts += [section(list(own)) for _, own in itertools.groupby(results, key=lambda result: result.kind)]
+    parts += [
+        section(list(own)) for _, own in itertools.groupby(results, key=lambda result: result.kind)
+    ]
     return "\n".join(parts)
 
 
@@ -86,7 +88,10 @@ def section(results: Sequence[Result]) -> str:
     Args:
         results: of this kind. Of each model only the newest is shown in full, of one day that with the most cores.
     """
-    newest = {result.model: result for result in sorted(results, key=lambda result: (result.date or "", result.cores))}
+    newest = {
+        result.model: result
+        for result in sorted(results, key=lambda result: (result.date or "", result.cores))
+    }
     shown = [result for result in results if result in newest.values()]
     return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *map(_of_model, shown)])
 
@@ -101,17 +106,29 @@ def verdict(results: Sequence[Result]) -> str:
     for target, rivals in RIVALS.items():
         what = next(name for name in rivals if name.endswith("float"))
         runtime, name = what.removesuffix(", float"), f"`{target.removeprefix('octobert ')}`"
-        found = [(_of(result), each) for result in results if (each := result.compared_with(target, what))]
+        found = [
+            (_of(result), each)
+            for result in results
+            if (each := result.compared_with(target, what))
+        ]
         means = {model: each.mean.value for model, each in found if each.mean}
-        lost = {model: each.mean.value for model, each in found if each.mean and _least(each.mean) > 1}
-        unclear = {model: value for model, value in means.items() if model not in lost and value > 1}
-        shapes = [f"{model} at {', '.join(names)}" for model, each in found if (names := _slower_at(each))]
+        lost = {
+            model: each.mean.value for model, each in found if each.mean and _least(each.mean) > 1
+        }
+        unclear = {
+            model: value for model, value in means.items() if model not in lost and value > 1
+        }
+        shapes = [
+            f"{model} at {', '.join(names)}" for model, each in found if (names := _slower_at(each))
+        ]
         if lost and len(lost) == len(means):
             slower.append(
                 f"**INT8 of {name} is slower than {runtime} in float: {_range(lost)} times its time; use float there.**"
             )
         elif lost:
-            models = ", ".join(f"{value:.2f} times its time for {model}" for model, value in lost.items())
+            models = ", ".join(
+                f"{value:.2f} times its time for {model}" for model, value in lost.items()
+            )
             slower.append(
                 f"**INT8 of {name} is slower than {runtime} in float for some models: {models}; use float for them.**"
             )
@@ -127,7 +144,9 @@ def verdict(results: Sequence[Result]) -> str:
                 f"INT8 of {name} is faster than {runtime} in float at every shape: {_range(means)} of its time on average."
             )
         else:
-            unknown.append(f"{runtime} in float was not measured, so nothing says whether INT8 of {name} gains.")
+            unknown.append(
+                f"{runtime} in float was not measured, so nothing says whether INT8 of {name} gains."
+            )
     return " ".join(slower + partly + faster + unknown)
 
 
@@ -155,16 +174,27 @@ def _range(values: Mapping[str, float]) -> str:
 
 
 def _summary(results: Sequence[Result]) -> str:
-    pairs = [(STATIC, "NNCF"), *((target, what) for target, rivals in RIVALS.items() for what in rivals)]
+    pairs = [
+        (STATIC, "NNCF"),
+        *((target, what) for target, rivals in RIVALS.items() for what in rivals),
+    ]
     heads = [f"{target.removeprefix('octobert ')} ÷ {what}" for target, what in pairs]
-    rows = [[*_about(result), *(_cell(result, target, what) for target, what in pairs)] for result in results]
+    rows = [
+        [*_about(result), *(_cell(result, target, what) for target, what in pairs)]
+        for result in results
+    ]
     return _table(["CPU", "model", "cores", "date", *heads], rows)
 
 
 def _about(result: Result) -> list[str]:
     link = kind_name(result).lower().replace(" ", "-")
     partial = ", partial" if result.partial else ""
-    return [f"[{kind_name(result)}](#{link})", result.title, str(result.cores), (result.date or "not recorded") + partial]
+    return [
+        f"[{kind_name(result)}](#{link})",
+        result.title,
+        str(result.cores),
+        (result.date or "not recorded") + partial,
+    ]
 
 
 def _cell(result: Result, target: str, what: str) -> str:
@@ -183,7 +213,10 @@ def _summary_of_texts(results: Sequence[Result]) -> str:
             single, all_texts = result.singles.get(source), result.throughput.get(source)
             cells = [_slowest(single, STATIC)]
             for target in RIVALS:
-                cells += [_slowest(single, target), _times_notebook(all_texts, f"{target}: throughput")]
+                cells += [
+                    _slowest(single, target),
+                    _times_notebook(all_texts, f"{target}: throughput"),
+                ]
             rows.append([*_about(result), source, *cells])
     heads = [f"{STATIC.removeprefix('octobert ')} ÷ NNCF, single texts"]
     for target, rivals in RIVALS.items():
@@ -196,7 +229,9 @@ def _slowest(single: Singles | None, target: str) -> str:
     """The ratio of single texts to the faster of the systems that come first in `RIVALS`."""
     own = single.ratios.get(target, {}) if single else {}
     first = next(iter(RIVALS[target.split(",")[0]].values()))
-    found = max((own[name] for name in first if name in own), key=lambda ratio: ratio.value, default=None)
+    found = max(
+        (own[name] for name in first if name in own), key=lambda ratio: ratio.value, default=None
+    )
     return _ratio(found) if found else ""
 
 
@@ -212,12 +247,23 @@ def _times_notebook(all_texts: Throughput | None, loop: str) -> str:
 
 def _of_model(result: Result) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
-    facts = [result.cpu, _cores(result), ", ".join(result.features) or "features not listed by the system"]
+    facts = [
+        result.cpu,
+        _cores(result),
+        ", ".join(result.features) or "features not listed by the system",
+    ]
     measured = [f"Measured on {result.date}" if result.date else "The date was not recorded"]
     measured += [f"with `{result.command}`"] if result.command else []
-    busy = f" Other programs kept {result.others:.1f} cores busy meanwhile." if result.others is not None else ""
+    busy = (
+        f" Other programs kept {result.others:.1f} cores busy meanwhile."
+        if result.others is not None
+        else ""
+    )
     bf16 = " with bfloat16" if BF16 & set(result.features) else ""
-    parts = [f"\n### {result.title}, {_cores(result)}: {kind_name(result)}{bf16}\n", f"{' '.join(measured)}.{busy}"]
+    parts = [
+        f"\n### {result.title}, {_cores(result)}: {kind_name(result)}{bf16}\n",
+        f"{' '.join(measured)}.{busy}",
+    ]
     parts += [f"{'; '.join(facts)}{f'; {versions}' if versions else ''}."]
     parts += [f"This result is partial: {result.partial}"] if result.partial else []
     parts += [result.note] if result.note else []
@@ -232,7 +278,9 @@ def _of_model(result: Result) -> str:
         reasons.setdefault(reason, []).append(name)
     if reasons:
         parts.append(
-            "\nNot measured: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()) + "."
+            "\nNot measured: "
+            + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+            + "."
         )
     return "\n".join(parts)
 
@@ -241,17 +289,28 @@ def _latency(result: Result) -> list[str]:
     measured = dict.fromkeys(shape for own in result.shapes.values() for shape in own)
     shapes = [shape for shape in measured if shape in GOAL_SHAPES]
     rows = [
-        [f"{_bold(name)}, {result.systems[name].kind}"] + [_ms(own[shape].median) if shape in own else "" for shape in shapes]
+        [f"{_bold(name)}, {result.systems[name].kind}"]
+        + [_ms(own[shape].median) if shape in own else "" for shape in shapes]
         for name, own in result.shapes.items()
     ]
     if result.limit:
         rates = f"{result.limit.rates['8-bit']:.0f} and {result.limit.rates['float32']:.0f} billion multiply-adds per second"
         limits = [_ms(result.limit.shapes[shape]) for shape in shapes]
         rows.append([f"matrix products only, at {rates}", *limits])
-    counts = sorted({own[shape].count or 0 for own in result.shapes.values() for shape in shapes if shape in own})
+    counts = sorted(
+        {
+            own[shape].count or 0
+            for own in result.shapes.values()
+            for shape in shapes
+            if shape in own
+        }
+    )
     most = f" to {counts[-1]}" if len(counts) > 1 else ""
     rounds = f", {counts[0]}{most} rounds" if counts[0] else ""
-    return [f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n", _table(["", *shapes], rows)]
+    return [
+        f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n",
+        _table(["", *shapes], rows),
+    ]
 
 
 def _scored_texts(source: str, own: Throughput) -> list[str]:
@@ -260,11 +319,28 @@ def _scored_texts(source: str, own: Throughput) -> list[str]:
         return []
     rows = []
     for name, loop in sorted(own.loops.items(), key=lambda item: item[1].rate.median):
-        row = [_bold(name), f"{loop.rate.median:.1f}", "" if loop.rate.count is None else str(loop.rate.count)]
-        row += [_times_notebook(own, name), "" if loop.accuracy is None else f"{100 * loop.accuracy:.2f}"]
+        row = [
+            _bold(name),
+            f"{loop.rate.median:.1f}",
+            "" if loop.rate.count is None else str(loop.rate.count),
+        ]
+        row += [
+            _times_notebook(own, name),
+            "" if loop.accuracy is None else f"{100 * loop.accuracy:.2f}",
+        ]
         rows.append([*row, _points(loop.change)])
-    heads = ["", "rows/s", "rounds", "× NNCF notebook's loop", "accuracy, %", "change from float, points"]
-    return [f"\nThroughput from strings to labels, {source}, {own.rows} rows:\n", _table(heads, rows)]
+    heads = [
+        "",
+        "rows/s",
+        "rounds",
+        "× NNCF notebook's loop",
+        "accuracy, %",
+        "change from float, points",
+    ]
+    return [
+        f"\nThroughput from strings to labels, {source}, {own.rows} rows:\n",
+        _table(heads, rows),
+    ]
 
 
 def _points(change: Ratio | None) -> str:
@@ -279,7 +355,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _ratio(ratio: Ratio) -> str:
-    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    interval = (
+        "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    )
     return f"{ratio.value:.2f}{interval}"
 
 

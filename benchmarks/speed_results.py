@@ -25,7 +25,10 @@ GOAL_SINGLE, GOAL_TIMES = 0.85, 4.5
 # Target → what it is compared with → the systems that this may be. The fastest of them counts: OpenVINO's own default is
 # bfloat16 where the CPU has it.
 RIVALS: dict[str, dict[str, tuple[str, ...]]] = {
-    "octobert openvino-cpu": {"NNCF": ("NNCF", "NNCF, bf16"), "OpenVINO, float": ("OpenVINO", "OpenVINO, bf16")},
+    "octobert openvino-cpu": {
+        "NNCF": ("NNCF", "NNCF, bf16"),
+        "OpenVINO, float": ("OpenVINO", "OpenVINO, bf16"),
+    },
     "octobert ort-cpu": {
         "quantize_dynamic": ("onnxruntime quantize_dynamic",),
         "ONNX Runtime, float": ("ONNX Runtime",),
@@ -86,7 +89,11 @@ class Compared(FrozenModel):
     @property
     def worst(self) -> str | None:
         """The one of `GOAL_SHAPES` with the largest ratio."""
-        return max((shape for shape in GOAL_SHAPES if shape in self.shapes), key=lambda s: self.shapes[s].value, default=None)
+        return max(
+            (shape for shape in GOAL_SHAPES if shape in self.shapes),
+            key=lambda s: self.shapes[s].value,
+            default=None,
+        )
 
 
 class Singles(FrozenModel):
@@ -204,10 +211,14 @@ class Result(FrozenModel):
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Self:
         if self.kind != kind_of(self.features, self.cpu):
-            raise ValueError(f"the kind is {self.kind}, the features are those of {kind_of(self.features, self.cpu)}")
+            raise ValueError(
+                f"the kind is {self.kind}, the features are those of {kind_of(self.features, self.cpu)}"
+            )
         unknown = self.shapes.keys() - self.systems.keys()
         if unknown:
-            raise ValueError(f"times of systems that `systems` does not name: {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"times of systems that `systems` does not name: {', '.join(sorted(unknown))}"
+            )
         return self
 
     @property
@@ -218,7 +229,11 @@ class Result(FrozenModel):
     def compared_with(self, target: str, what: str) -> Compared | None:
         """The comparison with the fastest system that `RIVALS` has for this name."""
         rivals = RIVALS[target.split(",")[0]][what]
-        own = [each for each in self.compared if each.target == target and each.rival in rivals and each.mean]
+        own = [
+            each
+            for each in self.compared
+            if each.target == target and each.rival in rivals and each.mean
+        ]
         return max(own, key=lambda each: each.mean.value if each.mean else 0.0, default=None)
 
 
@@ -249,7 +264,9 @@ def ratio(own: Sequence[float], rival: Sequence[float]) -> Ratio:
     return _ratio(*_resampled(own, rival))
 
 
-def compared(target: str, rival: str, times: Mapping[str, Mapping[str, Sequence[float]]]) -> Compared:
+def compared(
+    target: str, rival: str, times: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Compared:
     """An octobert target and a rival, on all shapes that both were timed on.
 
     Args:
@@ -259,8 +276,20 @@ def compared(target: str, rival: str, times: Mapping[str, Mapping[str, Sequence[
     shapes = [shape for shape in times[target] if shape in times[rival]]
     both = {shape: _resampled(times[target][shape], times[rival][shape]) for shape in shapes}
     goal = [both[shape] for shape in shapes if shape in GOAL_SHAPES]
-    mean = _ratio(float(np.mean([value for value, _ in goal])), np.mean([draws for _, draws in goal], axis=0)) if goal else None
-    return Compared(target=target, rival=rival, shapes={shape: _ratio(*each) for shape, each in both.items()}, mean=mean)
+    mean = (
+        _ratio(
+            float(np.mean([value for value, _ in goal])),
+            np.mean([draws for _, draws in goal], axis=0),
+        )
+        if goal
+        else None
+    )
+    return Compared(
+        target=target,
+        rival=rival,
+        shapes={shape: _ratio(*each) for shape, each in both.items()},
+        mean=mean,
+    )
 
 
 def per_text(own: Sequence[float], rival: Sequence[float]) -> Ratio:
@@ -284,7 +313,9 @@ def write(result: Result, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / result.file_name
     with atomic_write(path) as partial:
-        partial.write_text(result.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
+        partial.write_text(
+            result.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8"
+        )
     return path
 
 
@@ -297,10 +328,21 @@ def read_all(folder: Path) -> list[Result]:
     results = [read(path) for path in sorted(folder.glob("speed-*.json"))]
     if not results:
         raise OctobertError(
-            "there are no results", where=str(folder), expected="speed-*.json", fix="measure first: python benchmarks/speed.py"
+            "there are no results",
+            where=str(folder),
+            expected="speed-*.json",
+            fix="measure first: python benchmarks/speed.py",
         )
     order = list(_KINDS.values())
-    return sorted(results, key=lambda r: (order.index(r.kind) if r.kind in order else len(order), r.kind, r.model, -r.cores))
+    return sorted(
+        results,
+        key=lambda r: (
+            order.index(r.kind) if r.kind in order else len(order),
+            r.kind,
+            r.model,
+            -r.cores,
+        ),
+    )
 
 
 def read(path: Path) -> Result:
@@ -313,9 +355,16 @@ def read(path: Path) -> Result:
     try:
         result = Result.model_validate_json(path.read_text(encoding="utf-8"))
     except (ValidationError, UnicodeDecodeError) as error:
-        raise OctobertError("not a result of speed.py", where=path.name, got=first_problem(error), fix=fix) from error
+        raise OctobertError(
+            "not a result of speed.py", where=path.name, got=first_problem(error), fix=fix
+        ) from error
     if path.name != result.file_name:
-        raise OctobertError("the name is not that of the content", where=path.name, expected=result.file_name, fix="rename it")
+        raise OctobertError(
+            "the name is not that of the content",
+            where=path.name,
+            expected=result.file_name,
+            fix="rename it",
+        )
     return result
 
 
@@ -326,7 +375,11 @@ def without_paths(text: str) -> str:
         >>> without_paths("--texts /home/me/data/mrpc/validation.tsv: 1/2")
         '--texts mrpc/validation.tsv: 1/2'
     """
-    return re.sub(r"(?<![\w.])(?:~|\.\.?)?(?:/[\w.+-]+)+", lambda found: "/".join(found[0].split("/")[-2:]).lstrip("/"), text)
+    return re.sub(
+        r"(?<![\w.])(?:~|\.\.?)?(?:/[\w.+-]+)+",
+        lambda found: "/".join(found[0].split("/")[-2:]).lstrip("/"),
+        text,
+    )
 
 
 def _resampled(own: Sequence[float], rival: Sequence[float]) -> tuple[float, np.ndarray]:

@@ -89,7 +89,9 @@ class Sessions:
     def __init__(self, target: str, path: str, folder: str, precision: str = "f32") -> None:
         from octobert.core import plugins
 
-        self._session = plugins.load("targets", target).open_session(Path(path), _options(precision))
+        self._session = plugins.load("targets", target).open_session(
+            Path(path), _options(precision)
+        )
         self.precision, self._encoder = self._session.precision, Tokenizer(Path(folder))
 
     def run(self, feeds: Feeds) -> Any:
@@ -99,7 +101,9 @@ class Sessions:
         labels = []
         for text in texts:
             (row,) = self._encoder.encode([tuple(text)])
-            result = self.run(feeds_of([row], self._encoder.pad_id, PADDED if how == "padded" else 0))
+            result = self.run(
+                feeds_of([row], self._encoder.pad_id, PADDED if how == "padded" else 0)
+            )
             labels.append(int(next(iter(result.values()))[0].argmax()))
         return labels
 
@@ -128,11 +132,20 @@ class Torchao(Sessions):
         self._torch: Any = torch
         self._model: Any = torch.compile(model)
         self._encoder = Tokenizer(Path(folder))
-        self.run({"input_ids": np.ones((1, 16), dtype=np.int64), "attention_mask": np.ones((1, 16), dtype=np.int64)})
+        self.run(
+            {
+                "input_ids": np.ones((1, 16), dtype=np.int64),
+                "attention_mask": np.ones((1, 16), dtype=np.int64),
+            }
+        )
 
     def run(self, feeds: Feeds) -> Any:
         with self._torch.inference_mode():
-            return {"logits": self._model(**{n: self._torch.from_numpy(a) for n, a in feeds.items()}).logits.numpy()}
+            return {
+                "logits": self._model(
+                    **{n: self._torch.from_numpy(a) for n, a in feeds.items()}
+                ).logits.numpy()
+            }
 
 
 class Ctranslate2(Sessions):
@@ -146,13 +159,19 @@ class Ctranslate2(Sessions):
         if not (Path(out) / "ct2").is_dir():
             AutoModel.from_pretrained(folder).save_pretrained(plain)
             # Its converter needs a key that configurations of transformers 5 do not have.
-            config = json.loads((plain / "config.json").read_text()) | {"position_embedding_type": "absolute"}
+            config = json.loads((plain / "config.json").read_text()) | {
+                "position_embedding_type": "absolute"
+            }
             (plain / "config.json").write_text(json.dumps(config))
             (plain / "tokenizer.json").write_bytes((Path(folder) / "tokenizer.json").read_bytes())
             (plain / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizerFast"}')
-            ctranslate2.converters.TransformersConverter(str(plain)).convert(str(Path(out) / "ct2"), quantization="int8")
+            ctranslate2.converters.TransformersConverter(str(plain)).convert(
+                str(Path(out) / "ct2"), quantization="int8"
+            )
         cores = environment.cores()
-        self._model = ctranslate2.Encoder(str(Path(out) / "ct2"), compute_type="int8", inter_threads=1, intra_threads=cores)
+        self._model = ctranslate2.Encoder(
+            str(Path(out) / "ct2"), compute_type="int8", inter_threads=1, intra_threads=cores
+        )
         self._encoder = Tokenizer(Path(folder))
 
     def run(self, feeds: Feeds) -> Any:
@@ -175,7 +194,10 @@ class Octobert(Sessions):
 
         target = plugins.load("targets", Path(package).name)
         options = _options().model_copy(update={"static_up_to": static_up_to})
-        self._session, self._encoder = target.open_session(target.model_file(Path(package)), options), Tokenizer(Path(package))
+        self._session, self._encoder = (
+            target.open_session(target.model_file(Path(package)), options),
+            Tokenizer(Path(package)),
+        )
         self.precision = self._session.precision
         self._models = {"latency": octobert.load(package, static_up_to=static_up_to)}
         if not static_up_to:
@@ -186,7 +208,11 @@ class Octobert(Sessions):
         """A single row is padded as `octobert.load` would."""
         rows, length = feeds["input_ids"].shape
         more = self._scheduler.padded(length) - length if rows == 1 else 0
-        padded = {name: np.pad(array, ((0, 0), (0, more))) for name, array in feeds.items()} if more else feeds
+        padded = (
+            {name: np.pad(array, ((0, 0), (0, more))) for name, array in feeds.items()}
+            if more
+            else feeds
+        )
         return self._session.run(padded)
 
     def labels(self, texts: Sequence[Sequence[str]], how: str) -> list[Any]:

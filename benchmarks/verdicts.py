@@ -90,7 +90,9 @@ def entities(rows: int, generator: Generator) -> Pair:
     theirs[:, EXPECTED] = theirs[:, PREDICTED] = generator.poisson(1.7, rows)
     theirs[:, RIGHT] = generator.binomial(theirs[:, EXPECTED].astype(int), 0.88)
     ours = theirs.copy()
-    ours[:, RIGHT] -= generator.binomial(theirs[:, RIGHT].astype(int), np.where(generator.random(rows) < 0.01, 0.9, 0.01))
+    ours[:, RIGHT] -= generator.binomial(
+        theirs[:, RIGHT].astype(int), np.where(generator.random(rows) < 0.01, 0.9, 0.01)
+    )
     return ours, theirs
 
 
@@ -99,7 +101,9 @@ def questions(rows: int, generator: Generator) -> Pair:
     theirs = np.zeros((rows, 10))
     theirs[:, 2] = 1.0
     theirs[:, 1] = np.where(
-        generator.random(rows) < 0.6, 1.0, np.where(generator.random(rows) < 0.5, generator.random(rows), 0.0)
+        generator.random(rows) < 0.6,
+        1.0,
+        np.where(generator.random(rows) < 0.5, generator.random(rows), 0.0),
     )
     ours = theirs.copy()
     ours[:, 1] *= generator.random(rows) > 0.025
@@ -110,7 +114,9 @@ def ranks(rows: int, generator: Generator) -> Pair:
     """Ranks among 500 documents; some fall."""
     before = np.minimum(np.floor(generator.pareto(0.8, rows)) + 1, 500)
     after = np.where(generator.random(rows) < 0.05, np.minimum(before * 3, 500), before)
-    return np.stack([after, np.full(rows, 500.0)], axis=1), np.stack([before, np.full(rows, 500.0)], axis=1)
+    return np.stack([after, np.full(rows, 500.0)], axis=1), np.stack(
+        [before, np.full(rows, 500.0)], axis=1
+    )
 
 
 def scores(rare: float, noise: float) -> Callable[[int, Generator], Pair]:
@@ -120,7 +126,9 @@ def scores(rare: float, noise: float) -> Callable[[int, Generator], Pair]:
         gold = generator.normal(size=rows)
         before = gold + 0.6 * generator.normal(size=rows)
         spoiled = generator.random(rows) < rare
-        after = np.where(spoiled, generator.normal(size=rows), before + noise * generator.normal(size=rows))
+        after = np.where(
+            spoiled, generator.normal(size=rows), before + noise * generator.normal(size=rows)
+        )
         return np.stack([after, gold], axis=1), np.stack([before, gold], axis=1)
 
     return draw
@@ -151,9 +159,14 @@ def cases() -> list[Case]:
 def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
     """(`kept`, `unclear`, `missed` or `clearly missed`; whether the ordinary bootstrap would say kept)."""
     metric, (ours, theirs) = case.task.metrics[case.metric], pair
-    value, low, high, p_value = statistics.paired(metric, ours, theirs, case.task.extremes(theirs), seed=seed)
+    value, low, high, p_value = statistics.paired(
+        metric, ours, theirs, case.task.extremes(theirs), seed=seed
+    )
     generator = np.random.default_rng(seed)
-    draws = [metric(ours[i]) - metric(theirs[i]) for i in generator.integers(0, len(ours), (300, len(ours)))]
+    draws = [
+        metric(ours[i]) - metric(theirs[i])
+        for i in generator.integers(0, len(ours), (300, len(ours)))
+    ]
     ordinary = bool(np.nanpercentile(draws, 2.5) >= -limit - 1e-9)
     compared = Comparison(
         candidate="ours",
@@ -168,7 +181,9 @@ def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
         output_error=0.0,
         changed=(),
     )
-    data = DataFacts(calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0)
+    data = DataFacts(
+        calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0
+    )
     report = Report.model_construct(comparisons=(compared,), scores={}, data=data)
     reference = Found(
         variant=Variant(name="float", target="float", precision="f32"),
@@ -176,7 +191,9 @@ def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
         reason="",
         values={case.metric: float(metric(theirs))},
     )
-    found = checks.check([Limit(max_drop=limit)], Words("latency", case.metric, reference), report, "ours")
+    found = checks.check(
+        [Limit(max_drop=limit)], Words("latency", case.metric, reference), report, "ours"
+    )
     if not found:
         return "unclear", ordinary
     return "clearly missed" if found[0].clear else found[0].state, ordinary
@@ -205,14 +222,18 @@ def errors_table(names: Sequence[str], rows: Sequence[int], samples: int) -> Non
         loss, cells = case.true_loss(), []
         for count in rows:
             said = shares(case, count, loss, samples)
-            cells.append(f"{said.get('kept', 0):.1f} / {said.get('clearly missed', 0):.1f} ({said.get('bootstrap', 0):.0f})")
+            cells.append(
+                f"{said.get('kept', 0):.1f} / {said.get('clearly missed', 0):.1f} ({said.get('bootstrap', 0):.0f})"
+            )
         print(f"| {case.name} | {loss:.4f} | {' | '.join(cells)} |", flush=True)
 
 
 def words_table(rows: Sequence[int], samples: int) -> None:
     """Print the second table."""
     two = build("text-classification", {}, Stated(labels=("no", "yes")))
-    print(f"\n| ship / not clear / no, % of {samples}; limit: 1 point | {' | '.join(f'{n:,} rows' for n in rows)} |")
+    print(
+        f"\n| ship / not clear / no, % of {samples}; limit: 1 point | {' | '.join(f'{n:,} rows' for n in rows)} |"
+    )
     print(f"| --- |{' ---: |' * len(rows)}")
     for loss in (0.0, 0.005, 0.01, 0.02, 0.05):
         case, cells = Case("", two, "accuracy", classes(0.5, 0.85, loss + 0.01, 0.01)), []
@@ -230,14 +251,21 @@ def speed_table(samples: int) -> None:
     for rounds in (6, 12, 30, 100):
         generator, wrong = np.random.default_rng(rounds), np.zeros(3)
         for _ in range(20 * samples):
-            ours, theirs = 1 + generator.exponential(0.1, (2, rounds)) * (1 + 4 * (generator.random((2, rounds)) < 0.05))
+            ours, theirs = 1 + generator.exponential(0.1, (2, rounds)) * (
+                1 + 4 * (generator.random((2, rounds)) < 0.05)
+            )
             ratio = statistics.speedup(ours, theirs)
             wrong += (ratio.low > 1, ratio.high < 1, ratio.low > 1.05)
-        print(f"| {rounds} | {' | '.join(f'{100 * each / (20 * samples):.1f}' for each in wrong)} |", flush=True)
+        print(
+            f"| {rounds} | {' | '.join(f'{100 * each / (20 * samples):.1f}' for each in wrong)} |",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[10, 40, 100, 400])
     parser.add_argument("--metrics", nargs="*", default=[], help="parts of the names of cases")

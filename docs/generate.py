@@ -77,7 +77,9 @@ def recipe_page() -> str:
     """Every key of a recipe: type, default, meaning."""
     schema, described = Recipe.model_json_schema(), recipe_schema()
     definitions = schema["$defs"]
-    texts = {name: definition.get("properties", {}) for name, definition in described["$defs"].items()}
+    texts = {
+        name: definition.get("properties", {}) for name, definition in described["$defs"].items()
+    }
     parts = [
         "# Recipe",
         "",
@@ -105,9 +107,17 @@ def table(part: Schema, definitions: Schema, texts: dict[str, str]) -> list[str]
     lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     required = part.get("required", [])
     for name, field in part.get("properties", {}).items():
-        default = "required" if name in required else f"`{json.dumps(field['default'])}`" if "default" in field else ""
+        default = (
+            "required"
+            if name in required
+            else f"`{json.dumps(field['default'])}`"
+            if "default" in field
+            else ""
+        )
         cells = (f"`{name}`", type_text(field, definitions), default, texts.get(name, ""))
-        lines.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |")
+        lines.append(
+            "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+        )
     return lines
 
 
@@ -115,20 +125,31 @@ def type_text(field: Schema, definitions: Schema) -> str:
     """The type of a key, in words."""
     if "$ref" in field:
         name = field["$ref"].split("/")[-1]
-        return f"[{name}](#{name.lower()})" if "properties" in definitions[name] else type_text(definitions[name], definitions)
+        return (
+            f"[{name}](#{name.lower()})"
+            if "properties" in definitions[name]
+            else type_text(definitions[name], definitions)
+        )
     if "anyOf" in field or "oneOf" in field:
         texts = [type_text(option, definitions) for option in field.get("anyOf") or field["oneOf"]]
         return " or ".join(dict.fromkeys(texts))
     if "allOf" in field:
         return " and ".join(type_text(option, definitions) for option in field["allOf"])
     if "enum" in field or "const" in field:
-        return ", ".join(f"`{json.dumps(value)}`" for value in field.get("enum", [field.get("const")]))
+        return ", ".join(
+            f"`{json.dumps(value)}`" for value in field.get("enum", [field.get("const")])
+        )
     if field.get("type") == "array":
         items = field.get("items") or {}
         return f"list of {type_text(items, definitions)}" if items else "list"
     bounds = [
         f"{sign} {field[key]}"
-        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
         if key in field
     ]
     return " ".join([str(field.get("type", "any")), *bounds])
@@ -145,14 +166,20 @@ def reachable(part: Schema, definitions: Schema) -> list[str]:
 
 def summary(docstring: str) -> str:
     """A docstring without its sections."""
-    return re.split(r"\n\s*(?:Args|Example|Returns|Raises|Warns):", inspect.cleandoc(docstring))[0].strip()
+    return re.split(r"\n\s*(?:Args|Example|Returns|Raises|Warns):", inspect.cleandoc(docstring))[
+        0
+    ].strip()
 
 
 def plugins_page() -> str:
     """Every plugin of every family that a recipe names, with its options."""
     parts = ["# Plugins and their options", "", "[Targets](targets.md) have a page of their own."]
     for family in FAMILIES:
-        key = f", recipe key `{KEYS[family]}`" if family in KEYS else ", option `placement` of `static`"
+        key = (
+            f", recipe key `{KEYS[family]}`"
+            if family in KEYS
+            else ", option `placement` of `static`"
+        )
         parts += ["", f"## {family.capitalize()}{key}"]
         for name in plugins.names(family):
             module = plugins.load(family, name)
@@ -166,12 +193,18 @@ def plugins_page() -> str:
 
 def targets_page() -> str:
     """The tables of all targets, as `octobert targets --markdown` prints them."""
-    return targets.page([capabilities for capabilities, _ in octobert.list_targets().values()]) + "\n"
+    return (
+        targets.page([capabilities for capabilities, _ in octobert.list_targets().values()]) + "\n"
+    )
 
 
 def recipes_page() -> str:
     """The recipes of the repository, as they are."""
-    parts = ["# Shipped recipes", "", "These files are in `recipes/`. `--set key=value` changes any part of them."]
+    parts = [
+        "# Shipped recipes",
+        "",
+        "These files are in `recipes/`. `--set key=value` changes any part of them.",
+    ]
     for path in sorted((ROOT / "recipes").rglob("*.yaml")):
         parts += [
             "",
@@ -196,17 +229,31 @@ def commands_page() -> str:
     ]
     for name in group.list_commands(top):
         command = group.get_command(top, name)
-        shown = [p for p in command.params if not getattr(p, "hidden", False) and p.name not in GENERAL]
+        shown = [
+            p for p in command.params if not getattr(p, "hidden", False) and p.name not in GENERAL
+        ]
         arguments = [p for p in shown if p.param_type_name == "argument"]
         usage = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments)
-        parts += ["", f"## octobert {name}", "", f"`octobert {name} {usage}`".replace(" `", "`"), ""]
+        parts += [
+            "",
+            f"## octobert {name}",
+            "",
+            f"`octobert {name} {usage}`".replace(" `", "`"),
+            "",
+        ]
         parts += [inspect.cleandoc(command.help or ""), ""]
         if shown:
             parts += ["| argument or option | default | meaning |", "| --- | --- | --- |"]
         for parameter in shown:
             label = parameter.name.upper() if parameter in arguments else ", ".join(parameter.opts)
             default = (
-                "required" if parameter.required else "" if parameter.default in (None, False) else f"`{parameter.default}`"
+                "required"
+                if parameter.required
+                else ""
+                if parameter.default in (None, False)
+                else f"`{parameter.default}`"
             )
-            parts.append(f"| `{label}` | {default} | {(parameter.help or '').replace('|', '&#124;')} |")
+            parts.append(
+                f"| `{label}` | {default} | {(parameter.help or '').replace('|', '&#124;')} |"
+            )
     return "\n".join(parts) + "\n"

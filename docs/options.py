@@ -36,8 +36,16 @@ def tables(tool: dict[str, Any]) -> str:
     """One table for each group of options."""
     parts = []
     for group in tool["groups"]:
-        parts += [f"### {group['title']}", "", row(["option", "default there", "octobert"]), row(["---"] * 3)]
-        parts += [row([code(option), code(default), equivalent]) for option, default, equivalent, _ in group["options"]]
+        parts += [
+            f"### {group['title']}",
+            "",
+            row(["option", "default there", "octobert"]),
+            row(["---"] * 3),
+        ]
+        parts += [
+            row([code(option), code(default), equivalent])
+            for option, default, equivalent, _ in group["options"]
+        ]
         parts.append("")
     return "\n".join(parts)
 

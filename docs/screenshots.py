@@ -30,7 +30,9 @@ PICTURES = {
 
 def picture(browser: Any, page: Path, width: int, height: int, dark: bool, whole: bool) -> bytes:
     """A picture of the page, as PNG."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+    )
     shown = context.new_page()
     shown.goto(page.resolve().as_uri())
     shown.wait_for_selector("html[data-drawn]", state="attached")
@@ -56,7 +58,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = octobert.page(sys.argv[1], out=Path(folder) / "report.html")
-        browser = playwright.chromium.launch(executable_path=printing.browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=printing.browser(), args=["--no-sandbox"]
+        )
         for name, how in PICTURES.items():
             content = small(picture(browser, page, *how))
             if len(content) > LARGEST:

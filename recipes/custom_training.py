@@ -12,8 +12,12 @@ from octobert.training.job import Job
 def train(job: Job) -> None:
     """Train `job.model` in place; the simulation observes for the first half of the steps."""
     steps = max(1, round(job.settings.epochs * len(job.batches())))
-    optimizer = torch.optim.AdamW(job.model.parameters(), lr=job.settings.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
+    optimizer = torch.optim.AdamW(
+        job.model.parameters(), lr=job.settings.learning_rate, weight_decay=0.01
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
+    )
     done = epoch = 0
     while done < steps:
         for batch in job.batches(epoch):

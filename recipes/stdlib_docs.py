@@ -55,7 +55,9 @@ def main() -> None:
     """Write the two files."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--rows", type=int, default=800, help="largest number of evaluation rows")
+    arguments.add_argument(
+        "--rows", type=int, default=800, help="largest number of evaluation rows"
+    )
     options = arguments.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}

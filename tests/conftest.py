@@ -66,7 +66,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.get(item.path, len(first)))
     for item in items:
         if item.get_closest_marker("needs_shared") and not SHARED.is_dir():
-            item.add_marker(pytest.mark.skip(reason="the real data sets and checkpoints are not beside the repository"))
+            item.add_marker(
+                pytest.mark.skip(
+                    reason="the real data sets and checkpoints are not beside the repository"
+                )
+            )
 
 
 def pytest_collection_finish() -> None:
@@ -95,16 +99,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str],
     def get(family: str, head: str = "sequence-classification") -> Path:
         # What these heads read are the states of the last layer; layers are captured with other heads.
         sizes = {"num_hidden_layers": 1} if (family, head) in PRETRAINED_HEADS else {}
-        return made_once(tmp_path_factory, f"{family}-{head}", lambda folder: make_checkpoint(folder, family, head, **sizes))
+        return made_once(
+            tmp_path_factory,
+            f"{family}-{head}",
+            lambda folder: make_checkpoint(folder, family, head, **sizes),
+        )
 
     return get
 
 
 @pytest.fixture(scope="session")
-def captured(request, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Captured]:
+def captured(
+    request, checkpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Captured]:
     """`captured("bert", "sequence-classification")` → the canonical graph, captured once; nobody may edit it."""
     loaded: dict[tuple[str, str], Captured] = {}
-    everything = any(item.name.startswith("test_every_family_and_head") for item in request.session.items)
+    everything = any(
+        item.name.startswith("test_every_family_and_head") for item in request.session.items
+    )
     later = [*FAMILY_HEADS, *PRETRAINED_HEADS] if everything else []
     random.Random(os.environ.get("PYTEST_XDIST_WORKER")).shuffle(later)
 
@@ -114,7 +126,9 @@ def captured(request, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> C
             result = capture(resolve(source), head, parity_feeds(pad_of(source)))
             operators.save(result.model, folder / "model.onnx")
             assert result.family is families.load(family)
-            (folder / "facts.pickle").write_bytes(pickle.dumps(dataclasses.replace(result, model=None, family=None)))
+            (folder / "facts.pickle").write_bytes(
+                pickle.dumps(dataclasses.replace(result, model=None, family=None))
+            )
 
         return made_once(tmp_path_factory, f"captured-{family}-{head}", make)
 
@@ -128,7 +142,9 @@ def captured(request, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> C
             folder = folder_of(family, head)
             facts = pickle.loads((folder / "facts.pickle").read_bytes())
             model = ir.load(folder / "model.onnx")
-            loaded[family, head] = dataclasses.replace(facts, model=model, family=families.load(family))
+            loaded[family, head] = dataclasses.replace(
+                facts, model=model, family=families.load(family)
+            )
         return loaded[family, head]
 
     return get
@@ -175,7 +191,9 @@ def wordpiece_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", params=["wordpiece", "byte-level"])
-def tokenizer_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer_folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a tokenizer: WordPiece, then byte-level BPE."""
     if request.param == "wordpiece":
         return request.getfixturevalue("wordpiece_folder")
@@ -196,7 +214,15 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
     model = str(checkpoint("bert"))
 
     def recipe_in(folder: Path) -> Recipe:
-        return parse(plain | {"data": {"source": str(folder / "data"), "calibrate": {"from": "train", "samples": 24}}})
+        return parse(
+            plain
+            | {
+                "data": {
+                    "source": str(folder / "data"),
+                    "calibrate": {"from": "train", "samples": 24},
+                }
+            }
+        )
 
     def make(folder: Path) -> None:
         write_pairs(folder / "data")
@@ -210,7 +236,9 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
         "benchmark": FAST,
     }
     folder = made_once(tmp_path_factory, "run", make)
-    report = Report.model_validate_json((folder / "out" / "report.json").read_text(encoding="utf-8"))
+    report = Report.model_validate_json(
+        (folder / "out" / "report.json").read_text(encoding="utf-8")
+    )
     return recipe_in(folder), folder / "out", report
 
 

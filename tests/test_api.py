@@ -28,13 +28,20 @@ def test_a_recipe_is_a_file_a_mapping_or_a_recipe(tmp_path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("{model: m, task: mrpc, data: d}")
     recipe = octobert.parse_recipe(RECIPE)
-    assert octobert.parse_recipe(path) == octobert.parse_recipe(str(path)) == octobert.load_recipe(path) == recipe
+    assert (
+        octobert.parse_recipe(path)
+        == octobert.parse_recipe(str(path))
+        == octobert.load_recipe(path)
+        == recipe
+    )
     assert octobert.parse_recipe(recipe) is recipe
     for form in (recipe, RECIPE, path):
         assert octobert.parse_recipe(form, changes=["seed=3"]).seed == 3
 
 
-@pytest.mark.parametrize("function", [octobert.run, octobert.dry_run, octobert.finetune, octobert.calibrate])
+@pytest.mark.parametrize(
+    "function", [octobert.run, octobert.dry_run, octobert.finetune, octobert.calibrate]
+)
 def test_a_bad_recipe_is_refused(function, tmp_path) -> None:
     with pytest.raises(octobert.RecipeError, match='there is no task "mrcp"'):
         function({**RECIPE, "task": "mrcp"}, tmp_path)
@@ -56,8 +63,14 @@ def test_a_run_tells_what_it_does(finished, tmp_path) -> None:
     assert planned.state == "planned"
     assert list(planned.plan) == [event.step for event in events]
     assert set(planned.plan["export/ort-cpu"]) == {"quantize/ort-cpu"}
-    assert {event.step for event in events if event.state == "reused"} >= {"data", "capture", "export/ort-cpu"}
-    assert [(event.number, event.steps) for event in events] == [(n, len(events)) for n in range(1, len(events) + 1)]
+    assert {event.step for event in events if event.state == "reused"} >= {
+        "data",
+        "capture",
+        "export/ort-cpu",
+    }
+    assert [(event.number, event.steps) for event in events] == [
+        (n, len(events)) for n in range(1, len(events) + 1)
+    ]
     assert [v.action for v in octobert.dry_run(recipe, out)] == ["reuse"] * len(events)
 
 
@@ -83,7 +96,9 @@ def test_stored_results_can_be_removed(finished, tmp_path) -> None:
 
 def test_packages_and_manifests(finished) -> None:
     _, out, _ = finished
-    assert [octobert.manifest(package).target for package in octobert.packages(out)] == sorted(TARGETS)
+    assert [octobert.manifest(package).target for package in octobert.packages(out)] == sorted(
+        TARGETS
+    )
     assert octobert.packages(out / "ort-cpu") == [out / "ort-cpu"]
     (lint,) = octobert.check(out / "ort-cpu")
     assert (lint.target, lint.passes) == ("ort-cpu", True)
@@ -91,9 +106,14 @@ def test_packages_and_manifests(finished) -> None:
         octobert.check(out / "ort-cpu", "ort-cpuu")
     with pytest.raises(octobert.ModelError, match="not a package"):
         octobert.load(out)
-    with pytest.raises(octobert.ModelError, match=r"^nowhere: there is no such folder \(expected a package\)"):
+    with pytest.raises(
+        octobert.ModelError, match=r"^nowhere: there is no such folder \(expected a package\)"
+    ):
         octobert.load("nowhere")
-    with pytest.raises(octobert.DataError, match=r'give two texts for each input: .*\("first", "second"\) in Python'):
+    with pytest.raises(
+        octobert.DataError,
+        match=r'give two texts for each input: .*\("first", "second"\) in Python',
+    ):
         octobert.load(out / "ort-cpu")(["hello"])
     with pytest.raises(octobert.RecipeError, match="unknown goal"):
         octobert.load(out / "ort-cpu", goal="speed")
@@ -112,9 +132,14 @@ def test_a_report_is_a_table(finished) -> None:
 
 
 def test_other_results_are_tables_too() -> None:
-    tried = (Tried(setting=Setting(), ratio=1.0), Tried(setting=Setting(streams=2), ratio=None, problem="<none>"))
+    tried = (
+        Tried(setting=Setting(), ratio=1.0),
+        Tried(setting=Setting(streams=2), ratio=None, problem="<none>"),
+    )
     same = Estimate.exactly(1.0)
-    tuned = Tuned(goal="latency", setting=Setting(), rows=8, tried=tried, ratio=same, default_ms=2.0)
+    tuned = Tuned(
+        goal="latency", setting=Setting(), rows=8, tried=tried, ratio=same, default_ms=2.0
+    )
     assert [row["streams"] for row in tuned.to_rows()] == [1, 2]
     assert "&lt;none&gt;" in tuned._repr_html_()
     assert "&lt;Tuned: 2 rows&gt;" in tuned._repr_html_()
@@ -136,10 +161,17 @@ def test_progress_outside_a_terminal_is_one_line_for_each_step(capsys) -> None:
         for state in ("started", "running", "finished"):
             progress(octobert.ProgressEvent("export/ort-cpu", state, "writing", 1, 2, seconds=1.25))
         progress(octobert.ProgressEvent("data", "reused"))
-        progress(octobert.ProgressEvent("evaluate/[b]ort-f32", "finished", seconds=2, number=5, steps=19))
+        progress(
+            octobert.ProgressEvent("evaluate/[b]ort-f32", "finished", seconds=2, number=5, steps=19)
+        )
         progress(octobert.ProgressEvent("a", "note", "[b]a sentence"))
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["export/ort-cpu 1.2 s", "data reused", "5/19 evaluate/[b]ort-f32 2.0 s", "! [b]a sentence"]
+    assert lines == [
+        "export/ort-cpu 1.2 s",
+        "data reused",
+        "5/19 evaluate/[b]ort-f32 2.0 s",
+        "! [b]a sentence",
+    ]
 
 
 def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys) -> None:
@@ -150,7 +182,11 @@ def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with octobert.ProgressBar() as bar:
         bar._view = View(UNICODE, lambda: now)
-        bar(octobert.ProgressEvent("run", "planned", plan={"export/ort-cpu": (), "benchmark": ("export/ort-cpu",)}))
+        bar(
+            octobert.ProgressEvent(
+                "run", "planned", plan={"export/ort-cpu": (), "benchmark": ("export/ort-cpu",)}
+            )
+        )
         event = functools.partial(octobert.ProgressEvent, "benchmark", number=2, steps=2)
         bar(event("started", left_seconds=200.0))
         for now, done in ((5.0, 3), (65.0, 3), (66.0, 1)):
@@ -163,7 +199,9 @@ def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys)
         assert "timing 8 × 128 1/3" in seen
 
 
-def test_a_notebook_shows_progress_unless_a_callback_is_given(finished, monkeypatch, capsys) -> None:
+def test_a_notebook_shows_progress_unless_a_callback_is_given(
+    finished, monkeypatch, capsys
+) -> None:
     _, out, _ = finished
     rows = out.parent / "data" / "validation.tsv"
     judged = octobert.evaluate(out / "ort-cpu", rows.parent, split="validation[:8]")
@@ -182,7 +220,9 @@ def test_a_notebook_shows_progress_unless_a_callback_is_given(finished, monkeypa
     ]
 
 
-def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(finished, tmp_path) -> None:
+def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(
+    finished, tmp_path
+) -> None:
     recipe, out, report = finished
     steps = {step.name: step for step in steps_of(recipe)}
 
@@ -192,10 +232,16 @@ def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(fin
         return made
 
     seconds = {name: facts.seconds for name, facts in report.stages.items()}
-    again = sum(seconds[name] for name in ("calibrate", *(n for n in seconds if n.partition("/")[2] in TARGETS)))
+    again = sum(
+        seconds[name]
+        for name in ("calibrate", *(n for n in seconds if n.partition("/")[2] in TARGETS))
+    )
     left = estimate(out).left_from(steps["calibrate"])
     # What depends on the calibration runs again, also the report and the packages; float baselines do not.
-    everything, baselines = sum(earlier_seconds(out).values()), [name for name in seconds if name.endswith("-f32")]
+    everything, baselines = (
+        sum(earlier_seconds(out).values()),
+        [name for name in seconds if name.endswith("-f32")],
+    )
     assert again <= left + 0.01
     assert left <= everything - sum(seconds[name] for name in baselines) + 0.01
     known = estimate(out)
@@ -225,7 +271,10 @@ def test_a_search_tells_how_far_it_is_and_its_steps_have_no_place(finished, tmp_
         (second.name, "started", 2, ""),
     ]
     assert (events[1].left_seconds, events[2].left_seconds) == (None, 1010.0)
-    assert events[2].detail == "best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 18 variants, 3:10 of 20:00)"
+    assert (
+        events[2].detail
+        == "best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 18 variants, 3:10 of 20:00)"
+    )
 
 
 def test_the_package_is_typed() -> None:
@@ -240,14 +289,20 @@ def test_the_package_is_typed() -> None:
         (lambda: octobert.load(3), "package: not a path"),
         (lambda: octobert.load("p", threads="2"), "streams, threads: not a whole number"),
         (lambda: octobert.evaluate("p", [{"text": "a"}]), "data: not a path"),
-        (lambda: octobert.evaluate("p", "d", samples=0), r"samples: not a whole number \(got 0, expected 1 or more\)"),
+        (
+            lambda: octobert.evaluate("p", "d", samples=0),
+            r"samples: not a whole number \(got 0, expected 1 or more\)",
+        ),
         (lambda: octobert.benchmark([]), "packages: there is nothing to time"),
         (lambda: octobert.benchmark("p", batch=[1, True]), "batch: not a whole number"),
         (lambda: octobert.tune("p", "d", goals="fast"), "unknown goal"),
         (lambda: octobert.tune("p", "d", trials=0), "trials: not a whole number"),
         (lambda: octobert.quantize(None, task="mrpc", data="d", out="o"), "model: not a path"),
         (lambda: octobert.quantize("m", task="mrpc", data=[1], out="o"), "data: not a path"),
-        (lambda: octobert.run(RECIPE, "out", progress=True), "progress: the callback is not a function"),
+        (
+            lambda: octobert.run(RECIPE, "out", progress=True),
+            "progress: the callback is not a function",
+        ),
         (lambda: octobert.clean(3), "out: not a path"),
     ],
 )

@@ -32,7 +32,11 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import brief, made_once, write_pairs
 
 OUTPUTS = ["last_hidden_state", "sentence_embedding"]
-ABOUT = {"prompts": {"query": "query: "}, "default_prompt_name": "query", "__version__": {"sentence_transformers": "9.0.0"}}
+ABOUT = {
+    "prompts": {"query": "query: "},
+    "default_prompt_name": "query",
+    "__version__": {"sentence_transformers": "9.0.0"},
+}
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +46,25 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         model = make_checkpoint(folder / "model", "bert", "embedding")
         (model / "1_Pooling").mkdir()
-        (model / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 32, "pooling_mode_cls_token": true}')
+        (model / "1_Pooling" / "config.json").write_text(
+            '{"word_embedding_dimension": 32, "pooling_mode_cls_token": true}'
+        )
         # Names of release 6.
-        kinds = ["base.modules.transformer.Transformer", "sentence_transformer.modules.pooling.Pooling"]
+        kinds = [
+            "base.modules.transformer.Transformer",
+            "sentence_transformer.modules.pooling.Pooling",
+        ]
         kinds.append("sentence_transformer.modules.normalize.Normalize")
         paths = ["", "1_Pooling", "2_Normalize"]
-        entries = [{"type": f"sentence_transformers.{k}", "path": p} for k, p in zip(kinds, paths, strict=True)]
+        entries = [
+            {"type": f"sentence_transformers.{k}", "path": p}
+            for k, p in zip(kinds, paths, strict=True)
+        ]
         (model / "modules.json").write_text(json.dumps(entries))
         (model / "config_sentence_transformers.json").write_text(json.dumps(ABOUT))
-        (model / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": true}')
+        (model / "sentence_bert_config.json").write_text(
+            '{"max_seq_length": 40, "do_lower_case": true}'
+        )
         recipe = {
             "model": str(model),
             "task": {"embedding": {"text": "sentence1", "max_length": 24}},
@@ -75,7 +89,9 @@ def test_embeddings_have_token_states_first_and_the_vector_second(package: Path)
         states, vector = session.run(None, feeds([i.name for i in session.get_inputs()]))
         # CLS pooling reads one token, and the states are those of all.
         assert (states.shape, vector.shape) == ((2, 7, 32), (2, 32))
-        np.testing.assert_allclose(states[:, 0] / np.linalg.norm(states[:, 0], axis=1, keepdims=True), vector, atol=1e-6)
+        np.testing.assert_allclose(
+            states[:, 0] / np.linalg.norm(states[:, 0], axis=1, keepdims=True), vector, atol=1e-6
+        )
     compiled = openvino.Core().compile_model(str(package / "openvino_model.xml"), "CPU")
     assert [port.get_any_name() for port in compiled.outputs] == OUTPUTS
     results = compiled(feeds([port.get_any_name() for port in compiled.inputs]))
@@ -89,7 +105,9 @@ def test_octobert_reads_the_vector_only(package: Path) -> None:
     assert np.linalg.norm(answer["embedding"]) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(package: Path) -> None:
+def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(
+    package: Path,
+) -> None:
     modules = json.loads((package / "modules.json").read_text())
     assert [(m["type"], m["path"]) for m in modules] == [
         ("sentence_transformers.models.Transformer", ""),
@@ -97,7 +115,10 @@ def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(pa
         ("sentence_transformers.models.Normalize", "2_Normalize"),
     ]
     pooling = json.loads((package / "1_Pooling" / "config.json").read_text())
-    assert [key for key, value in pooling.items() if value is True] == ["pooling_mode_cls_token", "include_prompt"]
+    assert [key for key, value in pooling.items() if value is True] == [
+        "pooling_mode_cls_token",
+        "include_prompt",
+    ]
     assert pooling["word_embedding_dimension"] == 32
     settings = json.loads((package / "sentence_bert_config.json").read_text())
     # The IR is opened under its own name.
@@ -117,7 +138,10 @@ def test_modules_with_weights_are_copied(tmp_path: Path) -> None:
     paths = [module["path"] for module in json.loads((folder / "modules.json").read_text())]
     assert paths == ["", "1_Pooling", "2_Dense", "3_Normalize"]
     assert (folder / "2_Dense" / "model.safetensors").read_bytes() == b"weights"
-    assert json.loads((folder / "1_Pooling" / "config.json").read_text())["pooling_mode"] == ["mean", "cls"]
+    assert json.loads((folder / "1_Pooling" / "config.json").read_text())["pooling_mode"] == [
+        "mean",
+        "cls",
+    ]
 
 
 def test_without_token_states_the_vector_is_the_only_output(package: Path) -> None:
@@ -129,12 +153,19 @@ def test_without_token_states_the_vector_is_the_only_output(package: Path) -> No
 
 def test_the_length_of_texts_is_in_all_tokenizer_files(package: Path) -> None:
     tokenizer = json.loads((package / "tokenizer.json").read_text())
-    assert tokenizer["truncation"] == {"direction": "Right", "max_length": 24, "strategy": "LongestFirst", "stride": 0}
+    assert tokenizer["truncation"] == {
+        "direction": "Right",
+        "max_length": 24,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     config = json.loads((package / "tokenizer_config.json").read_text())
     assert config == {"pad_token": "[PAD]", "model_max_length": 24}
 
 
-def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(tmp_path: Path) -> None:
+def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(
+    tmp_path: Path,
+) -> None:
     folder = make_checkpoint(tmp_path, "bert", "embedding")
     stated = {
         "tokenizer_class": "TokenizersBackend",
@@ -145,11 +176,23 @@ def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(t
     (folder / "tokenizer_config.json").write_text(json.dumps(stated))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 60}')
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"padding": padding | {"pad_to_multiple_of": None}}))
+    padding = {
+        "strategy": {"Fixed": 128},
+        "direction": "Right",
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    (folder / "tokenizer.json").write_text(
+        json.dumps(tokenizer | {"padding": padding | {"pad_to_multiple_of": None}})
+    )
     state_length(folder, 20)
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    renamed = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["[X]"], "model_max_length": 20}
+    renamed = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "additional_special_tokens": ["[X]"],
+        "model_max_length": 20,
+    }
     assert config == renamed
     assert json.loads((folder / "sentence_bert_config.json").read_text()) == {"max_seq_length": 20}
     opened = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -170,7 +213,9 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny reranker whose activation stands in a file that sentence-transformers reads beside modules.json, as ort-cpu's package."""
 
     def make(folder: Path) -> None:
-        model = make_checkpoint(folder / "model", "bert", "sequence-classification", labels=("LABEL_0",))
+        model = make_checkpoint(
+            folder / "model", "bert", "sequence-classification", labels=("LABEL_0",)
+        )
         (model / "modules.json").write_text(
             '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]'
         )
@@ -195,7 +240,10 @@ def test_a_reranker_keeps_its_scale_and_its_length(reranker: Path, tmp_path: Pat
     assert json.loads((reranker / "tokenizer_config.json").read_text())["model_max_length"] == 30
     assert "score for score in" in octobert.export(reranker, "fastembed", tmp_path / "a").snippet
     assert "scale_score=False" in octobert.export(reranker, "haystack", tmp_path / "b").snippet
-    with pytest.raises(octobert.ModelError, match="infinity does not tell the model which of two texts a token belongs to"):
+    with pytest.raises(
+        octobert.ModelError,
+        match="infinity does not tell the model which of two texts a token belongs to",
+    ):
         octobert.export(reranker, "infinity", tmp_path / "c")
     with pytest.raises(octobert.ModelError, match="openvino-genai opens models of OpenVINO"):
         octobert.export(reranker, "openvino-genai", tmp_path / "c")
@@ -211,7 +259,11 @@ def test_an_exported_folder_holds_one_model_under_its_default_name(
         # `make test-clients` converts a tokenizer.
         monkeypatch.setitem(clients.CLIENTS, client, known.model_copy(update={"writes": None}))
     exported = octobert.export(package, client, tmp_path / "it's")
-    names = {path.relative_to(exported.folder).as_posix() for path in exported.folder.rglob("*") if path.is_file()}
+    names = {
+        path.relative_to(exported.folder).as_posix()
+        for path in exported.folder.rglob("*")
+        if path.is_file()
+    }
     models = {name for name in names if Path(name).suffix in (".onnx", ".xml", ".bin")}
     assert models == ({"openvino_model.xml", "openvino_model.bin"} if known.ir else {known.file})
     assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= names
@@ -221,12 +273,16 @@ def test_an_exported_folder_holds_one_model_under_its_default_name(
     assert json.dumps(str(exported.folder)).rstrip('"') in exported.snippet
     model = exported.folder / (_IR if known.ir else known.file)
     shapes = outputs_of(model)
-    assert list(shapes) == {"all": OUTPUTS, "vector": OUTPUTS[1:], "token": OUTPUTS[:1]}[known.outputs]
+    assert (
+        list(shapes) == {"all": OUTPUTS, "vector": OUTPUTS[1:], "token": OUTPUTS[:1]}[known.outputs]
+    )
     if known.outputs == "token":
         assert shapes["last_hidden_state"] == (2, 1, 32)
         source = package / (_IR if known.ir else "onnx/model_quantized.onnx")
         right = outputs_of(source, values=True)["sentence_embedding"]
-        np.testing.assert_allclose(outputs_of(model, values=True)["last_hidden_state"][:, 0], right, atol=1e-6)
+        np.testing.assert_allclose(
+            outputs_of(model, values=True)["last_hidden_state"][:, 0], right, atol=1e-6
+        )
 
 
 _IR = "openvino_model.xml"
@@ -241,7 +297,9 @@ def outputs_of(path: Path, *, values: bool = False) -> dict[str, Any]:
     else:
         session = ort.InferenceSession(path)
         given = feeds([i.name for i in session.get_inputs()])
-        found = dict(zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True))
+        found = dict(
+            zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True)
+        )
     return found if values else {name: array.shape for name, array in found.items()}
 
 
@@ -250,19 +308,28 @@ def test_infinity_finds_the_length_where_it_looks_for_it(package: Path, tmp_path
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 24
 
 
-def test_openvino_genai_needs_a_package_that_is_named(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_genai_needs_a_package_that_is_named(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "openvino_tokenizers", None)
     with pytest.raises(octobert.RecipeError, match=r"openvino_tokenizers.*not installed.*genai"):
         octobert.export(package, "openvino-genai", tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_8_bit_file_is_the_one_that_sentence_transformers_opens_in_a_package(tmp_path: Path) -> None:
-    sentence_transformers.write(tmp_path, tmp_path, Pooling(), hidden=32, max_length=16, onnx_file="model_quantized.onnx")
+def test_the_8_bit_file_is_the_one_that_sentence_transformers_opens_in_a_package(
+    tmp_path: Path,
+) -> None:
+    sentence_transformers.write(
+        tmp_path, tmp_path, Pooling(), hidden=32, max_length=16, onnx_file="model_quantized.onnx"
+    )
     stated = json.loads((tmp_path / "sentence_bert_config.json").read_text())
     assert stated["model_args"] == {"file_name": "model_quantized.onnx"}
     clients._name_no_file(tmp_path)
-    assert json.loads((tmp_path / "sentence_bert_config.json").read_text()) == {"max_seq_length": 16, "do_lower_case": False}
+    assert json.loads((tmp_path / "sentence_bert_config.json").read_text()) == {
+        "max_seq_length": 16,
+        "do_lower_case": False,
+    }
 
 
 def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens() -> None:
@@ -270,32 +337,53 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
         for kind in client.kinds:
             for prompts in ({}, {"query": "query: ", "passage": "passage: "}):
                 for activation in ("Identity", "Sigmoid", "Tanh"):
-                    model = client_lines.Model("out/ort-cpu", kind, client.ir, 8, activation, prompts=prompts, multi_label=True)
+                    model = client_lines.Model(
+                        "out/ort-cpu",
+                        kind,
+                        client.ir,
+                        8,
+                        activation,
+                        prompts=prompts,
+                        multi_label=True,
+                    )
                     text = client_lines.snippet(name, model)
                     assert "answers" in text or "vectors" in text
                     if not name.endswith(".js"):
                         compile(text, name, "exec")
 
 
-@pytest.mark.parametrize("client", [name for name, client in clients.CLIENTS.items() if client_lines.EMBEDDING in client.kinds])
+@pytest.mark.parametrize(
+    "client",
+    [name for name, client in clients.CLIENTS.items() if client_lines.EMBEDDING in client.kinds],
+)
 def test_prompts_are_applied_in_every_client(client: str) -> None:
     prompts = {"s2p_query": "ask: ", "clustering": "group: ", "passage": "tell: "}
-    text = client_lines.snippet(client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts))
+    text = client_lines.snippet(
+        client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts)
+    )
     for name, prompt in (("s2p_query", "ask: "), ("passage", "tell: ")):
         assert f'"{name}"' in text or f'"{prompt}' in text
     assert "queries" in text
     # The default prompt stands before all texts.
-    given = client_lines.Model("out", client_lines.EMBEDDING, prompts={"clustering": "group: "}, default_prompt="clustering")
+    given = client_lines.Model(
+        "out",
+        client_lines.EMBEDDING,
+        prompts={"clustering": "group: "},
+        default_prompt="clustering",
+    )
     text = client_lines.snippet(client, given)
     assert "queries" not in text
     assert '"clustering"' in text or '"group: ' in text
 
 
 def test_what_cannot_be_exported_is_said(package: Path, finished, tmp_path: Path) -> None:
-    with pytest.raises(octobert.RecipeError, match=r'there is no client "optimun".*did you mean "optimum"'):
+    with pytest.raises(
+        octobert.RecipeError, match=r'there is no client "optimun".*did you mean "optimum"'
+    ):
         octobert.export(package, "optimun")
     with pytest.raises(
-        octobert.ModelError, match=r"fastembed does not open models of this kind.*classifier of pairs.*reranker"
+        octobert.ModelError,
+        match=r"fastembed does not open models of this kind.*classifier of pairs.*reranker",
     ):
         octobert.export(finished[1] / "ort-cpu", "fastembed", tmp_path / "a")
     (tmp_path / "b").mkdir()
@@ -305,7 +393,9 @@ def test_what_cannot_be_exported_is_said(package: Path, finished, tmp_path: Path
 
 
 def test_the_command_prints_the_lines_that_load_the_model(package: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export", str(package), "--for", "fastembed", "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        app, ["export", str(package), "--for", "fastembed", "--out", str(tmp_path / "out")]
+    )
     assert done.exit_code == 0, done.output
     assert "pip install fastembed" in done.output
     assert "dim=32" in done.output

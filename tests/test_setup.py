@@ -27,7 +27,12 @@ def test_packages_come_from_the_parts_of_the_recipe() -> None:
     plain = wanted(model="model.onnx")
     assert {"onnxruntime", "tokenizers"} <= set(plain)
     assert not {"torch", "accelerate", "openvino"} & set(plain)
-    full = wanted(finetune={}, targets=["openvino-cpu", "ort-cpu"], training={"tensorboard": "logs"}, tune=["latency"])
+    full = wanted(
+        finetune={},
+        targets=["openvino-cpu", "ort-cpu"],
+        training={"tensorboard": "logs"},
+        tune=["latency"],
+    )
     assert full["accelerate"].wanted_by == ("training",)
     assert full["torch"].wanted_by == ("model", "training")
     assert full["openvino"].wanted_by == ("target openvino-cpu",)
@@ -78,18 +83,25 @@ def test_another_build_of_onnxruntime_is_said_and_not_installed() -> None:
     assert found.conflicts[0] in needs.sentences(found)[-1]
 
 
-def test_the_package_of_a_model_is_named_with_an_exit_code_and_never_installed(tmp_path: Path) -> None:
+def test_the_package_of_a_model_is_named_with_an_exit_code_and_never_installed(
+    tmp_path: Path,
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({**PLAIN, "model": FOREIGN}))
     result = cli.octobert("run", str(recipe), "--setup")
     assert result.returncode == TargetError.exit_code
     assert "pip install no-such-package-of-octobert" in result.stdout
-    assert "the recipe needs what is not installed here (got no-such-package-of-octobert)" in result.stderr
+    assert (
+        "the recipe needs what is not installed here (got no-such-package-of-octobert)"
+        in result.stderr
+    )
     printed = json.loads(cli.octobert("run", str(recipe), "--setup", "--json").stdout)
     # A recipe of somebody else could name any package.
     assert printed["commands"] == []
     assert printed["conflicts"][0].startswith("no-such-package-of-octobert has the recipe's model")
-    assert [need["name"] for need in printed["needs"] if not need["fits"]] == ["no-such-package-of-octobert"]
+    assert [need["name"] for need in printed["needs"] if not need["fits"]] == [
+        "no-such-package-of-octobert"
+    ]
 
 
 def test_a_version_that_is_too_old_does_not_fit() -> None:
@@ -105,10 +117,18 @@ def test_pip_of_this_environment_runs_or_is_refused() -> None:
     lines: list[str] = []
     setup.install(Setup(needs=(), commands=("pip --version",)), lines.append)
     assert lines[0].startswith("pip ")
-    with pytest.raises(TargetError, match=r"pip could not install the packages \(got exit code 1\)"):
-        setup.install(Setup(needs=(), commands=("pip install --no-index no-such-package-of-octobert",)), lines.append)
+    with pytest.raises(
+        TargetError, match=r"pip could not install the packages \(got exit code 1\)"
+    ):
+        setup.install(
+            Setup(needs=(), commands=("pip install --no-index no-such-package-of-octobert",)),
+            lines.append,
+        )
     refused = Setup(needs=(), commands=("pip install x",), problem="this environment has no pip")
-    with pytest.raises(TargetError, match=r"nothing can be installed from here .*; run it where this environment is managed"):
+    with pytest.raises(
+        TargetError,
+        match=r"nothing can be installed from here .*; run it where this environment is managed",
+    ):
         setup.install(refused, lines.append)
 
 
@@ -116,10 +136,15 @@ def test_yes_without_setup_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(json.dumps(PLAIN))
     result = cli.octobert("run", str(tmp_path / "recipe.yaml"), "--yes")
     assert result.returncode == 2
-    assert "--yes: --yes agrees to the installation of packages; give it with --setup." in result.stderr
+    assert (
+        "--yes: --yes agrees to the installation of packages; give it with --setup."
+        in result.stderr
+    )
 
 
-def test_drivers_are_found_by_files_libraries_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_are_found_by_files_libraries_and_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = tmp_path / "version"
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed")
 
@@ -132,5 +157,9 @@ def test_drivers_are_found_by_files_libraries_and_variables(tmp_path: Path, monk
     assert detected(libraries=["no_such_library"], packages=["no-such-package"]) is None
     monkeypatch.setenv("RYZEN_AI_INSTALLATION_PATH", "/opt/ryzen")
     assert drivers.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
-    named = {name for _, (capabilities, _) in octobert.list_targets().items() for name in capabilities.drivers}
+    named = {
+        name
+        for _, (capabilities, _) in octobert.list_targets().items()
+        for name in capabilities.drivers
+    }
     assert named <= set(drivers.DRIVERS)

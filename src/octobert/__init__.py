@@ -11,7 +11,13 @@ from octobert.core import telemetry as _telemetry
 from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
+    from octobert.api.catalog import (
+        doctor,
+        list_placements,
+        list_targets,
+        list_tasks,
+        recipe_schema,
+    )
     from octobert.api.choosing import auto, auto_again, merge
     from octobert.api.clients import export
     from octobert.api.graphs import calibration_tables, check, fuse, read_calibration_table

@@ -27,7 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """The system's Chromium; the tests are skipped where there is none."""
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (pip install octobert[browser])")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed (pip install octobert[browser])"
+    )
     try:
         found = printing.browser()
     except TargetError as error:
@@ -47,7 +49,13 @@ def page_at(browser: Any) -> Iterator[Open]:
     contexts, mistakes = [], []
 
     def opened(
-        file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, drawn: bool = True, **options: Any
+        file: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        drawn: bool = True,
+        **options: Any,
     ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height},
@@ -58,12 +66,25 @@ def page_at(browser: Any) -> Iterator[Open]:
         contexts.append(context)
         shown = context.new_page()
         own = file.resolve().as_uri()
-        shown.on("console", lambda message: mistakes.append(message.text) if message.type in ("error", "warning") else None)
+        shown.on(
+            "console",
+            lambda message: (
+                mistakes.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         shown.on("pageerror", lambda error: mistakes.append(f"error: {error}"))
         shown.on(
-            "request", lambda request: mistakes.append(f"asks for {request.url}") if not _is_own(request.url, own) else None
+            "request",
+            lambda request: (
+                mistakes.append(f"asks for {request.url}")
+                if not _is_own(request.url, own)
+                else None
+            ),
         )
-        shown.on("dialog", lambda dialog: (mistakes.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        shown.on(
+            "dialog",
+            lambda dialog: (mistakes.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
         shown.goto(own)
         if drawn:
             shown.wait_for_selector("html[data-drawn]", state="attached")

@@ -68,7 +68,12 @@ def address(folder: Path) -> Iterator[str]:
     parts = urlsplit(own)
     with closing(http.client.HTTPConnection(parts.netloc)) as connection:
         headers = {"Origin": f"http://{parts.netloc}"}
-        connection.request("POST", f"{parts.path}rows?model=ort-cpu&name=rows.csv", rows_of(50_000).encode(), headers)
+        connection.request(
+            "POST",
+            f"{parts.path}rows?model=ort-cpu&name=rows.csv",
+            rows_of(50_000).encode(),
+            headers,
+        )
         answer = connection.getresponse()
         answer.readline()
         process.send_signal(signal.SIGINT)
@@ -84,15 +89,25 @@ def tab(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
     def opened(*, dark: bool = False, width: int = 1280, fragment: str = "") -> Any:
         viewport = {"width": width, "height": 900}
-        context = browser.new_context(viewport=viewport, color_scheme="dark" if dark else "light", accept_downloads=True)
+        context = browser.new_context(
+            viewport=viewport, color_scheme="dark" if dark else "light", accept_downloads=True
+        )
         contexts.append(context)
         shown = context.new_page()
         shown.set_default_timeout(PATIENCE_MS)
-        shown.on("console", lambda message: mistakes.append(message.text) if message.type in ("error", "warning") else None)
+        shown.on(
+            "console",
+            lambda message: (
+                mistakes.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         shown.on("pageerror", lambda error: mistakes.append(str(error)))
         shown.on("dialog", lambda dialog: (mistakes.append(dialog.message), dialog.dismiss()))
         own = (address, "blob:", "data:")
-        shown.on("request", lambda request: None if request.url.startswith(own) else mistakes.append(request.url))
+        shown.on(
+            "request",
+            lambda request: None if request.url.startswith(own) else mistakes.append(request.url),
+        )
         shown.goto(address + fragment)
         shown.wait_for_selector("html[data-ready]", state="attached")
         shown.select_option("#model", "ort-cpu")
@@ -119,7 +134,9 @@ def ask(shown: Any, first: str = FIRST, second: str = SECOND) -> str:
     return shown.inner_text("#sentence")
 
 
-def test_a_text_is_answered_by_both_models_as_predict_answers_it(tab, folder: Path, address: str) -> None:
+def test_a_text_is_answered_by_both_models_as_predict_answers_it(
+    tab, folder: Path, address: str
+) -> None:
     shown = tab()
     ask(shown)
     with octobert.load(folder / "ort-cpu") as model:
@@ -163,7 +180,9 @@ def test_rows_grow_and_those_that_differ_are_saved(tab) -> None:
 
 def test_cancel_ends_the_work(tab) -> None:
     shown = tab()
-    shown.set_input_files("#file", [{"name": "many.csv", "mimeType": "text/csv", "buffer": rows_of(50_000).encode()}])
+    shown.set_input_files(
+        "#file", [{"name": "many.csv", "mimeType": "text/csv", "buffer": rows_of(50_000).encode()}]
+    )
     shown.click("#start")
     shown.wait_for_selector("#progress[value]")
     shown.click("#cancel")
@@ -208,7 +227,9 @@ def test_what_is_wrong_is_said(tab, folder: Path) -> None:
     shown = tab()
     shown.fill("#field-text", "")
     shown.click("#question button")
-    shown.locator("#ask-error", has_text="the input, text 1 of 2: the text is empty; write at least one word.").wait_for()
+    shown.locator(
+        "#ask-error", has_text="the input, text 1 of 2: the text is empty; write at least one word."
+    ).wait_for()
     shown.click("#start")
     shown.locator("#rows-error", has_text="There are no rows").wait_for()
     shown.fill("#pasted", "a,b\n1,2")
@@ -281,7 +302,9 @@ def test_tokens_of_a_long_text_are_folded_and_scroll(tab) -> None:
 
 
 @pytest.mark.parametrize("enemy", [*ENEMIES, "=cmd|'/C calc'!A0"], ids=range(len(ENEMIES) + 1))
-def test_nothing_that_is_asked_or_answered_becomes_markup(browser, finished, tmp_path: Path, enemy: str) -> None:
+def test_nothing_that_is_asked_or_answered_becomes_markup(
+    browser, finished, tmp_path: Path, enemy: str
+) -> None:
     """Texts, names of labels, of columns, of files and of models, tags of rows, and errors that repeat them."""
     name = "".join(each for each in enemy if each.isprintable() and each != "/")[:100]
     package = tmp_path / f"ort {name}"
@@ -297,11 +320,21 @@ def test_nothing_that_is_asked_or_answered_becomes_markup(browser, finished, tmp
         shown.set_default_timeout(PATIENCE_MS)
         shown.on("dialog", lambda dialog: (mistakes.append(dialog.message), dialog.dismiss()))
         shown.on("pageerror", lambda error: mistakes.append(str(error)))
-        shown.on("console", lambda message: mistakes.append(message.text) if message.type == "error" else None)
         shown.on(
-            "request", lambda request: None if request.url.startswith((own, "data:", "blob:")) else mistakes.append(request.url)
+            "console",
+            lambda message: mistakes.append(message.text) if message.type == "error" else None,
         )
-        shown.goto(f"{own}#{urlencode({'text': enemy, 'second': enemy, 'model': enemy, 'prompt': enemy})}")
+        shown.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith((own, "data:", "blob:"))
+                else mistakes.append(request.url)
+            ),
+        )
+        shown.goto(
+            f"{own}#{urlencode({'text': enemy, 'second': enemy, 'model': enemy, 'prompt': enemy})}"
+        )
         shown.wait_for_selector("html[data-ready]", state="attached")
         ask(shown, f"he {enemy}", f"she {enemy}")
         shown.click("#read summary")
@@ -314,13 +347,20 @@ def test_nothing_that_is_asked_or_answered_becomes_markup(browser, finished, tmp
         text = io.StringIO()
         csv.writer(text).writerows(rows)
         content = text.getvalue().encode("utf-8", "replace")
-        shown.set_input_files("#file", [{"name": f"rows {name}.csv", "mimeType": "text/csv", "buffer": content}])
+        shown.set_input_files(
+            "#file", [{"name": f"rows {name}.csv", "mimeType": "text/csv", "buffer": content}]
+        )
         shown.click("#start")
         shown.locator("#rows-status", has_text="All 20 rows").wait_for()
-        shown.set_input_files("#file", [{"name": f"rows.{name}", "mimeType": "text/csv", "buffer": content}])
+        shown.set_input_files(
+            "#file", [{"name": f"rows.{name}", "mimeType": "text/csv", "buffer": content}]
+        )
         shown.click("#start")
         shown.locator("#rows-error:not(:empty)").wait_for()
-        shown.set_input_files("#file", [{"name": "rows.csv", "mimeType": "text/csv", "buffer": f"{name},b\n1,2".encode()}])
+        shown.set_input_files(
+            "#file",
+            [{"name": "rows.csv", "mimeType": "text/csv", "buffer": f"{name},b\n1,2".encode()}],
+        )
         shown.click("#start")
         shown.locator("#rows-error", has_text="no column is recognized").wait_for()
         assert shown.evaluate("window.x") is None
@@ -340,7 +380,9 @@ def test_nothing_that_is_asked_or_answered_becomes_markup(browser, finished, tmp
     assert mistakes == []
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 360), (False, 2560)])
+@pytest.mark.parametrize(
+    ("dark", "width"), [(False, 1280), (True, 1280), (False, 360), (False, 2560)]
+)
 def test_everybody_can_read_it(tab, dark: bool, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     shown = tab(dark=dark, width=width)
@@ -352,4 +394,8 @@ def test_everybody_can_read_it(tab, dark: bool, width: int) -> None:
     background = shown.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(json.loads(f"[{background[4:-1]}]")) < 150) == dark
     found = axe.Axe().run(shown).response["violations"]
-    assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")] == []
+    assert [
+        (each["id"], each["nodes"][0]["html"])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ] == []

@@ -46,7 +46,9 @@ def test_the_first_screen_answers(page_at, rich: Path) -> None:
 
 def test_the_head_says_what_it_is_about(page_at, written) -> None:
     report = rich_report()
-    report = report.model_copy(update={"recipe": report.recipe | {"model": "/home/ada/checkpoints/minilm-mrpc"}})
+    report = report.model_copy(
+        update={"recipe": report.recipe | {"model": "/home/ada/checkpoints/minilm-mrpc"}}
+    )
     shown = page_at(written(Run(headline(report), report)))
     assert shown.locator("h1").inner_text() == "minilm-mrpc in 8 bits"
     assert shown.locator(".facts").inner_text().split("\n") == [
@@ -67,18 +69,30 @@ def test_long_commands_are_whole(page_at, written) -> None:
     run = rich_run(folder="/a/long/folder/of/somebody" * 12)
     shown = page_at(written(run))
     for box in shown.locator("pre.command").all():
-        assert box.evaluate("(e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth]") == [0, 0]
+        assert box.evaluate(
+            "(e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth]"
+        ) == [0, 0]
 
 
 @pytest.mark.parametrize("near", [1.0, 1.02])
-def test_the_cost_chart_fits_its_data_and_its_names_stand_apart(page_at, written, near: float) -> None:
+def test_the_cost_chart_fits_its_data_and_its_names_stand_apart(
+    page_at, written, near: float
+) -> None:
     """Also where all models cost almost the same."""
     report = rich_report(slower=7.0)
     if near != 1.0:
-        first, same = report.latencies[0], [each for each in report.latencies if each.candidate == "ort-f32"]
+        first, same = (
+            report.latencies[0],
+            [each for each in report.latencies if each.candidate == "ort-f32"],
+        )
         names = [each.candidate for each in report.footprints]
         latencies = tuple(
-            each.model_copy(update={"candidate": name, "samples_ms": tuple(near**n * ms for ms in each.samples_ms)})
+            each.model_copy(
+                update={
+                    "candidate": name,
+                    "samples_ms": tuple(near**n * ms for ms in each.samples_ms),
+                }
+            )
             for n, name in enumerate(names)
             for each in same
         )
@@ -87,7 +101,11 @@ def test_the_cost_chart_fits_its_data_and_its_names_stand_apart(page_at, written
     shown = page_at(written(Run("model", report)))
     chart = shown.locator("figure.cost svg").last
     known = [ms for each in report.latencies if each.batch == 1 for ms in each.samples_ms]
-    ticks = [float(text) for text in chart.locator("[data-mark='y-axis tick label'] text").all_text_contents() if text]
+    ticks = [
+        float(text)
+        for text in chart.locator("[data-mark='y-axis tick label'] text").all_text_contents()
+        if text
+    ]
     assert min(known) / 3 < min(tick for tick in ticks if tick)
     assert max(ticks) < 2 * max(known)
     boxes = [text.bounding_box() for text in chart.locator("[data-mark=text] text").all()]
@@ -196,7 +214,11 @@ def test_variants_are_folded_and_sort(page_at, searched: Path) -> None:
     shown.locator("section.choice .scroll.wide").wait_for()
     assert shown.locator("section.choice .scroll").get_attribute("tabindex") == "0"
     table.get_by_role("button", name="ms", exact=True).click()
-    times = [float(text.split()[0]) for text in table.locator("tbody td:nth-child(3)").all_inner_texts() if text]
+    times = [
+        float(text.split()[0])
+        for text in table.locator("tbody td:nth-child(3)").all_inner_texts()
+        if text
+    ]
     assert times == sorted(times)
 
 
@@ -206,7 +228,14 @@ def test_hostile_and_long_names_stay_inside(page_at, written, width: int) -> Non
     enemy = found(f"openvino-cpu {name}", 21.7, 0.1, 0.1, 110.0, "chosen")
     reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
     choice = selection(enemy, reference, sentence=f"Use {name}.")
-    shown = page_at(written(Run(name, rich_report().model_copy(update={"choice": choice}))), width=width)
+    shown = page_at(
+        written(Run(name, rich_report().model_copy(update={"choice": choice}))), width=width
+    )
     assert shown.locator(".winner b").inner_text() == enemy.variant.name
     assert shown.locator("img").count() == 0
-    assert shown.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    assert (
+        shown.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        == 0
+    )

@@ -28,7 +28,8 @@ def spoiled(value: Any, enemy: str) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        f"{key}{enemy}" if key in NAMES else key: each if key in KEPT else spoiled(each, enemy) for key, each in value.items()
+        f"{key}{enemy}" if key in NAMES else key: each if key in KEPT else spoiled(each, enemy)
+        for key, each in value.items()
     }
 
 
@@ -53,7 +54,9 @@ def test_nothing_becomes_markup_or_script(page_at, written, rich: Path, number: 
     count = "(kind) => document.querySelectorAll(kind).length"
     for width in (1280, 360):
         shown = page_at(written(hostile_run(enemy)), width=width)
-        shown.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        shown.evaluate(
+            "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+        )
         assert shown.evaluate("window.x") is None
         for kind in (
             "script",
@@ -67,7 +70,12 @@ def test_nothing_becomes_markup_or_script(page_at, written, rich: Path, number: 
             "[onload], [onerror]",
         ):
             assert shown.evaluate(count, kind) == harmless.evaluate(count, kind), kind
-        assert shown.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        assert (
+            shown.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            <= 0
+        )
     if enemy.isprintable() and len(enemy) < 100:
         assert enemy in shown.locator("h1").text_content()
         assert enemy in shown.locator(".rows").inner_text()

@@ -15,7 +15,9 @@ from tests.support.reports import LAYERS, PARTS, TARGETS, rich_run
 def downloaded(shown: Any, button: Any) -> list[list[str]]:
     with shown.expect_download() as download:
         button.click()
-    return list(csv.reader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8-sig"))))
+    return list(
+        csv.reader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8-sig")))
+    )
 
 
 def test_maps_stand_side_by_side_and_say_more_under_the_pointer(page_at, rich: Path) -> None:
@@ -36,7 +38,11 @@ def test_keys_move_from_cell_to_cell_and_reasons_are_read_out(page_at, rich: Pat
     shown.locator("section.layers select").select_option("ort-cpu")
     shown.locator("section.layers .row").focus()
     said = shown.locator("section.layers [aria-live]")
-    for key, place in (("ArrowRight", "Layer 0, query"), ("ArrowRight", "Layer 1, query"), ("ArrowDown", "Layer 1, key")):
+    for key, place in (
+        ("ArrowRight", "Layer 0, query"),
+        ("ArrowRight", "Layer 1, query"),
+        ("ArrowDown", "Layer 1, key"),
+    ):
         shown.keyboard.press(key)
         assert place in said.text_content()
     for key in ("ArrowRight", *["ArrowDown"] * 6):
@@ -60,7 +66,9 @@ def test_types_of_operators_are_drawn_by_their_share(page_at, rich: Path) -> Non
     shown = page_at(rich)
     chart = shown.locator("section.executed svg").first
     assert "FullyConnected" in chart.text_content()
-    widths = chart.locator("[data-mark=bar] rect").evaluate_all("found => found.map(each => each.getBBox().width)")
+    widths = chart.locator("[data-mark=bar] rect").evaluate_all(
+        "found => found.map(each => each.getBBox().width)"
+    )
     assert widths[0] == pytest.approx(4 * widths[1], rel=0.01)
 
 
@@ -94,5 +102,11 @@ def test_the_first_and_last_points_of_a_curve_are_in_its_file(page_at, rich: Pat
     saved = downloaded(shown, shown.locator("section.training button.csv").first)
     curve = rich_run().evidence.curves[0]
     assert saved[0] == ["step", *curve.values]
-    assert [float(each) for each in saved[1]] == [curve.steps[0], *(values[0] for values in curve.values.values())]
-    assert [float(each) for each in saved[-1]] == [curve.steps[-1], *(values[-1] for values in curve.values.values())]
+    assert [float(each) for each in saved[1]] == [
+        curve.steps[0],
+        *(values[0] for values in curve.values.values()),
+    ]
+    assert [float(each) for each in saved[-1]] == [
+        curve.steps[-1],
+        *(values[-1] for values in curve.values.values()),
+    ]

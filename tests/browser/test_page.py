@@ -28,7 +28,13 @@ def test_the_first_screen_says_whether_to_ship(page_at, rich: Path) -> None:
         "Ship openvino-cpu: 2.7 × faster than openvino-f32 (2.7–2.8), 3.9 × smaller, accuracy −0.1 points (−0.6 to +0.3) "
         "on your 408 rows."
     )
-    for part in (".verdict .answer", ".verdict .numbers", ".verdict pre.command", ".verdict .badges", ".frontier svg"):
+    for part in (
+        ".verdict .answer",
+        ".verdict .numbers",
+        ".verdict pre.command",
+        ".verdict .badges",
+        ".frontier svg",
+    ):
         box = shown.locator(part).first.bounding_box()
         assert 0 <= box["y"] <= box["y"] + box["height"] <= 900, part
     assert "Some Processor" in shown.locator(".verdict .badges").text_content()
@@ -63,9 +69,9 @@ def test_the_theme_follows_the_system_and_the_button(page_at, rich: Path) -> Non
     light.get_by_role("button", name="Dark theme").click()
     assert light.evaluate(LUMINANCE) == dark.evaluate(LUMINANCE)
     # Charts have the colours of the text.
-    assert light.evaluate("getComputedStyle(document.querySelector('.frontier svg')).color") == dark.evaluate(
-        "getComputedStyle(document.body).color"
-    )
+    assert light.evaluate(
+        "getComputedStyle(document.querySelector('.frontier svg')).color"
+    ) == dark.evaluate("getComputedStyle(document.body).color")
     light.get_by_role("button", name="Light theme").click()
     assert light.evaluate(LUMINANCE) == WHITE
 
@@ -89,7 +95,12 @@ def test_pointing_at_a_candidate_shows_its_figures(page_at, rich: Path) -> None:
     # The winner is drawn last.
     shown.locator(".frontier [data-mark=dot] > *").last.hover()
     tip = shown.locator(".frontier [aria-label=tip]").filter(has_text="ms").text_content()
-    for part in ("openvino-cpu", "10.7 (9.66 to 11.8) ms", "accuracy −0.1 points (−0.6 to +0.3", "110 MB"):
+    for part in (
+        "openvino-cpu",
+        "10.7 (9.66 to 11.8) ms",
+        "accuracy −0.1 points (−0.6 to +0.3",
+        "110 MB",
+    ):
         assert part in tip
 
 
@@ -107,7 +118,9 @@ def test_a_limit_that_is_dragged_names_another_winner(page_at, rich: Path) -> No
     shown = page_at(rich)
     assert frontier(shown) == ("openvino-cpu", "octobert predict OUT/openvino-cpu 'a text'")
     box = shown.locator(".frontier .chart").bounding_box()
-    line = shown.locator(".frontier [data-mark=rule][stroke='var(--accent)'] line").last.bounding_box()
+    line = shown.locator(
+        ".frontier [data-mark=rule][stroke='var(--accent)'] line"
+    ).last.bounding_box()
     shown.mouse.move(box["x"] + box["width"] / 2, line["y"])
     shown.mouse.down()
     # Up, to where the accuracy does not drop.
@@ -186,7 +199,9 @@ def test_five_thousand_rows(page_at, written) -> None:
     file = written(rich_run(rows=5000, changed=2500))
     assert file.stat().st_size < LARGEST
     shown = page_at(file)
-    assert shown.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 1000
+    assert (
+        shown.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 1000
+    )
     assert shown.evaluate("performance.now()") < DRAWN_MS
     # Of thousands of rows, those that can be seen are in the document.
     assert shown.locator("*").count() < 12_000

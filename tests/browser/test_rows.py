@@ -20,7 +20,9 @@ ODD = 'it\'s "$HOME"\n`x` 🙂'
 
 
 def mark(text: str, index: int = 1, label: str = "") -> Mark:
-    return Mark(text=index, start=CONTEXT.index(text), end=CONTEXT.index(text) + len(text), label=label)
+    return Mark(
+        text=index, start=CONTEXT.index(text), end=CONTEXT.index(text) + len(text), label=label
+    )
 
 
 def answer(text: str, **more: Any) -> Answer:
@@ -30,7 +32,9 @@ def answer(text: str, **more: Any) -> Answer:
 def with_rows(run: Run, *rows: ChangedRow, candidates: tuple[str, ...] = ("ort-cpu",)) -> Run:
     changed = [
         ChangedRows(candidate=name, reference="ort-f32", total=len(own), rows=own)
-        for name, own in ((name, rows[: len(rows) - place]) for place, name in enumerate(candidates))
+        for name, own in (
+            (name, rows[: len(rows) - place]) for place, name in enumerate(candidates)
+        )
     ]
     return replace(run, evidence=Evidence(changed=tuple(changed)))
 
@@ -92,11 +96,16 @@ def many(written: Callable[..., Path]) -> Path:
         )
         for i in range(120)
     )
-    return written(with_rows(rich_run(folder="my 'out'"), *rows, candidates=("ort-cpu", "openvino-cpu")))
+    return written(
+        with_rows(rich_run(folder="my 'out'"), *rows, candidates=("ort-cpu", "openvino-cpu"))
+    )
 
 
 def heads(shown: Any) -> list[int]:
-    return [int(each.split()[1]) for each in shown.locator("ol.changes > li .head span:nth-child(2)").all_inner_texts()]
+    return [
+        int(each.split()[1])
+        for each in shown.locator("ol.changes > li .head span:nth-child(2)").all_inner_texts()
+    ]
 
 
 def test_rows_come_in_pages_of_fifty_by_keyboard(page_at: Callable[..., Any], many: Path) -> None:
@@ -114,7 +123,9 @@ def test_rows_come_in_pages_of_fifty_by_keyboard(page_at: Callable[..., Any], ma
     assert heads(shown) == [*range(51, 101)]
 
 
-def test_rows_are_filtered_ordered_and_saved(page_at: Callable[..., Any], many: Path, tmp_path: Path) -> None:
+def test_rows_are_filtered_ordered_and_saved(
+    page_at: Callable[..., Any], many: Path, tmp_path: Path
+) -> None:
     shown = page_at(many)
     own = shown.locator("section.rows")
     status = own.locator("[role=status]")
@@ -136,7 +147,9 @@ def test_rows_are_filtered_ordered_and_saved(page_at: Callable[..., Any], many: 
         assert len(lines) == count
         assert lines[0]["ort-f32"] == "yes"
         assert lines[0]["ort-cpu score"] == "0.7"
-        assert {line["outcome"] for line in lines} == ({"better"} if count == 2 else {"worse", "better"})
+        assert {line["outcome"] for line in lines} == (
+            {"better"} if count == 2 else {"worse", "better"}
+        )
     own.get_by_label("search").fill("nowhere")
     assert status.inner_text() == "0 of 120 rows"
     own.get_by_label("model").select_option("openvino-cpu")
@@ -151,11 +164,35 @@ def test_a_row_is_shown_as_a_command_that_a_shell_reads_back(
     fourth = shown.locator("ol.changes > li").nth(3)
     fourth.get_by_role("button", name="as command").click()
     command = shlex.split(fourth.locator("pre code").inner_text())
-    assert command == ["octobert", "predict", "my 'out'/ort-cpu", "--pair", "--", "first " * 4, "-h"]
+    assert command == [
+        "octobert",
+        "predict",
+        "my 'out'/ort-cpu",
+        "--pair",
+        "--",
+        "first " * 4,
+        "-h",
+    ]
     # Its texts were cut, so that it would be another row.
-    assert shown.locator("ol.changes > li").nth(5).get_by_role("button", name="as command").count() == 0
-    row = ChangedRow(row=0, texts=(ODD, CONTEXT), expected="", before=answer("Ada"), after=answer("fin"), outcome="other")
+    assert (
+        shown.locator("ol.changes > li").nth(5).get_by_role("button", name="as command").count()
+        == 0
+    )
+    row = ChangedRow(
+        row=0,
+        texts=(ODD, CONTEXT),
+        expected="",
+        before=answer("Ada"),
+        after=answer("fin"),
+        outcome="other",
+    )
     asked = page_at(written(with_rows(rich_run(kind="question-answering", folder="OUT"), row)))
     asked.get_by_role("button", name="as command").click()
     command = shlex.split(asked.locator("ol.changes pre code").text_content())
-    assert command == ["octobert", "predict", "OUT/ort-cpu", f"--question={ODD}", f"--context={CONTEXT}"]
+    assert command == [
+        "octobert",
+        "predict",
+        "OUT/ort-cpu",
+        f"--question={ODD}",
+        f"--context={CONTEXT}",
+    ]

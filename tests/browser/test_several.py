@@ -23,11 +23,17 @@ LISTS = ("latencies", "footprints", "speedups", "comparisons")
 @pytest.fixture(scope="module")
 def three(written) -> Path:
     """The page of three runs."""
-    return written(rich_run("laptop"), rich_run("server", slower=0.5), rich_run("<b>phone</b>", slower=2.0))
+    return written(
+        rich_run("laptop"), rich_run("server", slower=0.5), rich_run("<b>phone</b>", slower=2.0)
+    )
 
 
 def shown_runs(shown: Any) -> list[str]:
-    return [each.text_content() for each in shown.query_selector_all("article.run > h1") if each.is_visible()]
+    return [
+        each.text_content()
+        for each in shown.query_selector_all("article.run > h1")
+        if each.is_visible()
+    ]
 
 
 def test_one_run_is_shown_at_a_time(page_at, three: Path) -> None:
@@ -76,12 +82,19 @@ def test_everything_of_a_page_is_printed(page_at, rich: Path) -> None:
     assert shown.locator("details:not([open])").count() == 0
     for cell in shown.locator("th, td:first-child").all():
         assert not cell.text_content().strip() or cell.inner_text().strip(), cell.inner_html()
-    assert shown.locator(".ranges .list td:first-child").first.inner_text() == "encoder.layer.0.ffn_up"
+    assert (
+        shown.locator(".ranges .list td:first-child").first.inner_text() == "encoder.layer.0.ffn_up"
+    )
     hints = "[...document.querySelectorAll('.scroll')].map((e) => getComputedStyle(e, '::before').content)"
     assert set(shown.evaluate(hints)) == {"none"}
     assert "Point at a cell" not in shown.inner_text("main")
     assert "scroll sideways" not in shown.inner_text("main")
-    assert shown.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    assert (
+        shown.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        <= 0
+    )
     shown.evaluate("dispatchEvent(new Event('afterprint'))")
     assert shown.locator("details:not([open])").count() == folded
 
@@ -90,9 +103,16 @@ def test_everything_of_a_page_is_printed(page_at, rich: Path) -> None:
 def other_task(written) -> Path:
     """The page of runs of two tasks, one of which lacks a target."""
     other = rich_run("server", kind="question-answering")
-    kept = {key: [each for each in getattr(other.report, key) if each.candidate != "ort-cpu"] for key in LISTS}
-    report = other.report.model_dump() | {key: [each.model_dump() for each in found] for key, found in kept.items()}
-    lacking = Run("server", Report.model_validate(report), other.evidence.model_copy(update={"changed": ()}))
+    kept = {
+        key: [each for each in getattr(other.report, key) if each.candidate != "ort-cpu"]
+        for key in LISTS
+    }
+    report = other.report.model_dump() | {
+        key: [each.model_dump() for each in found] for key, found in kept.items()
+    }
+    lacking = Run(
+        "server", Report.model_validate(report), other.evidence.model_copy(update={"changed": ()})
+    )
     return written(rich_run("laptop"), lacking)
 
 
@@ -105,7 +125,10 @@ def test_runs_of_different_tasks_are_not_ranked(page_at, other_task: Path) -> No
     assert "gains most" not in shown.inner_text()
     # Each metric has a table of its own.
     tables = shown.locator("table.sortable")
-    assert [table.locator("th").nth(3).inner_text().split()[0] for table in tables.all()] == ["accuracy", "f1"]
+    assert [table.locator("th").nth(3).inner_text().split()[0] for table in tables.all()] == [
+        "accuracy",
+        "f1",
+    ]
     assert [table.locator("tbody tr").count() for table in tables.all()] == [2, 1]
     # A model that a run lacks has no row in the chart.
     assert shown.locator("figure.speedups g[data-mark=text] text").all_text_contents() == [
@@ -132,8 +155,24 @@ def test_a_page_is_printed_to_a_file(browser, tmp_path: Path) -> None:
     assert content.count(b"/Type /Page\n") > 2
     reader = shutil.which("pdftotext")
     if reader is not None:
-        done = subprocess.run([reader, "-layout", tmp_path / "report.pdf", "-"], capture_output=True, check=True, text=True)
-        for words in ("module", "encoder.layer.0.ffn_up", "openvino-bf16 was not measured", "peak memory MB", "tokens/s"):
+        done = subprocess.run(
+            [reader, "-layout", tmp_path / "report.pdf", "-"],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        for words in (
+            "module",
+            "encoder.layer.0.ffn_up",
+            "openvino-bf16 was not measured",
+            "peak memory MB",
+            "tokens/s",
+        ):
             assert words in done.stdout, words
         assert "Point at a cell" not in done.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {"report.json", "evidence.json", page.name, "report.pdf"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "report.json",
+        "evidence.json",
+        page.name,
+        "report.pdf",
+    }

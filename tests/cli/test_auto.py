@@ -33,11 +33,23 @@ DROP = {"of": "metric", "max_drop": 0.01}
         ({}, "latency", [DROP]),
         ({"latency": "p90"}, "latency@p90", [DROP]),
         ({"latency": "20ms"}, "latency", [DROP, {"of": "latency", "at_most": 20}]),
-        ({"latency": "7.5ms@p99.9"}, "latency@p99.9", [DROP, {"of": "latency@p99.9", "at_most": 7.5}]),
-        ({"latency": "20ms@p90", "size": True}, "size", [DROP, {"of": "latency@p90", "at_most": 20}]),
+        (
+            {"latency": "7.5ms@p99.9"},
+            "latency@p99.9",
+            [DROP, {"of": "latency@p99.9", "at_most": 7.5}],
+        ),
+        (
+            {"latency": "20ms@p90", "size": True},
+            "size",
+            [DROP, {"of": "latency@p90", "at_most": 20}],
+        ),
         ({"throughput": True, "max_drop": 0}, "throughput", [{"of": "metric", "max_drop": 0}]),
         ({"memory": True, "at_least": 0.9}, "memory", [{"of": "metric", "at_least": 0.9}]),
-        ({"relative": True, "min_speedup": 1.2}, "latency", [DROP | {"relative": True}, {"of": "speedup", "at_least": 1.2}]),
+        (
+            {"relative": True, "min_speedup": 1.2},
+            "latency",
+            [DROP | {"relative": True}, {"of": "speedup", "at_least": 1.2}],
+        ),
     ],
 )
 def test_limits_and_goals(given: dict[str, Any], goal: str, limits: list[dict[str, Any]]) -> None:
@@ -50,14 +62,19 @@ def test_limits_and_goals(given: dict[str, Any], goal: str, limits: list[dict[st
     ("limit", "doubted"),
     [
         ({"max_drop": 1}, "a drop of 1 accepts the loss of 100 points; 0.01 is one point"),
-        ({"max_drop": 0.5, "relative": True}, "the loss of 50 % of the float model's value; 0.01 is one percent"),
+        (
+            {"max_drop": 0.5, "relative": True},
+            "the loss of 50 % of the float model's value; 0.01 is one percent",
+        ),
         ({"at_least": 90}, "metric is to be at least 90; most metrics are between 0 and 1"),
         ({"of": "speedup", "at_least": 100}, "a speedup of 100 is wanted"),
         ({"max_drop": 0.02}, None),
         ({"of": "throughput", "at_least": 500}, None),
     ],
 )
-def test_a_limit_that_is_hardly_meant_is_questioned(monkeypatch, capsys, limit: dict[str, Any], doubted: str | None) -> None:
+def test_a_limit_that_is_hardly_meant_is_questioned(
+    monkeypatch, capsys, limit: dict[str, Any], doubted: str | None
+) -> None:
     recipe = loading.parse({"model": "m", "task": "mrpc", "data": "d", "choose": {"limits": limit}})
     run._question_limits(recipe)
     told = capsys.readouterr().err
@@ -72,14 +89,19 @@ def test_a_limit_that_is_hardly_meant_is_questioned(monkeypatch, capsys, limit: 
 
 
 def test_the_drop_of_a_search_for_a_plan_is_questioned(capsys) -> None:
-    run._question_limits(loading.parse({"model": "m", "task": "mrpc", "data": "d", "accuracy": {"max_drop": 1}}))
+    run._question_limits(
+        loading.parse({"model": "m", "task": "mrpc", "data": "d", "accuracy": {"max_drop": 1}})
+    )
     assert "the loss of 100 points" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ({"of": "latency", "at_least": 20}, "of latency less is better, so at_least limits nothing that matters; use at_most"),
+        (
+            {"of": "latency", "at_least": 20},
+            "of latency less is better, so at_least limits nothing that matters; use at_most",
+        ),
         (
             {"of": "accuracy", "at_most": 0.9},
             "of accuracy more is better, so at_most limits nothing that matters; use at_least",
@@ -93,8 +115,28 @@ def test_a_limit_of_the_wrong_sign_is_refused(limit: dict[str, Any], message: st
 
 
 def test_options_become_a_recipe_that_chooses(tmp_path: Path) -> None:
-    options = ("--latency", "20ms@p90", "--max-drop", "0.02", "--minutes", "5", "--calibrate", "mse", "--samples", "32")
-    done = octobert_cli("auto", *GIVEN, *options, "--set", "choose.ties=[size]", "--save-recipe", "saved.yaml", cwd=tmp_path)
+    options = (
+        "--latency",
+        "20ms@p90",
+        "--max-drop",
+        "0.02",
+        "--minutes",
+        "5",
+        "--calibrate",
+        "mse",
+        "--samples",
+        "32",
+    )
+    done = octobert_cli(
+        "auto",
+        *GIVEN,
+        *options,
+        "--set",
+        "choose.ties=[size]",
+        "--save-recipe",
+        "saved.yaml",
+        cwd=tmp_path,
+    )
     # Nothing runs, because there is no such model.
     assert done.returncode == octobert.ModelError.exit_code
     saved = loading.load(tmp_path / "saved.yaml")
@@ -111,25 +153,57 @@ def test_options_become_a_recipe_that_chooses(tmp_path: Path) -> None:
     keys = {axis.key for axis in space.axes_of(saved, start)}
     assert "calibrate" not in keys
     assert "transforms" in keys
-    opened = saved.model_copy(update={"choose": saved.choose.model_copy(update={"vary": ("calibrate",)})})
+    opened = saved.model_copy(
+        update={"choose": saved.choose.model_copy(update={"vary": ("calibrate",)})}
+    )
     assert {axis.key for axis in space.axes_of(opened, start)} == {"calibrate"}
 
 
 WRONG = [
-    ([*GIVEN, "--latency", "fast"], "latency: not a latency (got 'fast', expected such as 20ms, 20ms@p90 or p90)"),
+    (
+        [*GIVEN, "--latency", "fast"],
+        "latency: not a latency (got 'fast', expected such as 20ms, 20ms@p90 or p90)",
+    ),
     ([*GIVEN, "--latency", "20"], "latency: not a latency (got '20'"),
     ([*GIVEN, "--latency", "0ms"], "latency: not a latency (got '0ms'"),
     ([*GIVEN, "--latency", "20ms@90"], "latency: not a latency (got '20ms@90'"),
-    ([*GIVEN, "--size", "--throughput"], "only one goal can be optimized (got throughput and size); choose one"),
-    ([*GIVEN, "--size", "--latency", "p90"], "(got size and latency p90); choose one; a latency in ms is a limit beside it"),
-    ([*GIVEN, "--at-least", "0.9", "--relative"], "relative is about the largest drop, and none is given"),
-    (["m", "--task", "mrpc"], "--data and --out are missing; for example: octobert auto ./my-model"),
-    (["m", "n", *GIVEN[1:]], "a model is chosen for one model at a time (got m n); give one model; --merge takes several"),
-    (["m", "--again"], "m: nothing was chosen in this folder (expected report.json); choose a model first: octobert auto"),
-    (["m", "--again", "--minutes", "5"], "--again does not take --minutes; it runs the recipe of the first choice"),
-    (["m", "--merge", "--out", "o"], "m: no model was chosen in this folder (expected best/octobert.json)"),
+    (
+        [*GIVEN, "--size", "--throughput"],
+        "only one goal can be optimized (got throughput and size); choose one",
+    ),
+    (
+        [*GIVEN, "--size", "--latency", "p90"],
+        "(got size and latency p90); choose one; a latency in ms is a limit beside it",
+    ),
+    (
+        [*GIVEN, "--at-least", "0.9", "--relative"],
+        "relative is about the largest drop, and none is given",
+    ),
+    (
+        ["m", "--task", "mrpc"],
+        "--data and --out are missing; for example: octobert auto ./my-model",
+    ),
+    (
+        ["m", "n", *GIVEN[1:]],
+        "a model is chosen for one model at a time (got m n); give one model; --merge takes several",
+    ),
+    (
+        ["m", "--again"],
+        "m: nothing was chosen in this folder (expected report.json); choose a model first: octobert auto",
+    ),
+    (
+        ["m", "--again", "--minutes", "5"],
+        "--again does not take --minutes; it runs the recipe of the first choice",
+    ),
+    (
+        ["m", "--merge", "--out", "o"],
+        "m: no model was chosen in this folder (expected best/octobert.json)",
+    ),
     (["m", "n", "--merge"], "--out is missing; for example: octobert auto --merge"),
-    (["m", "n", "--merge", "--task", "mrpc", "--out", "o"], "--merge does not take --task; it takes output directories"),
+    (
+        ["m", "n", "--merge", "--task", "mrpc", "--out", "o"],
+        "--merge does not take --task; it takes output directories",
+    ),
 ]
 
 
@@ -145,7 +219,16 @@ def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], me
 def chosen(finished, tmp_path: Path) -> Path:
     """An output directory with a report of a choice, of a recipe that only writes its models."""
     recipe, out, report = finished
-    stages = ("data", "capture", "transform", "observe", "calibrate", "quantize", "sensitivity", "export")
+    stages = (
+        "data",
+        "capture",
+        "transform",
+        "observe",
+        "calibrate",
+        "quantize",
+        "sensitivity",
+        "export",
+    )
     folder = warmed(out, tmp_path / "out", *stages)
     shutil.copytree(out / "ort-cpu", folder / "best")
     write_choice(folder, report, recipe=loading.as_written(recipe) | {"measure": False})
@@ -153,12 +236,17 @@ def chosen(finished, tmp_path: Path) -> Path:
 
 
 def write_choice(out: Path, report: Report, **changes: Any) -> None:
-    kept = found("ort-cpu int8", 26.4, 0.31, 0.55, 109.2, "chosen"), found("ort-cpu f32", 76.8, 0.0, 0.0, 418.1, "admissible")
+    kept = (
+        found("ort-cpu int8", 26.4, 0.31, 0.55, 109.2, "chosen"),
+        found("ort-cpu f32", 76.8, 0.0, 0.0, 418.1, "admissible"),
+    )
     choice = selection(*kept, environment=environment.current(), **changes)
     (out / "report.json").write_text(report.model_copy(update={"choice": choice}).model_dump_json())
 
 
-def test_choosing_again_on_the_same_machine_says_that_nothing_has_changed(chosen: Path, finished) -> None:
+def test_choosing_again_on_the_same_machine_says_that_nothing_has_changed(
+    chosen: Path, finished
+) -> None:
     done = octobert_cli("auto", chosen, "--again")
     assert done.returncode == 0
     assert "nothing has changed since the model was chosen" in done.stderr
@@ -174,19 +262,32 @@ def test_choosing_again_on_the_same_machine_says_that_nothing_has_changed(chosen
 
 def test_choosing_again_on_another_machine_runs_the_recipe_again(chosen: Path, monkeypatch) -> None:
     here = environment.current()
-    monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cores": 128, "cpu": "another CPU"}))
+    monkeypatch.setattr(
+        environment, "current", lambda: here.model_copy(update={"cores": 128, "cpu": "another CPU"})
+    )
     done = octobert_cli("auto", chosen, "--again")
     assert done.returncode == 0
     said = " ".join(done.stderr.split())
-    assert f"choosing again: the CPU is another CPU, not {here.cpu}; 128 cores, not {here.cores}; everything is timed" in said
+    assert (
+        f"choosing again: the CPU is another CPU, not {here.cpu}; 128 cores, not {here.cores}; everything is timed"
+        in said
+    )
     assert octobert.manifest(chosen / "ort-cpu").environment.cores == 128
 
 
-def test_choosing_again_without_the_model_or_the_data(chosen: Path, tmp_path: Path, finished) -> None:
+def test_choosing_again_without_the_model_or_the_data(
+    chosen: Path, tmp_path: Path, finished
+) -> None:
     recipe, _, report = finished
-    for change, key in (({"model": str(tmp_path / "gone")}, "model"), ({"data": {"source": "/gone/rows"}}, "data.source")):
+    for change, key in (
+        ({"model": str(tmp_path / "gone")}, "model"),
+        ({"data": {"source": "/gone/rows"}}, "data.source"),
+    ):
         write_choice(chosen, report, recipe=loading.as_written(recipe) | change)
-        with pytest.raises(RecipeError, match=rf"first run is not where it was .*; say where it is: --set {key}=PATH"):
+        with pytest.raises(
+            RecipeError,
+            match=rf"first run is not where it was .*; say where it is: --set {key}=PATH",
+        ):
             octobert.auto_again(chosen)
     write_choice(chosen, report)
     with pytest.raises(RecipeError, match="the report is not one of a choice"):
@@ -201,9 +302,13 @@ def test_choosing_again_asks_again_for_permissions(chosen: Path, tmp_path: Path,
     code = f"{tmp_path / 'own.py'}:changed"
     allowed = recipe.model_copy(update={"preprocess": code, "allow_code": True})
     write_choice(chosen, report, recipe=loading.as_written(allowed))
-    with pytest.raises(RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"):
+    with pytest.raises(
+        RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"
+    ):
         octobert.auto_again(chosen)
     # A report that says so itself is not believed.
     write_choice(chosen, report, recipe=loading.as_written(allowed) | {"allow_code": True})
-    with pytest.raises(RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"):
+    with pytest.raises(
+        RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"
+    ):
         octobert.auto_again(chosen)

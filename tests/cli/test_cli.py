@@ -26,14 +26,36 @@ from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment, plugins
-from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
+from octobert.core.errors import (
+    DataError,
+    ModelError,
+    OctobertError,
+    PlanError,
+    RecipeError,
+    StorageError,
+)
 from octobert.evaluation.benchmarking import BenchmarkResult
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
 from tests.support.runs import TARGETS, warmed
 
-COMMANDS = tuple(p.stem for p in Path(cli.__file__).parent.glob("*.py") if p.stem != "main" and not p.stem.startswith("_"))
-HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
+COMMANDS = tuple(
+    p.stem
+    for p in Path(cli.__file__).parent.glob("*.py")
+    if p.stem != "main" and not p.stem.startswith("_")
+)
+HEAVY = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "openvino",
+    "onnx",
+    "onnx_ir",
+    "datasets",
+    "sklearn",
+    "scipy",
+    "numpy",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +67,15 @@ def package(finished) -> Path:
 def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -> None:
     recipe, out, report = finished
     (tmp_path / "recipe.yaml").write_text(as_yaml(recipe))
-    done = octobert("run", tmp_path / "recipe.yaml", "--out", shutil.copytree(out, tmp_path / "out"))
+    done = octobert(
+        "run", tmp_path / "recipe.yaml", "--out", shutil.copytree(out, tmp_path / "out")
+    )
     assert done.returncode == 0, done.stderr
     assert "Latency in ms" in done.stdout
     assert done.stderr.count("reused") >= len(report.stages)
-    commands = [line.partition("try")[2] for line in done.stdout.splitlines() if line.startswith("   try")]
+    commands = [
+        line.partition("try")[2] for line in done.stdout.splitlines() if line.startswith("   try")
+    ]
     assert len(commands) == len(TARGETS)
     answered = octobert(*shlex.split(commands[0])[1:])
     assert answered.returncode == 0, answered.stderr
@@ -64,10 +90,16 @@ def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -
         ("embedding", ["word " * 30 + "end"], [" ".join(["word"] * 12)]),
         ("sequence-classification", ["\x1b[31m" + "x" * 99], ["[31m" + "x" * 56]),
         ("token-classification", ["EU", "rejects", "$5"], ["EU rejects $5"]),
-        ("question-answering", ["-who?", "it $was"], ["--question", "-who?", "--context", "it $was"]),
+        (
+            "question-answering",
+            ["-who?", "it $was"],
+            ["--question", "-who?", "--context", "it $was"],
+        ),
     ],
 )
-def test_next_steps_can_be_pasted_into_a_shell(head: str, texts: list[str], words: list[str]) -> None:
+def test_next_steps_can_be_pasted_into_a_shell(
+    head: str, texts: list[str], words: list[str]
+) -> None:
     command = _next.predict_command(Path("an out/ort-cpu"), head, texts)
     assert shlex.split(command) == ["octobert", "predict", "an out/ort-cpu", *words]
 
@@ -81,40 +113,91 @@ def test_a_misspelled_command_has_a_suggestion() -> None:
 @pytest.mark.parametrize(
     ("task", "given", "options"),
     [
-        ("text-classification", ["--text-column", "review", "--label-column", "stars"], {"text": "review", "label": "stars"}),
-        ("embedding", ["--text-column", "a", "--text-column", "b", "--label-column", "c"], {"text": ["a", "b"], "score": "c"}),
+        (
+            "text-classification",
+            ["--text-column", "review", "--label-column", "stars"],
+            {"text": "review", "label": "stars"},
+        ),
+        (
+            "embedding",
+            ["--text-column", "a", "--text-column", "b", "--label-column", "c"],
+            {"text": ["a", "b"], "score": "c"},
+        ),
         ("{squad: {max_length: 64}}", [], {"max_length": 64}),
-        ("question-answering", ["--text-column", "q", "--text-column", "c"], {"question": "q", "context": "c"}),
-        ("token-classification", ["--text-column", "w", "--label-column", "t"], {"words": "w", "tags": "t"}),
+        (
+            "question-answering",
+            ["--text-column", "q", "--text-column", "c"],
+            {"question": "q", "context": "c"},
+        ),
+        (
+            "token-classification",
+            ["--text-column", "w", "--label-column", "t"],
+            {"words": "w", "tags": "t"},
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["quantize", "auto", "finetune", "calibrate"])
-def test_columns_are_options(command: str, task: str, given: list[str], options: dict, monkeypatch) -> None:
+def test_columns_are_options(
+    command: str, task: str, given: list[str], options: dict, monkeypatch
+) -> None:
     recipes = []
-    monkeypatch.setattr(library, "parse_recipe", lambda raw, **_: recipes.append(raw) or sys.exit(0))
+    monkeypatch.setattr(
+        library, "parse_recipe", lambda raw, **_: recipes.append(raw) or sys.exit(0)
+    )
     octobert(command, "./m", "--task", task, "--data", "d", "--out", "o", *given)
     assert list(recipes[0]["task"].values()) == [options]
 
 
 def test_columns_of_a_task_that_has_its_own() -> None:
-    printed = octobert("quantize", "./m", "--task", "sst2", "--data", "d", "--out", "o", "--text-column", "review").stderr
+    printed = octobert(
+        "quantize", "./m", "--task", "sst2", "--data", "d", "--out", "o", "--text-column", "review"
+    ).stderr
     assert "--text-column: the task sst2 takes no name of its text column" in printed
-    printed = octobert("quantize", "./m", "--task", "squad-v2", "--data", "d", "--out", "o", "--label-column", "a").stderr
+    printed = octobert(
+        "quantize", "./m", "--task", "squad-v2", "--data", "d", "--out", "o", "--label-column", "a"
+    ).stderr
     assert "--label-column: the task squad-v2 takes no name of its label column" in printed
-    command = ["quantize", "./m", "--task", "question-answering", "--data", "d", "--out", "o", "--text-column", "a"]
+    command = [
+        "quantize",
+        "./m",
+        "--task",
+        "question-answering",
+        "--data",
+        "d",
+        "--out",
+        "o",
+        "--text-column",
+        "a",
+    ]
     assert "got a, expected question and context); name each once" in octobert(*command).stderr
-    command = ["quantize", "./m", "--task", "embedding", "--data", "d", "--out", "o", *("--text-column", "a") * 3]
+    command = [
+        "quantize",
+        "./m",
+        "--task",
+        "embedding",
+        "--data",
+        "d",
+        "--out",
+        "o",
+        *("--text-column", "a") * 3,
+    ]
     assert "got a, a, a, expected one, or both of a pair)" in octobert(*command).stderr
 
 
 def test_a_package_is_evaluated_on_columns_of_other_names(package, pairs, tmp_path) -> None:
-    text = (pairs / "validation.tsv").read_text().replace("sentence1\tsentence2\tlabel", "first\tsecond\tsame")
+    text = (
+        (pairs / "validation.tsv")
+        .read_text()
+        .replace("sentence1\tsentence2\tlabel", "first\tsecond\tsame")
+    )
     (tmp_path / "rows.tsv").write_text(text)
     command = ["evaluate", package, "--data", tmp_path / "rows.tsv"]
     told = octobert(*command)
     assert told.returncode == 3
     assert "--text-column COLUMN --text-column COLUMN --label-column COLUMN" in told.stderr
-    named = octobert(*command, "--text-column", "first", "--text-column", "second", "--label-column", "same")
+    named = octobert(
+        *command, "--text-column", "first", "--text-column", "second", "--label-column", "same"
+    )
     assert named.returncode == 0, named.stderr
     assert named.stdout == octobert("evaluate", package, "--data", pairs / "validation.tsv").stdout
 
@@ -130,34 +213,67 @@ def test_options_that_switch_off_say_what_they_do() -> None:
 
 def test_quick_is_an_option_of_runs(tmp_path, finished) -> None:
     (tmp_path / "recipe.yaml").write_text(as_yaml(finished[0]))
-    command = ["run", tmp_path / "recipe.yaml", "--set", "targets=[ort-cpu]", "--dry-run", "--out", tmp_path / "out"]
+    command = [
+        "run",
+        tmp_path / "recipe.yaml",
+        "--set",
+        "targets=[ort-cpu]",
+        "--dry-run",
+        "--out",
+        tmp_path / "out",
+    ]
     assert "evaluate/openvino-f32" in octobert(*command).stdout
     assert "evaluate/openvino-f32" not in octobert(*command, "--quick").stdout
-    printed = octobert("quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", "--quick").stderr
+    printed = octobert(
+        "quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", "--quick"
+    ).stderr
     assert "quick: true" in printed
 
 
 def test_errors_name_options_to_those_who_use_options(checkpoint, pairs, tmp_path) -> None:
     same = ["--data", f"train={pairs / 'train.tsv'}", "--data", f"validation={pairs / 'train.tsv'}"]
-    command = ["quantize", checkpoint("bert"), "--task", "text-classification", *same, "--out", tmp_path / "out"]
+    command = [
+        "quantize",
+        checkpoint("bert"),
+        "--task",
+        "text-classification",
+        *same,
+        "--out",
+        tmp_path / "out",
+    ]
     done = octobert(*command, "--quiet")
     assert done.returncode == DataError.exit_code
-    assert "leave these out (--set data.calibrate.drop_evaluated=true), or accept them (--allow-leakage)" in done.stderr
+    assert (
+        "leave these out (--set data.calibrate.drop_evaluated=true), or accept them (--allow-leakage)"
+        in done.stderr
+    )
     recipe = {"model": str(checkpoint("bert")), "task": "text-classification"}
     recipe["data"] = {"train": str(pairs / "train.tsv"), "validation": str(pairs / "train.tsv")}
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     done = octobert("run", tmp_path / "recipe.yaml", "--out", tmp_path / "out")
-    assert "(data.calibrate.drop_evaluated: true), or accept them (data.allow_leakage: true)" in done.stderr
+    assert (
+        "(data.calibrate.drop_evaluated: true), or accept them (data.allow_leakage: true)"
+        in done.stderr
+    )
     assert _recipe.in_options("such as finetune: {epochs: 3}") == "such as finetune: {epochs: 3}"
 
 
 def test_a_target_that_cannot_run_here_is_said_before_the_run(finished, tmp_path) -> None:
     recipe, out, _ = finished
-    other = recipe.model_copy(update={"targets": ("ort-cpu", "migraphx"), "measure": False, "sensitivity": False})
+    other = recipe.model_copy(
+        update={"targets": ("ort-cpu", "migraphx"), "measure": False, "sensitivity": False}
+    )
     (tmp_path / "recipe.yaml").write_text(as_yaml(other))
-    done = octobert("run", tmp_path / "recipe.yaml", "--out", warmed(out, tmp_path / "out", "data", "capture", "transform"))
+    done = octobert(
+        "run",
+        tmp_path / "recipe.yaml",
+        "--out",
+        warmed(out, tmp_path / "out", "data", "capture", "transform"),
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0].startswith("! migraphx is written, but cannot run here: this build of onnxruntime")
+    assert done.stderr.splitlines()[0].startswith(
+        "! migraphx is written, but cannot run here: this build of onnxruntime"
+    )
     assert f"Model    {tmp_path / 'out' / 'migraphx'}   cannot run here: " in done.stdout
     assert done.stdout.count("   try   octobert predict") == 1
     assert f"\n  open   octobert report {tmp_path / 'out'} --open\n" in done.stdout
@@ -215,7 +331,9 @@ def test_predict(package) -> None:
     (answer,) = json.loads(done.stdout)
     assert answer["input"] == ["the of and", "a to in"]
     assert answer["label"] in ("different", "same")
-    lines = octobert("predict", package, "--pair", input="the of\tand a\nto\tin\n").stdout.splitlines()
+    lines = octobert(
+        "predict", package, "--pair", input="the of\tand a\nto\tin\n"
+    ).stdout.splitlines()
     assert len(lines) == 2
     long = octobert("predict", package, "--pair", "the " * 300, "of")
     assert "some texts were longer than the model allows, and were truncated" in long.stderr
@@ -233,7 +351,10 @@ def test_inspect(package) -> None:
     assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
     assert "linear.weight        12 of 12 in 8 bits" in text
     assert "residual adds carry outliers" in text
-    result = {entry["target"]: entry for entry in json.loads(octobert("inspect", package.parent, "--json").stdout)}
+    result = {
+        entry["target"]: entry
+        for entry in json.loads(octobert("inspect", package.parent, "--json").stdout)
+    }
     assert set(result) == set(TARGETS)
     assert result["ort-cpu"]["ranges"]["provenance"]["samples"] == 24
 
@@ -257,7 +378,16 @@ def test_placements_can_be_printed() -> None:
 
 
 def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
-    command = ("calibrate", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", out)
+    command = (
+        "calibrate",
+        checkpoint("bert"),
+        "--task",
+        "text-classification",
+        "--data",
+        pairs,
+        "--out",
+        out,
+    )
     done = octobert(*command, "--samples", 30, "--sweep", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -266,10 +396,15 @@ def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
     assert names[0].split()[0] == plugins.names("calibrators")[0]
     assert {n.split()[0] for n in names} == set(plugins.names("calibrators"))
     assert json.loads((out / "sweep.json").read_text()) == result
-    assert [row["calibrator"] for row in csv.DictReader((out / "sweep.csv").read_text().splitlines())] == names
+    assert [
+        row["calibrator"] for row in csv.DictReader((out / "sweep.csv").read_text().splitlines())
+    ] == names
     assert result["recommended"] in {entry["calibrator"] for entry in usable}
     assert "output error" in result["reason"]
-    assert {yaml.safe_load(e["setting"]) if " " not in e["calibrator"] else e["calibrator"] for e in usable} <= set(names)
+    assert {
+        yaml.safe_load(e["setting"]) if " " not in e["calibrator"] else e["calibrator"]
+        for e in usable
+    } <= set(names)
     printed = octobert(*command, "--samples", 30, "--sweep").stdout
     setting = next(e["setting"] for e in usable if e["calibrator"] == result["recommended"])
     assert printed.splitlines()[-1] == f"Use it with: --calibrate {shlex.quote(setting)}"
@@ -301,19 +436,41 @@ def test_evaluate(package) -> None:
 
 def test_benchmark(package) -> None:
     source = package.parents[1] / "data"  # its validation rows
-    how = ("--batch", 1, "--sequence", 16, "--repeats", 3, "--goal", "throughput", "--seconds", 0.05, "--streams", 2)
+    how = (
+        "--batch",
+        1,
+        "--sequence",
+        16,
+        "--repeats",
+        3,
+        "--goal",
+        "throughput",
+        "--seconds",
+        0.05,
+        "--streams",
+        2,
+    )
     done = octobert("benchmark", package, *how, "--warmup", 1, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     result = BenchmarkResult.model_validate_json(done.stdout)
     models = {(c, s) for c in ("ort-f32", "ort-cpu") for s in (16, "data")}
     for measured in (result.latencies, result.throughputs):
         assert {(entry.candidate, entry.sequence) for entry in measured} == models
-    assert {(one.candidate, one.reference) for one in (*result.speedups, *result.ratios)} == {("ort-cpu", "ort-f32")}
+    assert {(one.candidate, one.reference) for one in (*result.speedups, *result.ratios)} == {
+        ("ort-cpu", "ort-f32")
+    }
     for one in result.throughputs:
-        assert (one.streams, one.requests, one.threads, len(one.turns)) == (2, 2, max(1, environment.cores() // 2), 4)
+        assert (one.streams, one.requests, one.threads, len(one.turns)) == (
+            2,
+            2,
+            max(1, environment.cores() // 2),
+            4,
+        )
         # Batches of one row.
         assert sum(turn.rows for turn in one.turns) == len(one.samples_ms) >= 8
-        assert one.sequence == "data" or sum(turn.tokens for turn in one.turns) == 16 * len(one.samples_ms)
+        assert one.sequence == "data" or sum(turn.tokens for turn in one.turns) == 16 * len(
+            one.samples_ms
+        )
 
 
 def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_path) -> None:
@@ -327,7 +484,9 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
     saved = yaml.safe_load((tmp_path / "r" / "saved.yaml").read_text())
     assert saved["data"]["calibrate"]["samples"] == 20
     assert Path(saved["model"]).is_absolute()
-    planned = octobert("run", tmp_path / "r" / "saved.yaml", "--out", tmp_path / "out", "--dry-run", "--json")
+    planned = octobert(
+        "run", tmp_path / "r" / "saved.yaml", "--out", tmp_path / "out", "--dry-run", "--json"
+    )
     verdicts = json.loads(planned.stdout)
     rows = "20 calibration rows, 40 evaluation rows"
     assert verdicts[0] == {"step": "data", "action": "run", "reason": f"not in the store: {rows}"}
@@ -338,10 +497,18 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "none.yaml"], RecipeError, "none.yaml: the recipe file does not exist; check the path."),
+        (
+            ["run", "none.yaml"],
+            RecipeError,
+            "none.yaml: the recipe file does not exist; check the path.",
+        ),
         (["predict", "."], ModelError, "not a package"),
         (["inspect", "nowhere"], ModelError, "nowhere: there is no such folder"),
-        (["benchmark", ".", "--streams", "zero"], RecipeError, "--streams: not a number of inferences (got 'zero', expected"),
+        (
+            ["benchmark", ".", "--streams", "zero"],
+            RecipeError,
+            "--streams: not a number of inferences (got 'zero', expected",
+        ),
         (
             ["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"],
             RecipeError,
@@ -368,10 +535,16 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
             RecipeError,
             "task: write a name",
         ),
-        (["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"], ModelError, "there is no such file or folder"),
+        (
+            ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"],
+            ModelError,
+            "there is no such file or folder",
+        ),
     ],
 )
-def test_errors_are_one_sentence_and_an_exit_code(tmp_path, arguments, code: type[OctobertError], message: str) -> None:
+def test_errors_are_one_sentence_and_an_exit_code(
+    tmp_path, arguments, code: type[OctobertError], message: str
+) -> None:
     done = octobert(*arguments, cwd=tmp_path)
     assert done.returncode == code.exit_code
     assert message in done.stderr
@@ -395,7 +568,10 @@ def test_predict_refuses_what_the_model_does_not_read(package) -> None:
     )
     asked = octobert("predict", package, "--question", "the of", "--context", "a to in")
     assert asked.returncode == DataError.exit_code
-    assert "--question: the model does not answer questions (got a model for text-classification)" in asked.stderr
+    assert (
+        "--question: the model does not answer questions (got a model for text-classification)"
+        in asked.stderr
+    )
     prompted = octobert("predict", package, "the of", "--prompt", "query")
     assert prompted.returncode == DataError.exit_code
 
@@ -416,13 +592,17 @@ def test_predict_with_an_odd_number_of_a_pair(package) -> None:
 )
 def test_bad_lines_on_stdin(package, given: bytes, message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "octobert", "predict", str(package), "--pair"], input=given, capture_output=True
+        [sys.executable, "-m", "octobert", "predict", str(package), "--pair"],
+        input=given,
+        capture_output=True,
     )
     assert done.returncode == DataError.exit_code
     assert message in done.stderr.decode()
 
 
-@pytest.mark.parametrize("given", [None, [None], [1], [{"text": "a"}], [("a", "b", "c")], ["\udcff"], [""]])
+@pytest.mark.parametrize(
+    "given", [None, [None], [1], [{"text": "a"}], [("a", "b", "c")], ["\udcff"], [""]]
+)
 def test_what_is_no_text_is_refused(package, given: object) -> None:
     with pytest.raises(DataError, match=r"the (input is (neither|not)|text is)"):
         library.load(package)(given)
@@ -433,7 +613,15 @@ def test_interrupted_runs_say_how_to_go_on(checkpoint, pairs, tmp_path) -> None:
 
     recipe = {"model": str(checkpoint("bert")), "task": "text-classification", "data": str(pairs)}
     (tmp_path / "r.yaml").write_text(json.dumps(recipe))
-    command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "octobert",
+        "run",
+        str(tmp_path / "r.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
 
     def listen() -> None:
         # Whoever starts the tests in the background has its children ignore interrupts.
@@ -512,7 +700,10 @@ def test_predict_says_that_it_waits_for_a_terminal(package) -> None:
     os.write(primary, b"the of and\n\x04")
     with open(secondary) as given:
         done = subprocess.run(
-            [sys.executable, "-m", "octobert", "predict", str(package)], stdin=given, capture_output=True, text=True
+            [sys.executable, "-m", "octobert", "predict", str(package)],
+            stdin=given,
+            capture_output=True,
+            text=True,
         )
     os.close(primary)
     assert "Waiting for texts from this terminal, one per line. Ctrl-D ends." in done.stderr
@@ -528,7 +719,9 @@ def test_hints_install_from_where_octobert_came(monkeypatch) -> None:
     }
     for text, command in origins.items():
         distribution = SimpleNamespace(read_text=lambda _, text=text: text)
-        monkeypatch.setattr(environment.metadata, "distribution", lambda _, found=distribution: found)
+        monkeypatch.setattr(
+            environment.metadata, "distribution", lambda _, found=distribution: found
+        )
         assert environment.install.__wrapped__("torch") == command
 
 
@@ -537,16 +730,25 @@ def test_quiet_prints_errors_only() -> None:
     of_data = ["--config", "mrpc", "--data-revision", "v1", "--revision", "v2", "--family", "bert"]
     printed = octobert(*command, *of_data).stderr
     assert printed.startswith("# yaml-language-server: ")
-    assert "revision: v2\nfamily: bert\ntask: mrpc\ndata:\n  source: d\n  config: mrpc\n  revision: v1\n" in printed
+    assert (
+        "revision: v2\nfamily: bert\ntask: mrpc\ndata:\n  source: d\n  config: mrpc\n  revision: v1\n"
+        in printed
+    )
     (line,) = octobert(*command, "--quiet").stderr.splitlines()
     assert line.startswith("octobert: ./m: ")
 
 
 def test_shells_complete_commands_and_options() -> None:
     def completions(words: str, place: int) -> list[str]:
-        wanted = {"_OCTOBERT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+        wanted = {
+            "_OCTOBERT_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(place),
+        }
         program = Path(sys.executable).parent / "octobert"
-        done = subprocess.run([program], capture_output=True, text=True, env={**os.environ, **wanted})
+        done = subprocess.run(
+            [program], capture_output=True, text=True, env={**os.environ, **wanted}
+        )
         return done.stdout.split()
 
     assert completions("octobert qu", 1) == ["quantize"]
@@ -556,7 +758,11 @@ def test_shells_complete_commands_and_options() -> None:
 def test_schema_is_one_json_document(tmp_path) -> None:
     printed = json.loads(octobert("schema").stdout)
     octobert("schema", "--out", tmp_path / "s.json")
-    assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8")) == printed == library.recipe_schema()
+    assert (
+        json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+        == printed
+        == library.recipe_schema()
+    )
 
 
 def test_clean_lists_and_removes(finished, tmp_path) -> None:
@@ -577,11 +783,17 @@ def test_clean_asks_on_a_terminal(tmp_path) -> None:
 
     result = tmp_path / ".octobert" / "store" / "data-0123456789abcdef"
     result.mkdir(parents=True)
-    for options, answer, stays in ([], b"n\n", True), (["--yes", "--dry-run"], b"", True), ([], b"y\n", False):
+    for options, answer, stays in (
+        ([], b"n\n", True),
+        (["--yes", "--dry-run"], b"", True),
+        ([], b"y\n", False),
+    ):
         ours, theirs = pty.openpty()
         os.write(ours, answer)
         command = [sys.executable, "-m", "octobert", "clean", str(tmp_path), *options]
-        done = subprocess.run(command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True
+        )
         os.close(theirs)
         shown = os.read(ours, 10_000).decode() if answer else done.stdout
         os.close(ours)
@@ -601,7 +813,18 @@ def test_options_are_generated_from_the_recipe() -> None:
         "--target",
         "openvino-cpu",
     ]
-    more = ["--no-measure", "--repair", "--seed", 0, "--revision", "main", "--set", "benchmark.repeats=5", "--shape", "2x64"]
+    more = [
+        "--no-measure",
+        "--repair",
+        "--seed",
+        0,
+        "--revision",
+        "main",
+        "--set",
+        "benchmark.repeats=5",
+        "--shape",
+        "2x64",
+    ]
     recipe = yaml.safe_load(octobert(*command, *given, *more).stderr.rpartition("octobert: ")[0])
     assert recipe["quantize"] == {"static": {"placement": "ffn"}}
     assert (recipe["corrections"], recipe["targets"]) == ([], ["ort-cpu", "openvino-cpu"])
@@ -611,7 +834,12 @@ def test_options_are_generated_from_the_recipe() -> None:
 
 def test_options_follow_from_a_function() -> None:
     def count(
-        model: PathLike, *, names: Names = (), rounds: Positive = 3, rate: float | None = None, fast: bool = False
+        model: PathLike,
+        *,
+        names: Names = (),
+        rounds: Positive = 3,
+        rate: float | None = None,
+        fast: bool = False,
     ) -> None:
         """Count.
 
@@ -625,7 +853,9 @@ def test_options_follow_from_a_function() -> None:
         """
 
     options = _options.of(count)
-    texts = {name: option.annotation.__metadata__[0].help for name, option in options.parameters.items()}
+    texts = {
+        name: option.annotation.__metadata__[0].help for name, option in options.parameters.items()
+    }
     assert texts == {
         "model": "A model, or two.",
         "names": r"Names \[a, b].",
@@ -633,12 +863,20 @@ def test_options_follow_from_a_function() -> None:
         "rate": "Rate, instead of --rounds; none is one.",
         "fast": "Be fast.",
     }
-    assert [option.default for option in options.parameters.values()] == [inspect.Parameter.empty, None, 3, None, False]
+    assert [option.default for option in options.parameters.values()] == [
+        inspect.Parameter.empty,
+        None,
+        3,
+        None,
+        False,
+    ]
     assert options.parameters["rounds"].annotation.__metadata__[0].min == 1
     assert options.read("names", ["a, b", "c"]) == ["a", "b", "c"]
 
 
-def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schema(monkeypatch) -> None:
+def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schema(
+    monkeypatch,
+) -> None:
     class Extended(Recipe):
         """A recipe with one key more.
 
@@ -661,4 +899,6 @@ def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schem
 def test_a_name_that_is_too_long_is_a_sentence() -> None:
     done = octobert("predict", "x" * 300, "hi")
     assert done.returncode == StorageError.exit_code
-    assert done.stderr.endswith("the name is too long (got File name too long); choose a shorter one.\n")
+    assert done.stderr.endswith(
+        "the name is too long (got File name too long); choose a shorter one.\n"
+    )

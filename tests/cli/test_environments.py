@@ -41,7 +41,10 @@ def answers(finished) -> str:
 
 
 def predicted(
-    package: Path, variables: dict[str, str], prepare: Callable[[], None] | None = None, texts: str = "\n".join(TEXTS)
+    package: Path,
+    variables: dict[str, str],
+    prepare: Callable[[], None] | None = None,
+    texts: str = "\n".join(TEXTS),
 ) -> subprocess.CompletedProcess[str]:
     """Run `octobert predict PACKAGE --pair --json` as a program."""
     command = [sys.executable, "-m", "octobert", "predict", str(package), "--pair", "--json"]
@@ -63,9 +66,14 @@ def predicted(
         ("out", {**C_LOCALE, **NOWHERE}, limited(resource.RLIMIT_NOFILE, 64)),
         ("gr\u00f6\u00dfe  \u6a21\u578b 'a\" [1] *", {}, limited(resource.RLIMIT_NOFILE, 14)),
     ],
-    ids=["a C locale, no home, no temporary folder, 64 descriptors", "spaces and unicode in the path, 14 descriptors"],
+    ids=[
+        "a C locale, no home, no temporary folder, 64 descriptors",
+        "spaces and unicode in the path, 14 descriptors",
+    ],
 )
-def test_a_package_predicts_in_unusual_environments(finished, answers, tmp_path, name, variables, prepare) -> None:
+def test_a_package_predicts_in_unusual_environments(
+    finished, answers, tmp_path, name, variables, prepare
+) -> None:
     package = shutil.copytree(finished[1] / "ort-cpu", tmp_path / name)
     done = predicted(package, {"PATH": os.defpath, **variables}, lambda: prepare(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
@@ -79,9 +87,14 @@ def test_a_package_predicts_without_stdin(finished, answers) -> None:
 
 
 def test_a_deleted_working_directory_is_a_sentence(finished, tmp_path) -> None:
-    done = predicted(finished[1] / "ort-cpu", dict(os.environ), lambda: in_deleted_folder(tmp_path), texts="")
+    done = predicted(
+        finished[1] / "ort-cpu", dict(os.environ), lambda: in_deleted_folder(tmp_path), texts=""
+    )
     assert done.returncode == 8
-    assert done.stderr == "octobert: the working directory does not exist any more; change to a directory that exists.\n"
+    assert (
+        done.stderr
+        == "octobert: the working directory does not exist any more; change to a directory that exists.\n"
+    )
 
 
 def test_a_path_that_the_locale_cannot_express_is_a_sentence(finished, tmp_path) -> None:
@@ -99,12 +112,16 @@ def test_output_that_nobody_can_read(tmp_path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (8, 1)
     assert "the disk is full" in done.stderr
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))
+    done = subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1)
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tables_in_a_c_locale(finished) -> None:
     command = [sys.executable, "-m", "octobert", "inspect", str(finished[1] / "ort-cpu")]
-    done = subprocess.run(command, env={**os.environ, **C_LOCALE}, capture_output=True, encoding="utf-8")
+    done = subprocess.run(
+        command, env={**os.environ, **C_LOCALE}, capture_output=True, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr
     assert "\u2500" in done.stdout

@@ -79,16 +79,35 @@ class Environment:
         else:
             venv.create(self.folder, with_pip=True)
             if self.torch:
-                install = [str(self._python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), "torch"]
+                install = [
+                    str(self._python),
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "-c",
+                    str(ROOT / "constraints.txt"),
+                    "torch",
+                ]
                 subprocess.run(install, check=True)
             before = self._torch()
-            settings = {**os.environ, "PATH": f"{self._python.parent}{os.pathsep}{os.environ['PATH']}"}
+            settings = {
+                **os.environ,
+                "PATH": f"{self._python.parent}{os.pathsep}{os.environ['PATH']}",
+            }
             for line in self.lines:
-                subprocess.run(line.replace("pip install", "pip install --quiet"), shell=True, check=True, env=settings)
+                subprocess.run(
+                    line.replace("pip install", "pip install --quiet"),
+                    shell=True,
+                    check=True,
+                    env=settings,
+                )
             assert self._torch() == before
         marker.write_text("\n".join(self.lines), encoding="utf-8")
 
-    def run(self, scripts: Sequence[str], names: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+    def run(
+        self, scripts: Sequence[str], names: Sequence[str], folder: Path
+    ) -> list[dict[str, Any]]:
         """Run scripts in the environment, in an empty folder.
 
         Args:
@@ -105,8 +124,14 @@ class Environment:
             return [self._ran(script + shown, folder)[0] for script in scripts]
         collecting = _COLLECTING.format(names=tuple(names))
         # fastembed knows a name once only.
-        numbered = [script.replace('"quantized"', f'"quantized-{number}"') for number, script in enumerate(scripts)]
-        return self._ran("collected = []\n" + "".join(script + collecting for script in numbered) + _PRINTING, folder)
+        numbered = [
+            script.replace('"quantized"', f'"quantized-{number}"')
+            for number, script in enumerate(scripts)
+        ]
+        return self._ran(
+            "collected = []\n" + "".join(script + collecting for script in numbered) + _PRINTING,
+            folder,
+        )
 
     def _ran(self, script: str, folder: Path) -> list[dict[str, Any]]:
         """What a script prints at its end. Modules of Node are found from the folder of the script."""
@@ -114,19 +139,41 @@ class Environment:
         path.write_text(script, encoding="utf-8")
         program = "node" if self.node else str(self._python)
         settings = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": "2"}
-        done = subprocess.run([program, str(path)], cwd=folder, capture_output=True, text=True, env=settings, check=False)
+        done = subprocess.run(
+            [program, str(path)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env=settings,
+            check=False,
+        )
         assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        (answer,) = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
+        (answer,) = [
+            line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)
+        ]
         return json.loads(answer)
 
     def versions(self) -> str:
         """The versions of the shown packages."""
         if self.node:
-            found = [json.loads((self.folder / "node_modules" / n / "package.json").read_text())["version"] for n in self.shown]
+            found = [
+                json.loads((self.folder / "node_modules" / n / "package.json").read_text())[
+                    "version"
+                ]
+                for n in self.shown
+            ]
         else:
-            command = [str(self._python), "-c", f"from importlib.metadata import version as v; print(*map(v, {self.shown!r}))"]
-            found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        return ", ".join(f"{name} {version}" for name, version in zip(self.shown, found, strict=True))
+            command = [
+                str(self._python),
+                "-c",
+                f"from importlib.metadata import version as v; print(*map(v, {self.shown!r}))",
+            ]
+            found = subprocess.run(
+                command, capture_output=True, text=True, check=True
+            ).stdout.split()
+        return ", ".join(
+            f"{name} {version}" for name, version in zip(self.shown, found, strict=True)
+        )
 
     @property
     def _python(self) -> Path:
@@ -135,7 +182,9 @@ class Environment:
     def _torch(self) -> list[str]:
         """The versions of torch and torchvision, where they are installed."""
         code = "import importlib.metadata as m; print([d.version for d in m.distributions() if d.name in ('torch', 'torchvision')])"
-        return subprocess.run([str(self._python), "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        return subprocess.run(
+            [str(self._python), "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
 
 
 # optimum-onnx 0.1 and sentence-transformers 6 need releases of transformers that exclude each other.
@@ -169,9 +218,21 @@ ENVIRONMENTS = (
     ),
     Environment("fastembed", ("fastembed",), ("fastembed", "onnxruntime"), torch=False),
     Environment("txtai", ("txtai",), ("txtai", "transformers", "onnxruntime")),
-    Environment("infinity", ("infinity",), ("infinity-emb", "optimum", "transformers", "onnxruntime")),
-    Environment("openvino-genai", ("openvino-genai",), ("openvino-genai", "openvino"), torch=False, openvino=True),
     Environment(
-        "transformers.js", ("transformers.js",), ("@huggingface/transformers", "onnxruntime-node"), torch=False, node=True
+        "infinity", ("infinity",), ("infinity-emb", "optimum", "transformers", "onnxruntime")
+    ),
+    Environment(
+        "openvino-genai",
+        ("openvino-genai",),
+        ("openvino-genai", "openvino"),
+        torch=False,
+        openvino=True,
+    ),
+    Environment(
+        "transformers.js",
+        ("transformers.js",),
+        ("@huggingface/transformers", "onnxruntime-node"),
+        torch=False,
+        node=True,
     ),
 )

@@ -35,7 +35,10 @@ TEXTS = (
     "",
     "?",
     *SENTENCES[:8],
-    *(" ".join(LONG.split()[start : start + count]) for start, count in ((3, 45), (9, 100), (5, 230), (0, 400))),
+    *(
+        " ".join(LONG.split()[start : start + count])
+        for start, count in ((3, 45), (9, 100), (5, 230), (0, 400))
+    ),
 )
 PAIRS = tuple((TEXTS[i], TEXTS[(i * 5 + 3) % len(TEXTS)]) for i in range(len(TEXTS)))
 QUERY, PASSAGES = SENTENCES[3], (SENTENCES[0], SENTENCES[9], TEXTS[-2], SENTENCES[4])
@@ -66,14 +69,21 @@ def dense(folder: Path) -> Made:
     """A Dense module, at most 40 tokens, prompts for queries and passages."""
     model = encoder(folder / "model")
     shutil.rmtree(model / "1_Pooling")
-    layer = {"in_features": 384, "out_features": 128, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+    layer = {
+        "in_features": 384,
+        "out_features": 128,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
     modules: list[tuple[str, Any]] = [
         ("Pooling", {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}),
         ("Dense", layer),
         ("Normalize", None),
     ]
     write_modules(model, modules, width=384, prompts=PROMPTS)
-    (model / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": false}')
+    (model / "sentence_bert_config.json").write_text(
+        '{"max_seq_length": 40, "do_lower_case": false}'
+    )
     return {"model": str(model), "task": {"embedding": {"text": "text"}}}
 
 
@@ -86,7 +96,9 @@ def _headed(folder: Path, head: str, labels: tuple[str, ...], **config: object) 
     torch.manual_seed(5)
     names = dict(enumerate(labels))
     kind = getattr(transformers, f"AutoModelFor{head}")
-    model = kind.from_pretrained(source, id2label=names, label2id={v: k for k, v in names.items()}, **config)
+    model = kind.from_pretrained(
+        source, id2label=names, label2id={v: k for k, v in names.items()}, **config
+    )
     with torch.no_grad():
         layer = model.qa_outputs if head == "QuestionAnswering" else model.classifier
         layer.weight.normal_(0, 0.6)
@@ -99,7 +111,10 @@ def _headed(folder: Path, head: str, labels: tuple[str, ...], **config: object) 
 def pairs(folder: Path) -> Made:
     """Two classes of pairs."""
     model = _headed(folder, "SequenceClassification", ("different", "same"))
-    return {"model": model, "task": {"text-classification": {"text": ["text", "other"], "label": "label"}}}
+    return {
+        "model": model,
+        "task": {"text-classification": {"text": ["text", "other"], "label": "label"}},
+    }
 
 
 def single(folder: Path) -> Made:
@@ -111,7 +126,9 @@ def single(folder: Path) -> Made:
 def multi_label(folder: Path) -> Made:
     """Four labels, any number of them for a text."""
     labels = ("art", "law", "sea", "war")
-    model = _headed(folder, "SequenceClassification", labels, problem_type="multi_label_classification")
+    model = _headed(
+        folder, "SequenceClassification", labels, problem_type="multi_label_classification"
+    )
     return {"model": model, "task": {"text-classification": {"text": "text", "label": "labels"}}}
 
 
@@ -119,9 +136,17 @@ def reranker(folder: Path) -> Made:
     """One logit for a pair, which is the score: the checkpoint states Identity."""
     model = _headed(folder, "SequenceClassification", ("score",))
     path = Path(model) / "config.json"
-    stated = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.0.0"}}
+    stated = {
+        "sentence_transformers": {
+            "activation_fn": "torch.nn.modules.linear.Identity",
+            "version": "5.0.0",
+        }
+    }
     path.write_text(json.dumps(json.loads(path.read_text()) | stated))
-    return {"model": model, "task": {"text-classification": {"text": ["text", "other"], "label": "score"}}}
+    return {
+        "model": model,
+        "task": {"text-classification": {"text": ["text", "other"], "label": "score"}},
+    }
 
 
 def tags(folder: Path) -> Made:
@@ -153,11 +178,18 @@ def recipe(kind: str, folder: Path, lines: list[str]) -> Made:
     for name, rows in splits:
         if kind == "answers":
             entries = [
-                {"context": row, "qas": [{"id": str(i), "question": f"Who said {name}?", "answers": [_first(row)]}]}
+                {
+                    "context": row,
+                    "qas": [
+                        {"id": str(i), "question": f"Who said {name}?", "answers": [_first(row)]}
+                    ],
+                }
                 for i, row in enumerate(rows)
             ]
             file = {"train": "train-v1.1.json", "validation": "dev-v1.1.json"}[name]
-            (folder / "data" / file).write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": entries}]}))
+            (folder / "data" / file).write_text(
+                json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": entries}]})
+            )
             continue
         found = [_row(row, rows[i - 1], i) for i, row in enumerate(rows)]
         (folder / "data" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, found)))

@@ -65,7 +65,10 @@ def embedding_cases() -> dict[str, Make]:
     cases: dict[str, Make] = {
         **{mode: (lambda mode=mode: [pooling(mode)]) for mode in MODES},
         "all modes, normalized": lambda: [pooling(tuple(reversed(MODES))), module("Normalize")()],
-        **{f"Dense, {a.__name__}": (lambda a=a: [pooling(), dense(WIDTH, 20, function=a())]) for a in activations},
+        **{
+            f"Dense, {a.__name__}": (lambda a=a: [pooling(), dense(WIDTH, 20, function=a())])
+            for a in activations
+        },
         "Dense without bias, LayerNorm, Dropout, Dense": lambda: [
             pooling("cls"),
             dense(WIDTH, 24, bias=False),
@@ -91,9 +94,9 @@ def saved(folder: Path, encoder: Path, modules: Sequence[Any], **about: Any) -> 
     for each in modules:
         for parameter in each.parameters():
             torch.nn.init.normal_(parameter, 0, 0.4)
-    SentenceTransformer(modules=[module("Transformer")(str(encoder)), *modules], device="cpu", **about).save_pretrained(
-        str(folder)
-    )
+    SentenceTransformer(
+        modules=[module("Transformer")(str(encoder)), *modules], device="cpu", **about
+    ).save_pretrained(str(folder))
     return folder
 
 
@@ -109,7 +112,9 @@ def answers(folder: Path, task: str, inputs: Sequence[Any]) -> list[dict[str, An
         operators.save(captured.model, work / "model.onnx")
         tokenizer = Tokenizer(work, built.max_length)
         encoded = built.encode(tokenizer, [built.parse(given, where="input") for given in inputs])
-        session = targets.load("ort-cpu").open_session(work / "model.onnx", SessionOptions(threads=1))
+        session = targets.load("ort-cpu").open_session(
+            work / "model.onnx", SessionOptions(threads=1)
+        )
         outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=built.per_token)
     return [built.answer(outputs, encoded, index, given) for index, given in enumerate(inputs)]
 
@@ -120,23 +125,35 @@ class Comparisons:
     def __init__(self) -> None:
         self.differing: list[str] = []
 
-    def vectors(self, name: str, folder: Path, inputs: Sequence[Any] = TEXTS, **encode: Any) -> None:
+    def vectors(
+        self, name: str, folder: Path, inputs: Sequence[Any] = TEXTS, **encode: Any
+    ) -> None:
         """Compare embeddings."""
         from sentence_transformers import SentenceTransformer
 
         theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS), **encode)
-        self._compare(name, [answer["embedding"] for answer in answers(folder, "embedding", inputs)], theirs)
+        self._compare(
+            name, [answer["embedding"] for answer in answers(folder, "embedding", inputs)], theirs
+        )
 
     def scores(self, name: str, folder: Path) -> None:
         """Compare scores of pairs."""
         from sentence_transformers import CrossEncoder
 
         theirs = CrossEncoder(str(folder), device="cpu").predict(PAIRS)
-        self._compare(name, [answer["score"] for answer in answers(folder, "text-classification", PAIRS)], theirs)
+        self._compare(
+            name,
+            [answer["score"] for answer in answers(folder, "text-classification", PAIRS)],
+            theirs,
+        )
 
     def _compare(self, name: str, ours: Any, theirs: Any) -> None:
         a, b = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
-        difference = float(np.abs(a - b).max() / max(1.0, np.abs(b).max())) if a.shape == b.shape else float("inf")
+        difference = (
+            float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
+            if a.shape == b.shape
+            else float("inf")
+        )
         print(f"{name:48} {difference:.1e}", flush=True)
         if not difference <= TOLERANCE:
             self.differing.append(name)
@@ -151,13 +168,25 @@ def compare_embeddings(found: Comparisons, work: Path) -> None:
     pooling, normalize = module("Pooling"), module("Normalize")
     old = saved(work / "old", encoder, [pooling(WIDTH, "max"), normalize()])
     entries = json.loads((old / "modules.json").read_text())
-    renamed = [entry | {"type": f"sentence_transformers.models.{entry['type'].rpartition('.')[2]}"} for entry in entries]
+    renamed = [
+        entry | {"type": f"sentence_transformers.models.{entry['type'].rpartition('.')[2]}"}
+        for entry in entries
+    ]
     (old / "modules.json").write_text(json.dumps(renamed))
-    flags = {"word_embedding_dimension": WIDTH, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
+    flags = {
+        "word_embedding_dimension": WIDTH,
+        "pooling_mode_max_tokens": True,
+        "pooling_mode_cls_token": True,
+    }
     (old / "1_Pooling" / "config.json").write_text(json.dumps(flags))
     found.vectors("files of older versions", old)
-    found.vectors("truncate_dim", saved(work / "cut", encoder, [pooling(WIDTH), normalize()], truncate_dim=12))
-    prompts = {"prompts": {"query": "he was: ", "passage": "you are: "}, "default_prompt_name": "passage"}
+    found.vectors(
+        "truncate_dim", saved(work / "cut", encoder, [pooling(WIDTH), normalize()], truncate_dim=12)
+    )
+    prompts = {
+        "prompts": {"query": "he was: ", "passage": "you are: "},
+        "default_prompt_name": "passage",
+    }
     prompted = saved(work / "prompted", encoder, [pooling(WIDTH)], **prompts)
     found.vectors("default prompt", prompted)
     chosen = [{"text": text, "prompt": "query"} for text in TEXTS]
@@ -171,7 +200,9 @@ def compare_embeddings(found: Comparisons, work: Path) -> None:
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
     )
     stated = json.loads((lowered / "sentence_bert_config.json").read_text())
-    (lowered / "sentence_bert_config.json").write_text(json.dumps(stated | {"max_seq_length": 9, "do_lower_case": True}))
+    (lowered / "sentence_bert_config.json").write_text(
+        json.dumps(stated | {"max_seq_length": 9, "do_lower_case": True})
+    )
     found.vectors("max_seq_length and do_lower_case", lowered)
 
 
@@ -187,7 +218,9 @@ def compare_scores(found: Comparisons, work: Path) -> None:
         "sbert_ce_default_activation_function": {"sbert_ce_default_activation_function": IDENTITY},
     }
     for index, (name, stated) in enumerate(statements.items()):
-        folder = make_checkpoint(work / f"scores-{index}", "bert", "sequence-classification", labels=("LABEL_0",))
+        folder = make_checkpoint(
+            work / f"scores-{index}", "bert", "sequence-classification", labels=("LABEL_0",)
+        )
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | stated))
         found.scores(name, folder)

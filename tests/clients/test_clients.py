@@ -68,7 +68,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
     def get(kind: str, target: str) -> Path:
         if kind not in made:
-            lines = {line.strip() for path in sorted(ROOT.glob("docs/**/*.md")) for line in path.read_text().splitlines()}
+            lines = {
+                line.strip()
+                for path in sorted(ROOT.glob("docs/**/*.md"))
+                for line in path.read_text().splitlines()
+            }
             texts = sorted(line for line in lines if len(line) > 40 and line[0].isalpha())
             folder = tmp_path_factory.mktemp(kind)
             runner.run(parse(models.recipe(kind, folder, texts[::7])), folder / "out")
@@ -90,8 +94,13 @@ def table() -> Iterator[dict[str, dict[str, str]]]:
         found[name] = found.get(name, {}) | cells
     kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
     lines = [f"| program | {' | '.join(KINDS)} |", f"| --- |{' --- |' * len(KINDS)}"]
-    lines += [f"| {name} | {' | '.join(cells.get(kind, '') for kind in KINDS)} |" for name, cells in found.items()]
-    (FOLDER / "table.md").write_text("\n".join([*lines, "", f"{datetime.date.today()}", ""]), encoding="utf-8")
+    lines += [
+        f"| {name} | {' | '.join(cells.get(kind, '') for kind in KINDS)} |"
+        for name, cells in found.items()
+    ]
+    (FOLDER / "table.md").write_text(
+        "\n".join([*lines, "", f"{datetime.date.today()}", ""]), encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(("environment", "client", "kind"), CASES)
@@ -121,7 +130,10 @@ def test_the_printed_lines_answer_as_octobert_does(
     assert all(len(printed[name]) for name in names)
     theirs = read(client, kind, given)
     file = "openvino_model.xml" if environment.openvino else "onnx/model_quantized.onnx"
-    ours, right = expected(source, target, file, kind, client), expected(source, "ort-cpu", "onnx/model.onnx", kind, client)
+    ours, right = (
+        expected(source, target, file, kind, client),
+        expected(source, "ort-cpu", "onnx/model.onnx", kind, client),
+    )
     cells = {
         f"octobert, {target}": compared(kind, ours, right),
         f"{client}: {environment.versions()}": compared(kind, theirs, right),
@@ -129,7 +141,9 @@ def test_the_printed_lines_answer_as_octobert_does(
     for name, cell in cells.items():
         table.setdefault(name, {})[kind] = cell
     if KINDS[kind] == client_lines.EMBEDDING:
-        assert cosines(theirs, ours).min() >= (WITHOUT_END if client == "transformers.js" else SAME_CODES)
+        assert cosines(theirs, ours).min() >= (
+            WITHOUT_END if client == "transformers.js" else SAME_CODES
+        )
         assert np.all((cosines(theirs, right) >= MIN_COSINE) | (cosines(ours, right) < MIN_COSINE))
     elif kind == "reranker":
         np.testing.assert_allclose(theirs, ours, atol=SAME_SCORE)
@@ -139,7 +153,9 @@ def test_the_printed_lines_answer_as_octobert_does(
         assert same >= min(count - 1, SAME_ANSWERS * count)
 
 
-def scripts(source: Path, client: str, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def scripts(
+    source: Path, client: str, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """The printed lines with other texts: one program, or one for each question."""
     model = clients._model(source, read_manifest(source), client, str(folder))
     for name, value in (
@@ -174,17 +190,24 @@ def expected(source: Path, target: str, file: str, kind: str, client: str) -> An
         given += [prompts["query"] + models.QUERY] if prompts else []
         return np.concatenate([outputs(text)["sentence_embedding"] for text in given])
     if kind == "answers":
-        return [span_of(tokenizer, session, *asked, pipeline=client == "transformers.js") for asked in models.QUESTIONS]
+        return [
+            span_of(tokenizer, session, *asked, pipeline=client == "transformers.js")
+            for asked in models.QUESTIONS
+        ]
     if kind == "reranker":
         given = ranked() if client in RANKING else models.PAIRS
         return [float(outputs(*pair)["logits"][0, 0]) for pair in given]
-    logits = [outputs(*(text if kind == "pairs" else (text,)))["logits"][0] for text in _inputs(kind)]
+    logits = [
+        outputs(*(text if kind == "pairs" else (text,)))["logits"][0] for text in _inputs(kind)
+    ]
     if kind == "tags":
         # Programs leave out tokens that are outside.
         return [[models.TAGS[index] for index in each[1:-1].argmax(-1) if index] for each in logits]
     names = manifest.task.labels
     if kind == "multi-label":
-        return [sorted(name for name, x in zip(names, each, strict=True) if x >= 0) for each in logits]
+        return [
+            sorted(name for name, x in zip(names, each, strict=True) if x >= 0) for each in logits
+        ]
     return [names[int(each.argmax())] for each in logits]
 
 
@@ -200,7 +223,9 @@ def _inputs(kind: str) -> Sequence[Any]:
     return models.PAIRS if kind == "pairs" else models.TEXTS
 
 
-def span_of(tokenizer: Tokenizer, session: Session, question: str, context: str, *, pipeline: bool) -> str:
+def span_of(
+    tokenizer: Tokenizer, session: Session, question: str, context: str, *, pipeline: bool
+) -> str:
     """The text between the likeliest start and end; for a pipeline, of those after the question that are in order."""
     (row,) = tokenizer.encode([(question, context)])
     outputs = session.run(feeds_of([row], tokenizer.pad_id))
@@ -221,7 +246,9 @@ def squeezed(text: str) -> str:
 def read(client: str, kind: str, given: list[dict[str, Any]]) -> Any:
     """Answers of a program in one form: vectors, labels, sets of labels, tags of tokens, texts or scores."""
     if KINDS[kind] == client_lines.EMBEDDING:
-        return np.concatenate([np.array(given[0][name]) for name in ("vectors", "queries") if name in given[0]])
+        return np.concatenate(
+            [np.array(given[0][name]) for name in ("vectors", "queries") if name in given[0]]
+        )
     if kind == "answers":
         found = (each["answers"] for each in given)
         return [squeezed(each["answer"] if isinstance(each, dict) else each) for each in found]
@@ -232,7 +259,10 @@ def read(client: str, kind: str, given: list[dict[str, Any]]) -> Any:
         return scores_of(client, found)
     if kind == "multi-label":
         return [sorted(labels_of(each)) for each in found]
-    return [top(each, ("different", "same") if kind == "pairs" else ("bad", "fair", "good")) for each in found]
+    return [
+        top(each, ("different", "same") if kind == "pairs" else ("bad", "fair", "good"))
+        for each in found
+    ]
 
 
 def scores_of(client: str, found: Any) -> list[float]:
@@ -250,7 +280,9 @@ def labels_of(answer: Any) -> list[str]:
     """All labels of a text."""
     if isinstance(answer[0], dict):
         return [each["label"] for each in answer if each["score"] >= 0.5]
-    return [name for name, logit in zip(("art", "law", "sea", "war"), answer, strict=True) if logit >= 0]
+    return [
+        name for name, logit in zip(("art", "law", "sea", "war"), answer, strict=True) if logit >= 0
+    ]
 
 
 def top(answer: Any, names: Sequence[str]) -> str:
@@ -278,7 +310,9 @@ def agreeing(kind: str, ours: Any, theirs: Any) -> tuple[int, int]:
     """How many answers are the same, and of how many."""
     if kind == "tags":
         # A token that one of them leaves out moves those after it.
-        ours, theirs = ([f"{i} {tag}" for i, each in enumerate(tags) for tag in each] for tags in (ours, theirs))
+        ours, theirs = (
+            [f"{i} {tag}" for i, each in enumerate(tags) for tag in each] for tags in (ours, theirs)
+        )
         return sum((Counter(ours) & Counter(theirs)).values()), len(theirs)
     return sum(one == other for one, other in zip(ours, theirs, strict=True)), len(theirs)
 

@@ -38,14 +38,22 @@ def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> No
 
 
 def test_plugins_by_name_or_with_options() -> None:
-    recipe = loading.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"disable": ["a.*"]}}})
+    recipe = loading.parse(
+        {
+            **GOOD,
+            "calibrate": {"percentile": {"keep": 99.9}},
+            "quantize": {"static": {"disable": ["a.*"]}},
+        }
+    )
     assert recipe.calibrate.options == {"keep": 99.9}
     assert loading.options_of(recipe.quantize, "methods").disable == ("a.*",)
 
 
 def test_an_unknown_key_with_a_suggestion() -> None:
     assert 'targts: unknown key; did you mean "targets"?' in mistakes(targts=["ort-cpu"])
-    assert 'data.calibrat: unknown key; did you mean "calibrate"?' in mistakes(data={"source": "d", "calibrat": 1})
+    assert 'data.calibrat: unknown key; did you mean "calibrate"?' in mistakes(
+        data={"source": "d", "calibrat": 1}
+    )
     assert 'quantize.static.placment: unknown key; did you mean "placement"?' in mistakes(
         quantize={"static": {"placment": "x"}}
     )
@@ -56,12 +64,19 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
     for name in ("own.tsv", "m", "train"):
         (tmp_path / name).touch()
     rows = {"source": "d", "tune": "own.tsv[:9]", "calibrate": {"samples": 5}}
-    recipe = loading.parse({**GOOD, "data": rows, "transforms": [], "targets": ["ort-cpu"], "allow_code": True})
+    recipe = loading.parse(
+        {**GOOD, "data": rows, "transforms": [], "targets": ["ort-cpu"], "allow_code": True}
+    )
     written = loading.as_written(recipe)
     assert set(written) == {*GOOD, "transforms", "targets"}
     assert written["model"] == str(tmp_path / "m")
-    assert [written["data"][key]["from"] for key in ("tune", "calibrate")] == [f"{tmp_path}/own.tsv[:9]", "train"]
-    assert loading.parse(written) == paths.with_absolute_paths(recipe).model_copy(update={"allow_code": False})
+    assert [written["data"][key]["from"] for key in ("tune", "calibrate")] == [
+        f"{tmp_path}/own.tsv[:9]",
+        "train",
+    ]
+    assert loading.parse(written) == paths.with_absolute_paths(recipe).model_copy(
+        update={"allow_code": False}
+    )
 
 
 def test_paths_of_trainings_are_absolute_too(tmp_path, monkeypatch) -> None:
@@ -70,7 +85,15 @@ def test_paths_of_trainings_are_absolute_too(tmp_path, monkeypatch) -> None:
         (tmp_path / name).touch()
     rows = {"source": "glue", "config": "mrpc"}
     finetune = {"distill": {"teacher": "teacher"}, "code": "train.py:loop"}
-    recipe = loading.parse({**GOOD, "data": rows, "finetune": finetune, "qat": {"trained": "trained"}, "allow_code": True})
+    recipe = loading.parse(
+        {
+            **GOOD,
+            "data": rows,
+            "finetune": finetune,
+            "qat": {"trained": "trained"},
+            "allow_code": True,
+        }
+    )
     written = loading.as_written(recipe)
     assert written["finetune"]["distill"]["teacher"] == str(tmp_path / "teacher")
     assert written["finetune"]["code"] == f"{tmp_path}/train.py:loop"
@@ -81,7 +104,11 @@ def test_paths_of_trainings_are_absolute_too(tmp_path, monkeypatch) -> None:
 
 def test_all_mistakes_at_once() -> None:
     text = mistakes(
-        task="mrcp", targets=["ort-cpuu"], calibrate={"percentile": {"keep": 101}}, benchmark={"batch": [], "repeats": 1}, x=1
+        task="mrcp",
+        targets=["ort-cpuu"],
+        calibrate={"percentile": {"keep": 101}},
+        benchmark={"batch": [], "repeats": 1},
+        x=1,
     )
     for part in (
         "has 6 mistakes",
@@ -105,7 +132,10 @@ def test_all_mistakes_at_once() -> None:
         ({"targets": []}, "targets:"),
         ({"targets": ["ort-cpu", "ort-cpu"]}, "targets: a name is listed twice"),
         ({"benchmark": {"sequence": ["data", 16, 0]}}, "benchmark.sequence.2"),
-        ({"quantize": {"static": {"placement": "matmull"}}}, 'there is no placement "matmull"; did you mean "matmul"?'),
+        (
+            {"quantize": {"static": {"placement": "matmull"}}},
+            'there is no placement "matmull"; did you mean "matmul"?',
+        ),
     ],
 )
 def test_single_mistakes(changes: dict, message: str) -> None:
@@ -120,7 +150,9 @@ def test_a_missing_key() -> None:
 def test_files_are_relative_to_the_recipe(tmp_path) -> None:
     (tmp_path / "rows.tsv").write_text("x")
     path = tmp_path / "r.yaml"
-    path.write_text("model: ../m\ntask: mrpc\ndata: {train: rows.tsv, evaluate: other.tsv, source: glue}\n")
+    path.write_text(
+        "model: ../m\ntask: mrpc\ndata: {train: rows.tsv, evaluate: other.tsv, source: glue}\n"
+    )
     recipe = loading.load(path)
     assert recipe.model == str(tmp_path.parent / "m")
     assert recipe.data.train == str(tmp_path / "rows.tsv")
@@ -128,7 +160,9 @@ def test_files_are_relative_to_the_recipe(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/model"])
-def test_a_path_that_no_disk_can_have_is_said_to_be_missing_when_the_run_begins(tmp_path, name: str) -> None:
+def test_a_path_that_no_disk_can_have_is_said_to_be_missing_when_the_run_begins(
+    tmp_path, name: str
+) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"model: {name}\ntask: mrpc\ndata: d\nqat: {{trained: {name}}}\n")
     assert loading.load(path).model == name
@@ -138,7 +172,10 @@ def test_a_path_that_no_disk_can_have_is_said_to_be_missing_when_the_run_begins(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")],
+)
 def test_files_that_are_no_recipe(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(text)
@@ -174,7 +211,10 @@ def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> Non
     changes = ["task.squad.step=9", "data.train=mine.tsv", "targets=[ort-cpu]", "finetune.epochs=1"]
     recipe = loading.load(tmp_path / "r.yaml", changes)
     assert (recipe.task.name, recipe.task.options) == ("squad", {"step": 9})
-    assert (recipe.data.source, recipe.data.train) == (str(tmp_path / "d"), str(tmp_path / "here" / "mine.tsv"))
+    assert (recipe.data.source, recipe.data.train) == (
+        str(tmp_path / "d"),
+        str(tmp_path / "here" / "mine.tsv"),
+    )
     assert recipe.finetune.epochs == 1.0
     assert recipe.model == str(tmp_path / "m")
 
@@ -182,7 +222,9 @@ def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> Non
 def test_the_number_of_rows_can_be_changed_without_saying_where_they_are_from(tmp_path) -> None:
     """As the help of --set has it."""
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\n")
-    recipe = loading.load(tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"])
+    recipe = loading.load(
+        tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"]
+    )
     assert (recipe.data.calibrate.from_, recipe.data.calibrate.samples) == ("train", 50)
     assert (recipe.data.evaluate.from_, recipe.data.evaluate.samples) == ("auto", 9)
 
@@ -202,7 +244,10 @@ def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: st
         ("seed=[", "--set seed: the value is not valid YAML"),
         ("seed.x=1", r"--set seed.x: this part of the recipe has no keys \(got seed: 3"),
         ("data.calibrat.samples=1", r'data.calibrat: unknown key; did you mean "calibrate"'),
-        ("task.squad.max_length=7", "task.squad.max_length: input should be greater than or equal to 8"),
+        (
+            "task.squad.max_length=7",
+            "task.squad.max_length: input should be greater than or equal to 8",
+        ),
     ],
 )
 def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
@@ -219,7 +264,10 @@ def test_quantization_aware_training_has_no_transforms_and_corrections() -> None
 
 
 def test_a_model_of_the_recipe_is_checked_alone() -> None:
-    with pytest.raises(RecipeError, match=r"benchmark: repeats: input should be greater than or equal to 3 \(got 1\)"):
+    with pytest.raises(
+        RecipeError,
+        match=r"benchmark: repeats: input should be greater than or equal to 3 \(got 1\)",
+    ):
         loading.checked(Benchmark, {"repeats": 1}, where="benchmark")
 
 

@@ -33,7 +33,11 @@ def test_the_file_is_current(schema) -> None:
 def test_every_key_is_described(schema) -> None:
     assert set(schema["properties"]) == set(Recipe.model_fields)
     for name, definition in {"recipe": schema, **schema["$defs"]}.items():
-        missing = [key for key, value in definition.get("properties", {}).items() if not value.get("description")]
+        missing = [
+            key
+            for key, value in definition.get("properties", {}).items()
+            if not value.get("description")
+        ]
         assert not missing, f"{name}: {missing}"
 
 

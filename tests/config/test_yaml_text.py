@@ -51,7 +51,9 @@ def test_files_of_an_enemy(tmp_path: Path, text: str, message: str) -> None:
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"model: \xff\xfe\n")
-    with pytest.raises(RecipeError, match=r"the recipe is not UTF-8 .*invalid start byte at byte 7"):
+    with pytest.raises(
+        RecipeError, match=r"the recipe is not UTF-8 .*invalid start byte at byte 7"
+    ):
         loading.load(path)
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert loading.load(path).model == "m"
@@ -70,11 +72,16 @@ def test_names_that_are_no_file(name: str, message: str) -> None:
         loading.load(Path(name))
 
 
-def test_a_missing_recipe_is_named_with_the_folder_where_it_was_looked_for(tmp_path: Path, monkeypatch) -> None:
+def test_a_missing_recipe_is_named_with_the_folder_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError) as caught:
         loading.load(Path("recipes/mine.yaml"))
-    assert str(caught.value) == f"{tmp_path / 'recipes' / 'mine.yaml'}: the recipe file does not exist; check the path."
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'recipes' / 'mine.yaml'}: the recipe file does not exist; check the path."
+    )
 
 
 @pytest.mark.parametrize("text", [bomb(10), "{a: 1, a: 2}", "!!python/name:os.system ''"])
@@ -96,14 +103,23 @@ def test_values_on_the_command_line(text: str) -> None:
         ("cache: results", "--set cache=results"),
         ("executor: ray", "--set executor=ray"),
         ("search: {storage: ~/.bash_profile}", "--set 'search.storage=~/.bash_profile'"),
-        ("search: {storage: 'postgresql://far/$(x)'}", "--set 'search.storage=postgresql://far/$(x)'"),
+        (
+            "search: {storage: 'postgresql://far/$(x)'}",
+            "--set 'search.storage=postgresql://far/$(x)'",
+        ),
     ],
 )
-def test_a_file_can_neither_allow_its_own_code_nor_say_where_to_write(tmp_path: Path, line: str, option: str) -> None:
+def test_a_file_can_neither_allow_its_own_code_nor_say_where_to_write(
+    tmp_path: Path, line: str, option: str
+) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"{GOOD}finetune: {{code: 'mine.py:train'}}\n{line}\n")
-    key = re.split("[ =]", option.replace("--set ", "").replace("'", "").removeprefix("--").replace("-", "_"))[0]
-    with pytest.raises(RecipeError, match=re.escape(f"r.yaml: {key}: a recipe file cannot set this itself")) as caught:
+    key = re.split(
+        "[ =]", option.replace("--set ", "").replace("'", "").removeprefix("--").replace("-", "_")
+    )[0]
+    with pytest.raises(
+        RecipeError, match=re.escape(f"r.yaml: {key}: a recipe file cannot set this itself")
+    ) as caught:
         octobert.load_recipe(path)
     assert f"if you want it, add {option} to the command" in str(caught.value)
 
@@ -118,14 +134,24 @@ def test_a_file_may_say_what_holds_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("revision", ["../../../.ssh/id_rsa", "/etc/passwd", "refs/../../x", ""])
 def test_a_revision_is_no_path(revision: str) -> None:
     for raw in ({"revision": revision}, {"data": {"source": "d", "revision": revision}}):
-        with pytest.raises(RecipeError, match=r"revision: a revision is a branch, a tag or a commit"):
+        with pytest.raises(
+            RecipeError, match=r"revision: a revision is a branch, a tag or a commit"
+        ):
             loading.parse({"model": "m", "task": "mrpc", "data": "d", **raw})
-    assert loading.parse({"model": "m", "task": "mrpc", "data": "d", "revision": "refs/pr/1"}).revision == "refs/pr/1"
+    assert (
+        loading.parse({"model": "m", "task": "mrpc", "data": "d", "revision": "refs/pr/1"}).revision
+        == "refs/pr/1"
+    )
 
 
 @pytest.mark.parametrize("study", ['x"$(touch x)', "Größe", "a\nb", "", "x" * 101, "../x"])
 def test_the_name_of_a_study_is_letters(study: str) -> None:
-    raw = {"model": "m", "task": "mrpc", "data": "d", "search": {"space": {"calibrate": ["mse"]}, "study": study}}
+    raw = {
+        "model": "m",
+        "task": "mrpc",
+        "data": "d",
+        "search": {"space": {"calibrate": ["mse"]}, "study": study},
+    }
     with pytest.raises(RecipeError, match=r"search\.study: string should match pattern"):
         loading.parse(raw)
     raw["search"]["study"] = "Size 1.0-b_2"
@@ -134,19 +160,36 @@ def test_the_name_of_a_study_is_letters(study: str) -> None:
 
 def test_trials_are_not_kept_in_a_hidden_file() -> None:
     for storage in (".zshenv", "/home/me/.bash_profile", "~/.profile"):
-        raw = {"model": "m", "task": "mrpc", "data": "d", "search": {"space": {"calibrate": ["mse"]}, "storage": storage}}
-        with pytest.raises(RecipeError, match=r"search\.storage: the name of the file starts with a dot"):
+        raw = {
+            "model": "m",
+            "task": "mrpc",
+            "data": "d",
+            "search": {"space": {"calibrate": ["mse"]}, "storage": storage},
+        }
+        with pytest.raises(
+            RecipeError, match=r"search\.storage: the name of the file starts with a dot"
+        ):
             loading.parse(raw)
 
 
 def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(GOOD + "finetune: {code: 'mine.py:train'}\n")
-    with pytest.raises(RecipeError, match=r"finetune.code .*mine.py:train runs that code; allow it with --allow-code"):
+    with pytest.raises(
+        RecipeError,
+        match=r"finetune.code .*mine.py:train runs that code; allow it with --allow-code",
+    ):
         loading.load(path)
-    changes = ["allow_code=true", "training.rendezvous=near:1", "cache=c", "search={space: {calibrate: [mse]}, storage: t.log}"]
+    changes = [
+        "allow_code=true",
+        "training.rendezvous=near:1",
+        "cache=c",
+        "search={space: {calibrate: [mse]}, storage: t.log}",
+    ]
     recipe = loading.load(path, changes)
     assert (recipe.allow_code, recipe.cache, recipe.search.storage) == (True, "c", "t.log")
     path.write_text(loading.as_file(recipe))
-    assert not {"allow_code", "training", "cache", "storage"} & set(re.findall(r"\w+", path.read_text()))
+    assert not {"allow_code", "training", "cache", "storage"} & set(
+        re.findall(r"\w+", path.read_text())
+    )
     assert loading.load(path, ["allow_code=true"]).search.space == recipe.search.space

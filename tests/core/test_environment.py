@@ -17,7 +17,9 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @pytest.mark.skipif(not CPUINFO.is_file(), reason="there is no /proc/cpuinfo")
 def test_features_are_those_of_the_kernel() -> None:
-    line = next(line for line in CPUINFO.read_text().splitlines() if line.startswith(("flags", "Features")))
+    line = next(
+        line for line in CPUINFO.read_text().splitlines() if line.startswith(("flags", "Features"))
+    )
     flags = set(line.partition(":")[2].split())
     here = environment.current()
     assert set(here.features) == flags & set(environment.FLAGS)

@@ -23,7 +23,10 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_disk_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"the disk is full .*; free some space"), files.storage_errors(tmp_path):
+    with (
+        pytest.raises(StorageError, match=r"the disk is full .*; free some space"),
+        files.storage_errors(tmp_path),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OSError, match=r"^$"), files.storage_errors(tmp_path):
         raise OSError
@@ -35,7 +38,9 @@ def test_a_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch) -> None:
     files.link_or_copy(source, tmp_path / "folder" / "link")
     monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     files.link_or_copy(source, tmp_path / "folder" / "copy")
-    assert files.digests_of(tmp_path / "folder") == {name: files.file_digest(source) for name in ("copy", "link")}
+    assert files.digests_of(tmp_path / "folder") == {
+        name: files.file_digest(source) for name in ("copy", "link")
+    }
 
 
 def test_a_file_of_unknown_origin_is_a_regular_one_of_bounded_size(tmp_path: Path) -> None:

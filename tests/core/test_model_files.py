@@ -21,36 +21,61 @@ def write_onnx(folder: Path, *tensors: TensorProto, nodes: int = 1) -> Path:
     """A chain of operators with constants that it does not read."""
     names = ["x", *(f"v{index}" for index in range(nodes))]
     chain = [helper.make_node("Relu", [names[i]], [names[i + 1]]) for i in range(nodes)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", 4]) for name in (names[0], names[-1])]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", 4])
+        for name in (names[0], names[-1])
+    ]
     graph = helper.make_graph(chain, "graph", ends[:1], ends[1:], list(tensors))
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), folder / "model.onnx")
+    onnx.save(
+        helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]),
+        folder / "model.onnx",
+    )
     return folder / "model.onnx"
 
 
 def external(**entries: object) -> TensorProto:
     """A constant of 16 bytes in a file of its own."""
-    tensor = TensorProto(name="weight", dims=[4], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name="weight", dims=[4], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL
+    )
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=str(value))
     return tensor
 
 
 @pytest.mark.parametrize(
-    "location", ["../secret.bin", "inner/../../secret.bin", "/etc/hostname", "..\\secret.bin", "C:\\secret.bin", ""]
+    "location",
+    [
+        "../secret.bin",
+        "inner/../../secret.bin",
+        "/etc/hostname",
+        "..\\secret.bin",
+        "C:\\secret.bin",
+        "",
+    ],
 )
 def test_external_data_outside_of_the_folder_is_never_opened(tmp_path, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     path = write_onnx(tmp_path / "model", external(location=location))
-    for read in (lambda: octobert.check(path, "ort-cpu"), lambda: resolve(path), lambda: octobert.fuse(path, tmp_path / "out")):
-        with pytest.raises(ModelError, match=r"tensor weight: the external data is not in the model's folder"):
+    for read in (
+        lambda: octobert.check(path, "ort-cpu"),
+        lambda: resolve(path),
+        lambda: octobert.fuse(path, tmp_path / "out"),
+    ):
+        with pytest.raises(
+            ModelError, match=r"tensor weight: the external data is not in the model's folder"
+        ):
             read()
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"location": "none.bin"}, r"none.bin: the model's external data is missing; copy the .data file"),
+        (
+            {"location": "none.bin"},
+            r"none.bin: the model's external data is missing; copy the .data file",
+        ),
         ({"location": "link.bin"}, "a link that leaves the model's folder .*copy the file itself"),
         (
             {"location": "data.bin", "length": 16, "offset": 8},
@@ -60,7 +85,9 @@ def test_external_data_outside_of_the_folder_is_never_opened(tmp_path, location:
         ({"location": "data.bin", "length": "x"}, "expected an offset and a length"),
     ],
 )
-def test_external_data_that_does_not_fit(tmp_path, entries: dict[str, object], message: str) -> None:
+def test_external_data_that_does_not_fit(
+    tmp_path, entries: dict[str, object], message: str
+) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     path = write_onnx(tmp_path / "model", external(**entries))
     (path.parent / "data.bin").write_bytes(bytes(16))
@@ -102,7 +129,10 @@ def test_constants_that_do_not_fit_their_shape(tmp_path, tensor: TensorProto) ->
 def test_a_location_that_is_no_text_is_never_opened(tmp_path) -> None:
     path = write_onnx(tmp_path, external(location="some-name"))
     path.write_bytes(path.read_bytes().replace(b"some-name", b"some\xffname"))
-    with pytest.raises(ModelError, match=r"tensor weight: the external data is not in the model's folder \(got b'some"):
+    with pytest.raises(
+        ModelError,
+        match=r"tensor weight: the external data is not in the model's folder \(got b'some",
+    ):
         octobert.check(path, "ort-cpu")
 
 
@@ -111,7 +141,9 @@ def test_a_graph_of_too_many_operators_is_refused_before_it_is_read(tmp_path, mo
     monkeypatch.setattr(onnx_files, "MAX_NODES", 100)
     path = write_onnx(tmp_path, nodes=101)
     for read in (lambda: octobert.check(path, "ort-cpu"), lambda: resolve(path)):
-        with pytest.raises(ModelError, match=r"more operators than any encoder \(got 101, expected at most 100\)"):
+        with pytest.raises(
+            ModelError, match=r"more operators than any encoder \(got 101, expected at most 100\)"
+        ):
             read()
 
 
@@ -119,7 +151,11 @@ def test_subgraphs_are_looked_at_too(tmp_path) -> None:
     path = write_onnx(tmp_path, numpy_helper.from_array(np.array(True), "always"))
     model = onnx.load(path)
     inner = helper.make_graph(
-        [], "inner", [], [helper.make_tensor_value_info("weight", 1, [4])], [external(location="/dev/null")]
+        [],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("weight", 1, [4])],
+        [external(location="/dev/null")],
     )
     branch = helper.make_node("If", ["always"], ["y"], then_branch=inner, else_branch=inner)
     model.graph.node.append(branch)
@@ -135,13 +171,19 @@ def test_subgraphs_are_looked_at_too(tmp_path) -> None:
         ('{"hidden_size": 3', r"config.json is not JSON \(got Expecting ',' delimiter"),
         ("[" * 100_000, r"config.json is not JSON \(got maximum recursion depth"),
         ("[1]", r"config.json holds no object \(got \[1\]"),
-        ('{"num_hidden_layers": 1000000}', r"num_hidden_layers: .*\(got 1000000, expected less than or equal to 1000\)"),
+        (
+            '{"num_hidden_layers": 1000000}',
+            r"num_hidden_layers: .*\(got 1000000, expected less than or equal to 1000\)",
+        ),
         ('{"n_layers": 1000000}', r"n_layers: .* no encoder can have"),
         ('{"vocab_size": "30522"}', r"vocab_size: .*\(got '30522', expected a valid integer\)"),
         ('{"max_position_embeddings": null}', r"max_position_embeddings: "),
         ('{"hidden_size": 1e400}', r"hidden_size: .*\(got inf"),
         ('{"id2label": {"one": "a"}}', r"id2label.one.*: "),
-        ('{"model_type": "' + "a" * 70_000 + '"}', r"model_type: .*\(got 'aaa.*expected have at most 100 characters"),
+        (
+            '{"model_type": "' + "a" * 70_000 + '"}',
+            r"model_type: .*\(got 'aaa.*expected have at most 100 characters",
+        ),
         ('{"architectures": "BertModel"}', r"architectures: .*expected a valid list"),
     ],
 )

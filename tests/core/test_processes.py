@@ -20,7 +20,9 @@ def test_the_path_of_a_child(tmp_path, monkeypatch) -> None:
     (tmp_path / "kept" / "shows.py").write_text(SHOW)
     folder = hostile_folder(tmp_path / "downloads")
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "../downloads", str(tmp_path / "kept")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(["", ".", "../downloads", str(tmp_path / "kept")])
+    )
     child = processes.start("shows", "an argument")
     path, variable, arguments = json.loads(child.communicate()[0])
     assert child.returncode == 0

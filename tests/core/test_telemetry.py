@@ -35,7 +35,12 @@ except OSError:
 def test_predicting_and_timing_send_nothing_and_leave_no_queue(finished, tmp_path: Path) -> None:
     """In this process, whose last line shows that the trap works, and in those that it starts."""
     home = tmp_path / "home"
-    done = subprocess.run([sys.executable, "-c", CODE, str(finished[1])], env=trapped(home), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(finished[1])],
+        env=trapped(home),
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.split() == ["trapped"], done.stderr
     assert connections(home) == ["control.invalid"]
     assert left_in(home) == []

@@ -15,7 +15,9 @@ from octobert.pipeline.inputs import unchanged
 GOOD = "def metric(predictions, references):\n    return 1.0\n"
 
 
-def code_in(folder: Path, text: str, function: str = "metric", kind: user_code.Kind = "metric") -> user_code.UserCode:
+def code_in(
+    folder: Path, text: str, function: str = "metric", kind: user_code.Kind = "metric"
+) -> user_code.UserCode:
     (folder / "mine.py").write_text(text)
     return user_code.at(f"{folder / 'mine.py'}:{function}", kind, where="metric")
 
@@ -43,9 +45,15 @@ def test_the_digest_is_of_the_content_and_the_function(tmp_path) -> None:
     ("text", "message"),
     [
         ("nowhere.py:metric", r"metric: the Python file does not exist \(got nowhere.py:metric"),
-        ("mine.py", r"metric: the function is not named \(got mine.py, expected mine.py:FUNCTION\)"),
+        (
+            "mine.py",
+            r"metric: the function is not named \(got mine.py, expected mine.py:FUNCTION\)",
+        ),
         ("mine.py:", r"the function is not named \(got mine.py:, expected mine.py:FUNCTION\)"),
-        ("mine.py:a.b", r"the function is not named \(got mine.py:a.b, expected file.py:function\)"),
+        (
+            "mine.py:a.b",
+            r"the function is not named \(got mine.py:a.b, expected file.py:function\)",
+        ),
     ],
 )
 def test_what_is_not_the_name_of_a_function(text: str, message: str) -> None:
@@ -54,27 +62,45 @@ def test_what_is_not_the_name_of_a_function(text: str, message: str) -> None:
 
 
 BROKEN = {
-    "missing": ("def metrik(a, b): ...\n", r'metric: the file has no function "metric" .*did you mean "metrik"\?'),
+    "missing": (
+        "def metrik(a, b): ...\n",
+        r'metric: the file has no function "metric" .*did you mean "metrik"\?',
+    ),
     "empty": ("", r"the file has no function .*; add def metric\(predictions, references\)"),
     "too few": (
         "\n\ndef metric(a): ...\n",
         r"mine.py, line 3: the function takes other arguments \(got metric\(a\), expected def metric\(predictions, references\)",
     ),
-    "too many": ("def metric(a, b, c): ...\n", r"line 1: the function takes other arguments \(got metric\(a, b, c\)"),
-    "keywords": ("def metric(*, predictions, references): ...\n", r"the function takes other arguments"),
+    "too many": (
+        "def metric(a, b, c): ...\n",
+        r"line 1: the function takes other arguments \(got metric\(a, b, c\)",
+    ),
+    "keywords": (
+        "def metric(*, predictions, references): ...\n",
+        r"the function takes other arguments",
+    ),
     "asynchronous": ("async def metric(a, b): ...\n", r"line 1: the function is asynchronous"),
     "not callable": ("metric = 3\n", r"the name is not that of a function \(got metric is a int"),
     "import": (
         "\nimport nothing_of_that_name\n",
         r"line 2: the file cannot be imported \(got ModuleNotFoundError: .*\); install no",
     ),
-    "beside": ("import helper\n", r"ModuleNotFoundError: No module named 'helper'\); put it into the same file"),
-    "syntax": ("x = 1\ndef metric(:\n", r"mine.py, line 2: the file cannot be imported \(got SyntaxError: invalid syntax\)"),
+    "beside": (
+        "import helper\n",
+        r"ModuleNotFoundError: No module named 'helper'\); put it into the same file",
+    ),
+    "syntax": (
+        "x = 1\ndef metric(:\n",
+        r"mine.py, line 2: the file cannot be imported \(got SyntaxError: invalid syntax\)",
+    ),
     "exception": (
         "x = 1\n\nraise ValueError('no\\nfile')\n",
         r"line 3: the file cannot be imported \(got ValueError: no file\)",
     ),
-    "exit": ("import sys\nsys.exit(3)\n", r"line 2: the file cannot be imported \(got SystemExit: 3\)"),
+    "exit": (
+        "import sys\nsys.exit(3)\n",
+        r"line 2: the file cannot be imported \(got SystemExit: 3\)",
+    ),
 }
 
 
@@ -87,7 +113,9 @@ def test_what_cannot_be_loaded(tmp_path, text: str, message: str) -> None:
 
 def test_what_a_function_raises_is_a_sentence_with_its_line(tmp_path) -> None:
     text = "def inner(a):\n    return a[9]\n\ndef metric(a, b):\n    return inner(a)\n"
-    with pytest.raises(RecipeError, match=r"mine.py, line 2: the function metric failed \(got IndexError") as raised:
+    with pytest.raises(
+        RecipeError, match=r"mine.py, line 2: the function metric failed \(got IndexError"
+    ) as raised:
         user_code.load(code_in(tmp_path, text))([1], [1])
     assert isinstance(raised.value.__cause__, IndexError)
     with pytest.raises(RecipeError, match=r"line 2: the function metric failed \(got SystemExit"):
@@ -99,7 +127,9 @@ def test_errors_of_octobert_and_of_the_disk_stay_what_they_are(tmp_path) -> None
     with pytest.raises(DataError, match="no rows"):
         user_code.load(code_in(tmp_path, own))([], [])
     with pytest.raises(OSError, match="full"):
-        user_code.load(code_in(tmp_path, f"def metric(a, b):\n    raise OSError({errno.ENOSPC}, 'full')\n"))([], [])
+        user_code.load(
+            code_in(tmp_path, f"def metric(a, b):\n    raise OSError({errno.ENOSPC}, 'full')\n")
+        )([], [])
 
 
 def test_files_are_checked_in_a_process_of_their_own(tmp_path) -> None:

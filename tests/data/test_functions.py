@@ -28,13 +28,19 @@ def preprocess(row):
 
 def function_in(folder: Path, body: str, split: str = "train") -> RowFunction:
     (folder / "rows.py").write_text(f"def rows(split):\n    {body}\n")
-    return RowFunction(code=user_code.at(f"{folder / 'rows.py'}:rows", "rows", where="data.source"), split=split)
+    return RowFunction(
+        code=user_code.at(f"{folder / 'rows.py'}:rows", "rows", where="data.source"), split=split
+    )
 
 
 def recipe_in(folder: Path, model: Path, **data: object) -> dict:
     (folder / "rows.py").write_text(ROWS)
     source = f"{folder / 'rows.py'}:rows"
-    keys = {"task": "text-classification", "data": {"source": source, **data}, "preprocess": f"{folder / 'rows.py'}:preprocess"}
+    keys = {
+        "task": "text-classification",
+        "data": {"source": source, **data},
+        "preprocess": f"{folder / 'rows.py'}:preprocess",
+    }
     return {"model": str(model), "allow_code": True, **keys}
 
 
@@ -42,8 +48,15 @@ def test_the_rows_of_a_function_are_stored_like_others(tmp_path, checkpoint) -> 
     step = step_of(parse(recipe_in(tmp_path, checkpoint("bert"))), "data")
     context = call_of(step, tmp_path / "run", {})
     summary = context.run()
-    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["left_out_rows"]) == (11, 5, 2)
-    assert summary["source"] == "calibrated from rows.py:rows('train'), evaluated on rows.py:rows('validation')"
+    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["left_out_rows"]) == (
+        11,
+        5,
+        2,
+    )
+    assert (
+        summary["source"]
+        == "calibrated from rows.py:rows('train'), evaluated on rows.py:rows('validation')"
+    )
     stored = json.loads((context.work / "evaluation.json").read_text())
     assert stored["inputs"][3] == ["THE VALIDATION TEXT 4"]
     assert stored["gold"] == [0, 1, 0, 0, 1]
@@ -76,14 +89,19 @@ def test_paths_of_code_are_relative_to_the_recipe(tmp_path, monkeypatch) -> None
     (tmp_path / "own" / "rows.py").write_text(ROWS)
     path = tmp_path / "own" / "recipe.yaml"
     path.write_text("model: m\ntask: mrpc\ndata: rows.py:rows\npreprocess: rows.py:preprocess\n")
-    with pytest.raises(RecipeError, match=r"data\.source rows\.py:rows runs that code; allow it with --allow-code"):
+    with pytest.raises(
+        RecipeError, match=r"data\.source rows\.py:rows runs that code; allow it with --allow-code"
+    ):
         load(path)
     recipe = load(path, ["allow_code=true"])
     assert recipe.data.source == f"{path.parent / 'rows.py'}:rows"
     assert recipe.preprocess == f"{path.parent / 'rows.py'}:preprocess"
     (tmp_path / "other.py").write_text(ROWS)
     monkeypatch.chdir(tmp_path)
-    assert load(path, ["allow_code=true", "preprocess=other.py:preprocess"]).preprocess == f"{tmp_path}/other.py:preprocess"
+    assert (
+        load(path, ["allow_code=true", "preprocess=other.py:preprocess"]).preprocess
+        == f"{tmp_path}/other.py:preprocess"
+    )
 
 
 def test_objects_of_datasets_are_rows_with_the_names_of_classes(tmp_path) -> None:
@@ -92,25 +110,35 @@ def test_objects_of_datasets_are_rows_with_the_names_of_classes(tmp_path) -> Non
         "    features = datasets.Features({'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])})\n"
         "    data = datasets.Dataset.from_dict({'text': ['a', 'b'], 'label': [1, 0]}, features=features)\n"
     )
-    expected = [{"text": "a", "label": "yes", "__row__": 1}, {"text": "b", "label": "no", "__row__": 2}]
+    expected = [
+        {"text": "a", "label": "yes", "__row__": 1},
+        {"text": "b", "label": "no", "__row__": 2},
+    ]
     for given in ("data", "datasets.DatasetDict({'train': data})"):
         assert function_in(tmp_path, f"{dataset}    return {given}").read()[1] == expected
     function = function_in(tmp_path, f"{dataset}    return datasets.DatasetDict({{'trian': data}})")
     with pytest.raises(
-        DataError, match=r"""rows\.py:rows\('train'\): the data set has no split "train"; did you mean "trian"\?"""
+        DataError,
+        match=r"""rows\.py:rows\('train'\): the data set has no split "train"; did you mean "trian"\?""",
     ):
         function.read()
 
 
 WRONG = {
-    "nothing": ("pass", r"rows\('train'\): the function does not give rows \(got nothing, expected an iterable of mappings"),
+    "nothing": (
+        "pass",
+        r"rows\('train'\): the function does not give rows \(got nothing, expected an iterable of mappings",
+    ),
     "a number": ("return 3", r"the function does not give rows \(got a int"),
     "columns": ("return {'text': ['a']}", r"the function does not give rows \(got a dict"),
     "a text": (
         "return [{'text': 'a'}, 'b']",
         r"rows\('train'\), row 2: the row is not a mapping \(got a str: 'b', expected a dict",
     ),
-    "none": ("return []", r"the function gives no rows; return rows for 'train', or name another split with from"),
+    "none": (
+        "return []",
+        r"the function gives no rows; return rows for 'train', or name another split with from",
+    ),
 }
 
 
@@ -121,7 +149,9 @@ def test_what_is_not_rows(tmp_path, body: str, message: str) -> None:
 
 
 def test_what_a_generator_raises_is_a_sentence(tmp_path) -> None:
-    with pytest.raises(RecipeError, match=r"rows\.py, line 3: the function rows failed \(got KeyError: 'train'"):
+    with pytest.raises(
+        RecipeError, match=r"rows\.py, line 3: the function rows failed \(got KeyError: 'train'"
+    ):
         function_in(tmp_path, "yield {'text': 'a'}\n    yield {'validation': 1}[split]").read()
 
 
@@ -156,8 +186,12 @@ def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(finished, tmp_pa
         {"data": tmp_path, "metric": f"{code}:right"},
         {"data": "d", "metric": {"evaluate": "f1"}},
     ):
-        with pytest.raises(RecipeError, match=r"(data|metric): .* runs that code; allow it with --allow-code"):
+        with pytest.raises(
+            RecipeError, match=r"(data|metric): .* runs that code; allow it with --allow-code"
+        ):
             octobert.evaluate(package, **given)
-    judged = octobert.evaluate(package, f"{code}:rows", metric=["auroc", f"{code}:right"], allow_code=True)
+    judged = octobert.evaluate(
+        package, f"{code}:rows", metric=["auroc", f"{code}:right"], allow_code=True
+    )
     assert [score.metric for score in judged.scores["ort-cpu"]] == ["auroc", "right"]
     assert judged.comparison.metric == "auroc"

@@ -42,7 +42,10 @@ def test_the_official_mrpc_layout(tmp_path) -> None:
 
 def test_a_tsv_with_real_quoting(tmp_path) -> None:
     text = 'text\tlabel\n"a ""quoted"" word"\t1\n"plain"\t0\n'
-    assert [r["text"] for r in readers.read_file(write(tmp_path / "a.tsv", text))] == ['a "quoted" word', "plain"]
+    assert [r["text"] for r in readers.read_file(write(tmp_path / "a.tsv", text))] == [
+        'a "quoted" word',
+        "plain",
+    ]
 
 
 def test_csv_with_commas_and_newlines_in_quotes(tmp_path) -> None:
@@ -51,7 +54,9 @@ def test_csv_with_commas_and_newlines_in_quotes(tmp_path) -> None:
 
 
 def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
-    cola = readers.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
+    cola = readers.read_file(
+        write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n')
+    )
     assert cola[1]["sentence"] == "Rode sailors."
     assert cola[1]["label"] == "0"
     sts = 'main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA "cat.\textra\tmore\n'
@@ -63,7 +68,10 @@ def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
 
 
 def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
-    rows = readers.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
+    rows = readers.read_file(
+        write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"),
+        ("premise", "hypothesis", "label"),
+    )
     assert rows[1] == {"premise": "q", "hypothesis": "i", "label": "entailment"}
     uneven = readers.read_file(write(tmp_path / "y.tsv", f"a\n{'long ' * 30_000}\tc\n"), ("text",))
     assert [row["extra_0"] for row in uneven] == ["", "c"]
@@ -71,12 +79,22 @@ def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
 
 def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
     odd = "one\u2028two\x85three\x0bfour"
-    assert readers.read_file(write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False)))[0]["text"] == odd
-    assert readers.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
+    assert (
+        readers.read_file(
+            write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False))
+        )[0]["text"]
+        == odd
+    )
+    assert (
+        readers.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
+    )
 
 
 def test_more_names_than_columns(tmp_path) -> None:
-    with pytest.raises(DataError, match=r"more columns are named than the file has \(got 3 names, expected at most 2\)"):
+    with pytest.raises(
+        DataError,
+        match=r"more columns are named than the file has \(got 3 names, expected at most 2\)",
+    ):
         readers.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
 
 
@@ -89,7 +107,10 @@ def test_another_encoding(tmp_path) -> None:
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_a_byte_order_mark_tells_the_encoding(tmp_path, encoding: str) -> None:
     (tmp_path / "a.csv").write_bytes("text,label\ngood,1\n".encode(encoding))
-    with pytest.raises(DataError, match=rf"a\.csv: the file is not UTF-8 \(got {encoding.upper()}, by its byte order mark\)"):
+    with pytest.raises(
+        DataError,
+        match=rf"a\.csv: the file is not UTF-8 \(got {encoding.upper()}, by its byte order mark\)",
+    ):
         readers.read_file(tmp_path / "a.csv")
 
 
@@ -107,14 +128,20 @@ def test_the_header_tells_another_delimiter(tmp_path, name: str, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "columns"), [("a;b,c\n1,2\n", ["a;b", "c"]), ('"a;b"\n1\n', ["a;b"]), ("a;b\tc\n1\n", ["a;b\tc"])]
+    ("text", "columns"),
+    [("a;b,c\n1,2\n", ["a;b", "c"]), ('"a;b"\n1\n', ["a;b"]), ("a;b\tc\n1\n", ["a;b\tc"])],
 )
-def test_a_delimiter_that_is_not_clear_is_that_of_the_format(tmp_path, text: str, columns: list[str]) -> None:
+def test_a_delimiter_that_is_not_clear_is_that_of_the_format(
+    tmp_path, text: str, columns: list[str]
+) -> None:
     assert list(readers.read_file(write(tmp_path / "a.csv", text))[0]) == columns
 
 
 def test_a_line_with_another_number_of_columns_tells_the_delimiter(tmp_path) -> None:
-    with pytest.raises(DataError, match=r"line 2: .*another number of columns .*got 3, expected 2, as ';' divides the header"):
+    with pytest.raises(
+        DataError,
+        match=r"line 2: .*another number of columns .*got 3, expected 2, as ';' divides the header",
+    ):
         readers.read_file(write(tmp_path / "a.csv", "text;label\none; two;1\n"))
 
 
@@ -134,15 +161,31 @@ def test_the_name_of_a_format_is_no_data_set(source: str) -> None:
 def test_the_name_of_a_file_is_a_path_and_no_pattern(tmp_path, suffix: str) -> None:
     folder = tmp_path / "a[b]*?{c,d}"
     folder.mkdir()
-    names = [f"v1.{suffix}", f"v[1].{suffix}", f"v*.{suffix}", f"v?.{suffix}", f"v{{1,2}}.{suffix}", f"hf: v.{suffix}"]
+    names = [
+        f"v1.{suffix}",
+        f"v[1].{suffix}",
+        f"v*.{suffix}",
+        f"v?.{suffix}",
+        f"v{{1,2}}.{suffix}",
+        f"hf: v.{suffix}",
+    ]
     for name in names:
         frame = pandas.DataFrame({"text": [name]})
         if suffix == "parquet":
             frame.to_parquet(folder / name)
         else:
-            write(folder / name, frame.to_csv(index=False) if suffix == "csv" else frame.to_json(orient="records", lines=True))
-    assert [readers.read_file(folder / name) for name in names] == [[{"text": name}] for name in names]
-    assert sources.places(settings(source=str(folder / names[1]))).evaluate == str(folder / names[1])
+            write(
+                folder / name,
+                frame.to_csv(index=False)
+                if suffix == "csv"
+                else frame.to_json(orient="records", lines=True),
+            )
+    assert [readers.read_file(folder / name) for name in names] == [
+        [{"text": name}] for name in names
+    ]
+    assert sources.places(settings(source=str(folder / names[1]))).evaluate == str(
+        folder / names[1]
+    )
 
 
 def test_json_is_read_as_it_is(tmp_path) -> None:
@@ -151,23 +194,39 @@ def test_json_is_read_as_it_is(tmp_path) -> None:
         {"text": "2009-10-01", "label": 1, "score": None},
         {"text": "b", "label": None, "score": None},
     ]
-    assert readers.read_file(write(tmp_path / "a.json", '[{"a": 1},\n {"a": 2}]')) == [{"a": 1}, {"a": 2}]
+    assert readers.read_file(write(tmp_path / "a.json", '[{"a": 1},\n {"a": 2}]')) == [
+        {"a": 1},
+        {"a": 2},
+    ]
     assert readers.read_file(write(tmp_path / "b.json", '{"a":\n 1}')) == [{"a": 1}]
 
 
 def test_a_long_document_is_a_cell(tmp_path) -> None:
     text = "a long document, " * 60_000
-    assert readers.read_file(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))[0]["text"] == text
+    assert (
+        readers.read_file(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))[0]["text"] == text
+    )
 
 
 def test_parquet_keeps_class_names_and_dictionaries(tmp_path) -> None:
     from datasets import ClassLabel, Dataset, Features, Value
 
     features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
-    Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features).to_parquet(str(tmp_path / "a.parquet"))
-    assert readers.read_file(tmp_path / "a.parquet") == [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]
-    pandas.DataFrame({"text": ["a", None, "a"] * 100}).astype("category").to_parquet(tmp_path / "b.parquet")
-    assert [row["text"] for row in readers.read_file(tmp_path / "b.parquet")] == ["a", None, "a"] * 100
+    Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features).to_parquet(
+        str(tmp_path / "a.parquet")
+    )
+    assert readers.read_file(tmp_path / "a.parquet") == [
+        {"text": "a", "label": "yes"},
+        {"text": "b", "label": "no"},
+    ]
+    pandas.DataFrame({"text": ["a", None, "a"] * 100}).astype("category").to_parquet(
+        tmp_path / "b.parquet"
+    )
+    assert [row["text"] for row in readers.read_file(tmp_path / "b.parquet")] == [
+        "a",
+        None,
+        "a",
+    ] * 100
 
 
 def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatch) -> None:
@@ -180,7 +239,8 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
     assert path.stat().st_size < 50_000
     monkeypatch.setattr(formats, "MOST_BYTES", 20 * 2**20)
     with pytest.raises(
-        DataError, match=r"too much memory \(got 2\d MiB or more in a file of 0\.\d MiB, expected at most 20 MiB"
+        DataError,
+        match=r"too much memory \(got 2\d MiB or more in a file of 0\.\d MiB, expected at most 20 MiB",
     ):
         readers.read_file(path)
     # The number of rows in the footer is enough.
@@ -197,12 +257,32 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
         ("a.csv", "\n\n", r"the file has no rows"),
         ("a.csv", '""\n', r"the file has no rows"),
         ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
-        ("a.txt", "hello", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
-        ("a.jsonl", '{"text": "a"}\n{"text"\n', r"a.jsonl, line 2: the line is not JSON .*correct the line"),
-        ("a.jsonl", '{"text": "a"}\n\nnull\n', r"a.jsonl, line 3: the row is not an object \(got None, expected"),
+        (
+            "a.txt",
+            "hello",
+            r"not a column file \(got 1 columns, expected a word and its tag on every line",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text"\n',
+            r"a.jsonl, line 2: the line is not JSON .*correct the line",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n\nnull\n',
+            r"a.jsonl, line 3: the row is not an object \(got None, expected",
+        ),
         ("a.json", '[{"text": "a"}, 1]', r"a.json, row 2: the row is not an object \(got 1,"),
-        ("a.json", '[{"text": "a"},\n {"te', r"a.json: the file is not JSON \(got Unterminated string starting at: line 2"),
-        ("a.json", '{"text": ' + "[" * 100_000, r"a.json, line 1: the line is not JSON \(got maximum recursion depth"),
+        (
+            "a.json",
+            '[{"text": "a"},\n {"te',
+            r"a.json: the file is not JSON \(got Unterminated string starting at: line 2",
+        ),
+        (
+            "a.json",
+            '{"text": ' + "[" * 100_000,
+            r"a.json, line 1: the line is not JSON \(got maximum recursion depth",
+        ),
         ("a" * 300 + ".csv", None, r"there is no such file; check the path"),
         (
             "a.csv",
@@ -210,10 +290,26 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
             r"line 2: the line has another number of columns than the header \(got 3, expected 2\)",
         ),
         ("a.parquet", "not parquet", r"the file cannot be read"),
-        ("a.csv", 'text,label\na,0\n"b\nc,1\n', r"line 3: the line cannot be read \(got a quotation mark that is not closed\)"),
-        ("a.csv", 'text\na\n"', r"line 3: the line cannot be read \(got a quotation mark that is not closed\)"),
-        ("a.tsv", "text\tone\rtwo\na\tb\n", r"line 1: the line cannot be read \(got new-line character"),
-        ("a.tsv", "text\ttext\na\tb\n", r"two columns have the same name \(got text, text\); rename one"),
+        (
+            "a.csv",
+            'text,label\na,0\n"b\nc,1\n',
+            r"line 3: the line cannot be read \(got a quotation mark that is not closed\)",
+        ),
+        (
+            "a.csv",
+            'text\na\n"',
+            r"line 3: the line cannot be read \(got a quotation mark that is not closed\)",
+        ),
+        (
+            "a.tsv",
+            "text\tone\rtwo\na\tb\n",
+            r"line 1: the line cannot be read \(got new-line character",
+        ),
+        (
+            "a.tsv",
+            "text\ttext\na\tb\n",
+            r"two columns have the same name \(got text, text\); rename one",
+        ),
         (
             "a.tsv",
             "text\tlabel\nfine\t1\nbroken\n",
@@ -240,10 +336,15 @@ def test_a_missing_file(tmp_path) -> None:
             {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
         ),
         (["sts-train.tsv", "sts-dev.csv"], {"train": "sts-train.tsv", "validation": "sts-dev.csv"}),
-        (["train-00000.parquet", "validation.jsonl"], {"train": "train-00000.parquet", "validation": "validation.jsonl"}),
+        (
+            ["train-00000.parquet", "validation.jsonl"],
+            {"train": "train-00000.parquet", "validation": "validation.jsonl"},
+        ),
     ],
 )
-def test_splits_are_recognised_by_name(tmp_path, names: list[str], expected: dict[str, str]) -> None:
+def test_splits_are_recognised_by_name(
+    tmp_path, names: list[str], expected: dict[str, str]
+) -> None:
     for name in names:
         write(tmp_path / name, "x")
     assert {k: [f.name for f in v] for k, v in sources.find_splits(str(tmp_path)).items()} == {
@@ -257,8 +358,14 @@ def reviews(folder: Path, per_class: int = 2) -> Path:
         for label, stars in (("pos", 9), ("neg", 2)):
             (folder / split / label).mkdir(parents=True)
             for number in range(per_class):
-                write(folder / split / label / f"{number}_{stars}.txt", f"{split} {label} é<br />{number}")
-            write(folder / split / f"urls_{label}.txt", "http://www.imdb.com/title/tt0453418/usercomments")
+                write(
+                    folder / split / label / f"{number}_{stars}.txt",
+                    f"{split} {label} é<br />{number}",
+                )
+            write(
+                folder / split / f"urls_{label}.txt",
+                "http://www.imdb.com/title/tt0453418/usercomments",
+            )
         write(folder / split / "labeledBow.feat", "9 0:9 1:1")
     (folder / "train" / "unsup").mkdir()
     write(folder / "train" / "unsup" / "0_0.txt", "nobody knows")
@@ -273,8 +380,18 @@ def test_folders_of_one_text_a_file(tmp_path) -> None:
     found = sources.find_splits(str(source))
     assert found == {"train": [source / "train"], "test": [source / "test"]}
     rows = readers.read_file(source / "train")
-    assert rows[0] == {"id": "train/neg/0_2", "label": "neg", "text": "train neg é<br />0", "rating": 2}
-    assert [row["id"] for row in rows] == ["train/neg/0_2", "train/neg/1_2", "train/pos/0_9", "train/pos/1_9"]
+    assert rows[0] == {
+        "id": "train/neg/0_2",
+        "label": "neg",
+        "text": "train neg é<br />0",
+        "rating": 2,
+    }
+    assert [row["id"] for row in rows] == [
+        "train/neg/0_2",
+        "train/neg/1_2",
+        "train/pos/0_9",
+        "train/pos/1_9",
+    ]
     (tmp_path / "own" / "spam").mkdir(parents=True)
     (tmp_path / "own" / "ham").mkdir()
     write(tmp_path / "own" / "spam" / "b.txt", "buy")
@@ -302,7 +419,9 @@ def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
     found = sources.places(settings(source=str(source)))
     assert (Path(found.calibrate).name, Path(found.evaluate).name) == ("train", "test")
     assert found.how == "calibrated from train, evaluated on test, as there is no validation split"
-    with pytest.raises(DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'):
+    with pytest.raises(
+        DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'
+    ):
         sources.places(settings(source=str(source), evaluate="validation"))
     dev = str(write(tmp_path / "dev.csv", "x"))
     found = sources.places(settings(source=str(source), validation=dev))
@@ -326,7 +445,11 @@ def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoi
     recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
     context = call_of(step_of(recipe, "data"), tmp_path / "run", {})
     summary = context.run()
-    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
+    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (
+        4,
+        4,
+        0,
+    )
     assert summary["source"].endswith("evaluated on test, as there is no validation split")
     judged = json.loads((context.work / "evaluation.json").read_text())
     assert judged["gold"] == [0, 0, 1, 1]
@@ -336,16 +459,25 @@ def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoi
 def test_bad_folders_of_texts(tmp_path) -> None:
     source = reviews(tmp_path / "aclImdb")
     (source / "test" / "neg" / "1_2.txt").write_bytes("caf\xe9".encode("latin-1"))
-    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"):
+    with pytest.raises(
+        DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"
+    ):
         readers.read_file(source / "test")
     write(source / "test" / "neg" / "1_2.txt", " \n")
-    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"):
+    with pytest.raises(
+        DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"
+    ):
         readers.read_file(source / "test")
     gone = source / "test" / "neg" / "1_2.txt"
     gone.unlink()
     gone.symlink_to(tmp_path / "nowhere")
-    for read in (readers.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content()):
-        with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"):
+    for read in (
+        readers.read_file,
+        lambda path: sources.places(settings(train=str(path), validation=str(path))).content(),
+    ):
+        with pytest.raises(
+            DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"
+        ):
             read(source / "test")
     for file in (source / "test" / "neg").iterdir():
         file.unlink()
@@ -353,10 +485,14 @@ def test_bad_folders_of_texts(tmp_path) -> None:
     with pytest.raises(DataError, match=missing):
         readers.read_file(sources.find_splits(str(source))["test"][0])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"the folder has no texts of two classes \(got no folder with .txt files in it"):
+    with pytest.raises(
+        DataError,
+        match=r"the folder has no texts of two classes \(got no folder with .txt files in it",
+    ):
         readers.read_file(tmp_path / "empty")
     with pytest.raises(
-        DataError, match=r"has the name of a split \(got an empty folder, expected .* a folder of .txt files for"
+        DataError,
+        match=r"has the name of a split \(got an empty folder, expected .* a folder of .txt files for",
     ):
         sources.find_splits(str(tmp_path / "empty"))
 
@@ -369,7 +505,8 @@ def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_p
     for name in ("train.tsv", "dev-en.tsv", "dev-de.tsv"):
         write(tmp_path / name, "x")
     with pytest.raises(
-        DataError, match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation="
+        DataError,
+        match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation=",
     ):
         sources.places(settings(source=str(tmp_path)))
     found = sources.places(settings(source=str(tmp_path), validation=str(tmp_path / "dev-en.tsv")))
@@ -378,7 +515,14 @@ def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_p
 
 
 def test_names_that_only_begin_like_a_split_are_not_one(tmp_path) -> None:
-    for name in ("valuable.csv", "developers.csv", "training.csv", "train.csv", "testament.txt", "eng.testb.tsv"):
+    for name in (
+        "valuable.csv",
+        "developers.csv",
+        "training.csv",
+        "train.csv",
+        "testament.txt",
+        "eng.testb.tsv",
+    ):
         write(tmp_path / name, "x")
     assert set(sources.find_splits(str(tmp_path))) == {"train", "test"}
 
@@ -399,8 +543,14 @@ def test_a_task_says_which_of_two_versions_it_means(tmp_path) -> None:
         write(tmp_path / name, "{}")
     found = sources.find_splits(str(tmp_path))
     for word in ("v1.1", "v2.0"):
-        assert sources.pick_split(found, "validation", where="here", prefer=(word,)).name == f"dev-{word}.json"
-        assert sources.pick_split(found, "train", where="here", prefer=(word,)).name == "train-v1.1.json"
+        assert (
+            sources.pick_split(found, "validation", where="here", prefer=(word,)).name
+            == f"dev-{word}.json"
+        )
+        assert (
+            sources.pick_split(found, "train", where="here", prefer=(word,)).name
+            == "train-v1.1.json"
+        )
     with pytest.raises(DataError, match="more than one file looks like the validation split"):
         sources.pick_split(found, "validation", where="here", prefer=("json",))
 
@@ -410,8 +560,16 @@ def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:
         write(tmp_path / name, name)
     one = sources.places(settings(source=str(tmp_path / "one.csv")))
     assert one.alone
-    named = sources.places(settings(source=str(tmp_path / "one.csv"), calibrate=str(tmp_path / "cal.csv"), evaluate="all"))
-    assert (named.alone, Path(named.calibrate).name, Path(named.evaluate).name) == (False, "cal.csv", "one.csv")
+    named = sources.places(
+        settings(
+            source=str(tmp_path / "one.csv"), calibrate=str(tmp_path / "cal.csv"), evaluate="all"
+        )
+    )
+    assert (named.alone, Path(named.calibrate).name, Path(named.evaluate).name) == (
+        False,
+        "cal.csv",
+        "one.csv",
+    )
     before = named.content()
     write(tmp_path / "cal.csv", "changed")
     assert named.content() != before
@@ -426,28 +584,38 @@ def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.places(settings(source="./nowhere"))
     with pytest.raises(
-        DataError, match=r"(could not be downloaded from the hub|is not in the cache) .*(check the name|unset HF_HUB_OFFLINE)"
+        DataError,
+        match=r"(could not be downloaded from the hub|is not in the cache) .*(check the name|unset HF_HUB_OFFLINE)",
     ):
         readers.read_hub("nobody/nothing", None, "train", None)
 
 
 def test_a_folder_without_a_recognised_file(tmp_path) -> None:
     write(tmp_path / "rows.tsv", "x")
-    with pytest.raises(DataError, match=r"no file in the folder has the name of a split \(got rows.tsv"):
+    with pytest.raises(
+        DataError, match=r"no file in the folder has the name of a split \(got rows.tsv"
+    ):
         sources.find_splits(str(tmp_path))
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.find_splits(str(tmp_path / "nowhere"))
 
 
 def test_an_unknown_split() -> None:
-    with pytest.raises(DataError, match='there is no split "validatoin"; did you mean "validation"'):
-        sources.pick_split({"train": [], "validation": []}, "validatoin", where="data.evaluate.from")
+    with pytest.raises(
+        DataError, match='there is no split "validatoin"; did you mean "validation"'
+    ):
+        sources.pick_split(
+            {"train": [], "validation": []}, "validatoin", where="data.evaluate.from"
+        )
 
 
 def test_leakage_is_refused_however_the_white_space_falls() -> None:
     calibration = [sampling.row_digest(("a  b", "c")), sampling.row_digest(("x", "y"))]
     evaluation = [sampling.row_digest(("q", "r")), sampling.row_digest((" a b", "c "))]
-    with pytest.raises(DataError, match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true"):
+    with pytest.raises(
+        DataError,
+        match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true",
+    ):
         sampling.refuse_leakage(calibration, evaluation)
     sampling.refuse_leakage(calibration[1:], evaluation)
 
@@ -463,20 +631,37 @@ def test_a_single_file_is_held_apart() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "repeated", "expected"),
-    [(300, 1, (150, 150)), (9, 1, (4, 5)), (2, 1, (1, 1)), (40, 2, (20, 40)), (2000, 1, (256, 1000))],
+    [
+        (300, 1, (150, 150)),
+        (9, 1, (4, 5)),
+        (2, 1, (1, 1)),
+        (40, 2, (20, 40)),
+        (2000, 1, (256, 1000)),
+    ],
 )
 def test_rows_that_are_too_few_to_calibrate_and_to_search_on_are_shared(
     checkpoint, tmp_path, rows: int, repeated: int, expected: tuple[int, int]
 ) -> None:
     tables = {"train": range(rows), "validation": range(9000, 9020)}
     for name, numbers in tables.items():
-        lines = [f"text {i}\t{i % 2}" for i in numbers for _ in range(repeated if name == "train" else 1)]
+        lines = [
+            f"text {i}\t{i % 2}" for i in numbers for _ in range(repeated if name == "train" else 1)
+        ]
         write(tmp_path / f"{name}.tsv", "\n".join(["sentence\tlabel", *lines]) + "\n")
-    raw = {"model": str(checkpoint("bert")), "task": "sst2", "data": str(tmp_path), "accuracy": {"max_drop": 0.01}}
+    raw = {
+        "model": str(checkpoint("bert")),
+        "task": "sst2",
+        "data": str(tmp_path),
+        "accuracy": {"max_drop": 0.01},
+    }
     context = call_of(step_of(parse(raw), "data"), tmp_path / "run", {})
     summary = context.run()
     calibrated, tuned = summary["calibration_rows"], summary["tuning_rows"]
-    assert (calibrated, summary["evaluation_rows"], summary["tuning_split"]) == (expected[0], 20, "train")
+    assert (calibrated, summary["evaluation_rows"], summary["tuning_split"]) == (
+        expected[0],
+        20,
+        "train",
+    )
     calibration = json.loads((context.work / "calibration.json").read_text())["inputs"]
     tuning = json.loads((context.work / "tuning.json").read_text())[-1]["inputs"]
     assert not {tuple(text) for text in calibration} & {tuple(text) for text in tuning}
@@ -485,15 +670,21 @@ def test_rows_that_are_too_few_to_calibrate_and_to_search_on_are_shared(
 
 
 @pytest.mark.parametrize(
-    ("rows", "search", "expected"), [(30, True, (10, 10, 10)), (30, False, (15, 0, 15)), (3, True, (1, 1, 1))]
+    ("rows", "search", "expected"),
+    [(30, True, (10, 10, 10)), (30, False, (15, 0, 15)), (3, True, (1, 1, 1))],
 )
-def test_one_file_is_shared_by_all_parts(checkpoint, tmp_path, rows: int, search: bool, expected: tuple[int, ...]) -> None:
+def test_one_file_is_shared_by_all_parts(
+    checkpoint, tmp_path, rows: int, search: bool, expected: tuple[int, ...]
+) -> None:
     lines = [f"text {i}\t{i % 2}" for i in range(rows)]
     file = write(tmp_path / "rows.tsv", "\n".join(["sentence\tlabel", *lines]) + "\n")
     raw = {"model": str(checkpoint("bert")), "task": "sst2", "data": str(file)}
     recipe = parse({**raw, **({"accuracy": {"max_drop": 0.01}} if search else {})})
     summary = call_of(step_of(recipe, "data"), tmp_path / "run", {}).run()
-    assert tuple(summary[f"{part}_rows"] for part in ("calibration", "tuning", "evaluation")) == expected
+    assert (
+        tuple(summary[f"{part}_rows"] for part in ("calibration", "tuning", "evaluation"))
+        == expected
+    )
 
 
 def test_samples_are_reproducible_and_without_replacement() -> None:
@@ -533,7 +724,9 @@ def test_the_real_files_load_as_they_are(shared, path: str, rows: int, columns: 
 def test_a_slice_of_a_split_is_read_as_datasets_reads_it(tmp_path, span: str, kept: range) -> None:
     for name in ("train", "dev"):
         write(tmp_path / f"{name}.csv", "text\n" + "".join(f"{name} {i}\n" for i in range(20)))
-    found = sources.places(settings(source=str(tmp_path), calibrate=f"train{span}", evaluate=f"validation{span}"))
+    found = sources.places(
+        settings(source=str(tmp_path), calibrate=f"train{span}", evaluate=f"validation{span}")
+    )
     where, rows = readers.read(found.calibrate, hub=None, revision=None, columns=())
     assert [row["text"] for row in rows] == [f"train {i}" for i in kept]
     # Rows keep their numbers in the file.
@@ -543,26 +736,46 @@ def test_a_slice_of_a_split_is_read_as_datasets_reads_it(tmp_path, span: str, ke
     content = found.content()
     assert content.summary(file_stamp) == content.stamp
     assert content.summary(file_digest) == content.digest
-    whole = sources.places(settings(source=str(tmp_path), calibrate="train", evaluate="validation")).content()
+    whole = sources.places(
+        settings(source=str(tmp_path), calibrate="train", evaluate="validation")
+    ).content()
     assert (whole.digest == content.digest) == (not span)
 
 
 def test_a_slice_of_a_file_beside_the_recipe(tmp_path) -> None:
     write(tmp_path / "own.csv", "text\na\nb\nc\n")
-    raw = {"model": "m", "task": "mrpc", "data": {"train": "own.csv", "validation": "own.csv", "calibrate": "own.csv[1:]"}}
+    raw = {
+        "model": "m",
+        "task": "mrpc",
+        "data": {"train": "own.csv", "validation": "own.csv", "calibrate": "own.csv[1:]"},
+    }
     found = sources.places(parse(raw, base=tmp_path).data)
     assert found.calibrate == f"{tmp_path / 'own.csv'}[1:]"
-    assert [r["text"] for r in readers.read(found.calibrate, hub=None, revision=None, columns=())[1]] == ["b", "c"]
+    assert [
+        r["text"] for r in readers.read(found.calibrate, hub=None, revision=None, columns=())[1]
+    ] == ["b", "c"]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("train[:x]", r"data.calibrate.from: the slice cannot be read \(got \[:x\], expected such as \[:100\]"),
+        (
+            "train[:x]",
+            r"data.calibrate.from: the slice cannot be read \(got \[:x\], expected such as \[:100\]",
+        ),
         ("train[3]", r"data.calibrate.from: the slice cannot be read"),
-        ("train[:5]+validation[:5]", r'data.calibrate.from: there is no split "train\[:5\]\+validation"'),
-        ("train[10:20]", r"train.csv\[10:20\]: (the slice cannot be read|no row is in the slice) \(got \[10:20\]"),
-        ("train[2:2]", r"train.csv\[2:2\]: no row is in the slice \(got \[2:2\], expected a slice of 3 rows\)"),
+        (
+            "train[:5]+validation[:5]",
+            r'data.calibrate.from: there is no split "train\[:5\]\+validation"',
+        ),
+        (
+            "train[10:20]",
+            r"train.csv\[10:20\]: (the slice cannot be read|no row is in the slice) \(got \[10:20\]",
+        ),
+        (
+            "train[2:2]",
+            r"train.csv\[2:2\]: no row is in the slice \(got \[2:2\], expected a slice of 3 rows\)",
+        ),
     ],
 )
 def test_a_slice_that_is_none(tmp_path, name: str, message: str) -> None:
@@ -574,8 +787,16 @@ def test_a_slice_that_is_none(tmp_path, name: str, message: str) -> None:
 
 
 def test_a_slice_of_the_rows_of_a_function(tmp_path) -> None:
-    code = write(tmp_path / "mine.py", "def rows(split):\n    return [{'text': f'{split} {i}'} for i in range(10)]\n")
-    found = sources.places(settings(source=f"{code}:rows", calibrate="train[2:4]", evaluate="train[50%:]"))
+    code = write(
+        tmp_path / "mine.py",
+        "def rows(split):\n    return [{'text': f'{split} {i}'} for i in range(10)]\n",
+    )
+    found = sources.places(
+        settings(source=f"{code}:rows", calibrate="train[2:4]", evaluate="train[50%:]")
+    )
     read = [found.functions[place].read() for place in (found.calibrate, found.evaluate)]
-    assert [[row["text"] for row in rows] for _, rows in read] == [["train 2", "train 3"], [f"train {i}" for i in range(5, 10)]]
+    assert [[row["text"] for row in rows] for _, rows in read] == [
+        ["train 2", "train 3"],
+        [f"train {i}" for i in range(5, 10)],
+    ]
     assert read[0][0] == "mine.py:rows('train')[2:4]"

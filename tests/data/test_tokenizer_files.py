@@ -30,8 +30,13 @@ def test_a_file_that_is_no_tokenizer(tmp_path) -> None:
 
 
 def test_special_tokens_that_are_not_there_are_no_panic(tmp_path, capfd) -> None:
-    folder = changed(tmp_path, lambda t: t["post_processor"]["single"][0]["SpecialToken"].update(id="[NONE]"))
-    with pytest.raises(ModelError, match=r"tokenizer.json (does not fit together|cannot be read) \(got .*; download or copy"):
+    folder = changed(
+        tmp_path, lambda t: t["post_processor"]["single"][0]["SpecialToken"].update(id="[NONE]")
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"tokenizer.json (does not fit together|cannot be read) \(got .*; download or copy",
+    ):
         Tokenizer(folder, 16).encode([("the one",)])
 
 
@@ -48,14 +53,18 @@ def test_a_length_that_is_no_number_of_tokens(tmp_path, stated: Any) -> None:
     if stated == {}:
         assert Tokenizer(tmp_path).max_length == 512
         return
-    with pytest.raises(ModelError, match=r"tokenizer_config.json, model_max_length: no number of tokens"):
+    with pytest.raises(
+        ModelError, match=r"tokenizer_config.json, model_max_length: no number of tokens"
+    ):
         Tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")]
 )  # fmt: skip
-def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(tmp_path, key: str, name: str) -> None:
+def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(
+    tmp_path, key: str, name: str
+) -> None:
     state = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -65,11 +74,15 @@ def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(tmp_path, ke
     }
     folder = changed(tmp_path, lambda tokenizer: tokenizer.update(normalizer=state))
     for stated in (True, False):
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizerFast", key: stated}))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "BertTokenizerFast", key: stated})
+        )
         if stated:
             Tokenizer(folder, 16)
             continue
-        with pytest.raises(ModelError, match=rf"contradict each other \(got {key}: false, and {name}: true\)"):
+        with pytest.raises(
+            ModelError, match=rf"contradict each other \(got {key}: false, and {name}: true\)"
+        ):
             Tokenizer(folder, 16)
 
 
@@ -78,11 +91,16 @@ def test_the_side_on_which_texts_are_cut_is_the_stated_one(tmp_path) -> None:
     text = ("the one of the two that is for you",)
     right = Tokenizer(tmp_path, 6).encode([text])[0]
     (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "left"}')
-    left, whole = Tokenizer(tmp_path, 6).encode([text])[0], Tokenizer(tmp_path, 64).encode([text])[0]
+    left, whole = (
+        Tokenizer(tmp_path, 6).encode([text])[0],
+        Tokenizer(tmp_path, 64).encode([text])[0],
+    )
     assert left.truncated
     assert left.ids[1:-1].tolist() == whole.ids[-5:-1].tolist() != right.ids[1:-1].tolist()
     (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "up"}')
-    with pytest.raises(ModelError, match=r"truncation_side: no side of a text \(got 'up', expected left or right\)"):
+    with pytest.raises(
+        ModelError, match=r"truncation_side: no side of a text \(got 'up', expected left or right\)"
+    ):
         Tokenizer(tmp_path, 6)
 
 
@@ -92,7 +110,13 @@ def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 64}')
     config.write_text('{"tokenizer_args": {"model_max_length": 9}}')
     assert Tokenizer(tmp_path).max_length == 9
-    for unknown in ({"tokenizer_args": {"do_lower_case": True}}, {"processing_kwargs": {"text": {"max_length": 9}}}):
+    for unknown in (
+        {"tokenizer_args": {"do_lower_case": True}},
+        {"processing_kwargs": {"text": {"max_length": 9}}},
+    ):
         config.write_text(json.dumps(unknown))
-        with pytest.raises(ModelError, match=rf"an option of the tokenizer is not supported \(got {next(iter(unknown))}"):
+        with pytest.raises(
+            ModelError,
+            match=rf"an option of the tokenizer is not supported \(got {next(iter(unknown))}",
+        ):
             Tokenizer(tmp_path)

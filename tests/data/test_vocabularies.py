@@ -43,7 +43,13 @@ TEXTS = [
 ]
 
 
-def written(folder: Path, settings: dict[str, Any] | None, config: dict[str, Any] | None = None, *, end: str = "\n") -> Path:
+def written(
+    folder: Path,
+    settings: dict[str, Any] | None,
+    config: dict[str, Any] | None = None,
+    *,
+    end: str = "\n",
+) -> Path:
     """A folder with a vocabulary, and a config of the tokenizer and of the model where they are given."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_bytes(end.join([*TOKENS, ""]).encode())
@@ -59,7 +65,10 @@ def written(folder: Path, settings: dict[str, Any] | None, config: dict[str, Any
         ({"do_lower_case": True}, None),
         ({"do_lower_case": False}, {"model_type": "bert"}),
         ({"do_lower_case": False, "strip_accents": True}, {}),
-        ({"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False}, {"model_type": "distilbert"}),
+        (
+            {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+            {"model_type": "distilbert"},
+        ),
         (
             {
                 "do_lower_case": True,
@@ -71,7 +80,9 @@ def written(folder: Path, settings: dict[str, Any] | None, config: dict[str, Any
         ({"do_lower_case": True, "mask_token": "the"}, {"model_type": "mobilebert"}),
     ],
 )
-def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path, settings, config, monkeypatch) -> None:
+def test_a_vocabulary_is_read_as_transformers_reads_it(
+    tmp_path, settings, config, monkeypatch
+) -> None:
     from transformers import BertTokenizer
 
     folder = written(tmp_path, settings, config)
@@ -81,16 +92,23 @@ def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path, settings, confi
     pairs = [(text,) for text in TEXTS] + list(zip(TEXTS, reversed(TEXTS), strict=True))
     for text, row in zip(pairs, ours.encode(pairs), strict=True):
         expected = theirs(*text)
-        assert (row.ids.tolist(), row.types.tolist()) == (expected["input_ids"], expected["token_type_ids"])
+        assert (row.ids.tolist(), row.types.tolist()) == (
+            expected["input_ids"],
+            expected["token_type_ids"],
+        )
     # What is saved for packages is the same tokenizer.
     (out := tmp_path / "out").mkdir()
     save_tokenizer(folder, out)
-    assert [row.ids.tolist() for row in Tokenizer(out).encode(pairs)] == [row.ids.tolist() for row in ours.encode(pairs)]
+    assert [row.ids.tolist() for row in Tokenizer(out).encode(pairs)] == [
+        row.ids.tolist() for row in ours.encode(pairs)
+    ]
 
 
 def test_lines_of_windows_are_the_same_vocabulary(tmp_path) -> None:
     rows = [
-        Tokenizer(written(tmp_path / name, {"do_lower_case": True}, end=end)).encode([("the of",)])[0].ids.tolist()
+        Tokenizer(written(tmp_path / name, {"do_lower_case": True}, end=end))
+        .encode([("the of",)])[0]
+        .ids.tolist()
         for name, end in (("unix", "\n"), ("windows", "\r\n"))
     ]
     assert rows[0] == rows[1] == [3, 6, 23, 4]
@@ -104,7 +122,9 @@ def test_other_vocabularies_are_converted_by_transformers(tmp_path) -> None:
     model = json.loads((source / "tokenizer.json").read_text())["model"]
     (source / "tokenizer.json").unlink()
     (source / "vocab.json").write_text(json.dumps(model["vocab"]))
-    (source / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]) + "\n")
+    (source / "merges.txt").write_text(
+        "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]) + "\n"
+    )
     assert Tokenizer(source).encode([("the one, 42",)])[0].ids.tolist() == expected
 
 

@@ -14,7 +14,10 @@ from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, win
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
 QUESTION = "who is 42, and from the one they had?"
-CONTEXT = "The one, 42 of them; was it at Xyzzy? " * 3 + "Naïve “quotes” — and\u00a0more 漢字 \U0001f600 end."
+CONTEXT = (
+    "The one, 42 of them; was it at Xyzzy? " * 3
+    + "Naïve “quotes” — and\u00a0more 漢字 \U0001f600 end."
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,11 @@ def tokenizer(tokenizer_folder) -> Tokenizer:
 
 
 def cut(
-    tokenizer: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION
+    tokenizer: Tokenizer,
+    length: int,
+    stride: int,
+    context: str = CONTEXT,
+    question: str | None = QUESTION,
 ) -> list[Window]:
     ids = None if question is None else tokenizer.offsets([question])[0].ids
     frame = tokenizer.frame(1 if question is None else 2)
@@ -36,11 +43,15 @@ def task(**options: object):
 
 
 def test_the_special_tokens_are_read_off_the_tokenizer(tokenizer_folder, tokenizer) -> None:
-    assert (tokenizer.frame(1).size, tokenizer.frame(2).size) == ((2, 4) if "byte-level" in tokenizer_folder.name else (2, 3))
+    assert (tokenizer.frame(1).size, tokenizer.frame(2).size) == (
+        (2, 4) if "byte-level" in tokenizer_folder.name else (2, 3)
+    )
 
 
 @pytest.mark.parametrize("question", [QUESTION, None])
-def test_one_window_is_the_tokenizers_own_row_where_all_fits(tokenizer, question: str | None) -> None:
+def test_one_window_is_the_tokenizers_own_row_where_all_fits(
+    tokenizer, question: str | None
+) -> None:
     (window,) = cut(tokenizer, 512, 128, question=question)
     (row,) = tokenizer.encode([(CONTEXT,) if question is None else (question, CONTEXT)])
     np.testing.assert_array_equal(window.ids, row.ids)
@@ -52,7 +63,9 @@ def test_one_window_is_the_tokenizers_own_row_where_all_fits(tokenizer, question
 
 @pytest.mark.parametrize("question", [QUESTION, None])
 @pytest.mark.parametrize(("more", "stride"), [(2, 1), (5, 1), (5, 4), (20, 7), (20, 19), (40, 20)])
-def test_every_token_is_in_some_window_and_answered_by_one(tokenizer, question: str | None, more: int, stride: int) -> None:
+def test_every_token_is_in_some_window_and_answered_by_one(
+    tokenizer, question: str | None, more: int, stride: int
+) -> None:
     offsets = tokenizer.offsets([CONTEXT])[0]
     frame = tokenizer.frame(1 if question is None else 2)
     encoded = 0 if question is None else len(tokenizer.offsets([question])[0].ids)
@@ -84,19 +97,25 @@ def original_rule(parts: list[tuple[int, int]], index: int, position: int) -> bo
 
 
 @pytest.mark.parametrize(("more", "stride"), [(2, 1), (9, 4), (9, 8), (24, 8), (30, 11), (60, 20)])
-def test_the_maximum_context_rule_is_that_of_the_original_code(tokenizer, more: int, stride: int) -> None:
+def test_the_maximum_context_rule_is_that_of_the_original_code(
+    tokenizer, more: int, stride: int
+) -> None:
     found = cut(tokenizer, tokenizer.frame(1).size + more, stride, CONTEXT * 2, question=None)
     held = [np.flatnonzero(window.spans[:, 0] != NOWHERE) for window in found]
     parts = [(stride * number, len(own)) for number, own in enumerate(held)]
     assert len(parts) > 1
     for index, (window, own) in enumerate(zip(found, held, strict=True)):
-        expected = [original_rule(parts, index, parts[index][0] + offset) for offset in range(len(own))]
+        expected = [
+            original_rule(parts, index, parts[index][0] + offset) for offset in range(len(own))
+        ]
         assert window.best[own].tolist() == expected
 
 
 def test_a_question_that_is_too_long_is_cut_and_said_to_be(tokenizer) -> None:
     short, long = QUESTION, QUESTION * 9
-    encoded = task(max_length=64, max_query_length=12, step=20).encode(tokenizer, [(long, CONTEXT), ("who?", CONTEXT)])
+    encoded = task(max_length=64, max_query_length=12, step=20).encode(
+        tokenizer, [(long, CONTEXT), ("who?", CONTEXT)]
+    )
     ids = tokenizer.offsets([short])[0].ids[:12]
     first = len(tokenizer.frame(2).special[0])
     for window in encoded.rows[0]:
@@ -108,20 +127,33 @@ def test_a_question_that_is_too_long_is_cut_and_said_to_be(tokenizer) -> None:
 
 def test_lengths_that_leave_no_room_for_a_context(tokenizer) -> None:
     with pytest.raises(
-        ValidationError, match="max_length 20 has no room for a context beside a question of max_query_length 17"
+        ValidationError,
+        match="max_length 20 has no room for a context beside a question of max_query_length 17",
     ):
         task(max_length=20, max_query_length=17)
-    with pytest.raises(ValidationError, match="step must be less than the 5 tokens of context in a window"):
+    with pytest.raises(
+        ValidationError, match="step must be less than the 5 tokens of context in a window"
+    ):
         task(max_length=20, max_query_length=12, step=5)
     with pytest.raises(
-        ValidationError, match="overlap must be less than the 5 tokens of context in a window, or windows do not"
+        ValidationError,
+        match="overlap must be less than the 5 tokens of context in a window, or windows do not",
     ):
         task(max_length=20, max_query_length=12, overlap=5)
-    with pytest.raises(DataError, match=r"overlap: windows would not advance \(got 17, expected less than the 1\d tokens"):
+    with pytest.raises(
+        DataError,
+        match=r"overlap: windows would not advance \(got 17, expected less than the 1\d tokens",
+    ):
         task(max_length=24, overlap=17).encode(tokenizer, [(QUESTION, CONTEXT)])
-    with pytest.raises(DataError, match=r"windows would not overlap \(got 17, expected less than the 1\d tokens of context"):
+    with pytest.raises(
+        DataError,
+        match=r"windows would not overlap \(got 17, expected less than the 1\d tokens of context",
+    ):
         task(max_length=24, step=17).encode(tokenizer, [(QUESTION, CONTEXT)])
-    with pytest.raises(DataError, match=r"max_length: a window has no room for a context \(got a window of 384 tokens"):
+    with pytest.raises(
+        DataError,
+        match=r"max_length: a window has no room for a context \(got a window of 384 tokens",
+    ):
         task(max_query_length=600).encode(tokenizer, [(QUESTION, CONTEXT)])
 
 
@@ -146,13 +178,19 @@ def test_an_overlap_makes_the_windows_of_hugging_face_tokenizers(
         assert [window.ids.tolist() for window in own] == found["input_ids"]
 
 
-def test_the_overlap_of_a_text_alone_is_that_of_hugging_face_tokenizers(tokenizer_folder, tokenizer) -> None:
+def test_the_overlap_of_a_text_alone_is_that_of_hugging_face_tokenizers(
+    tokenizer_folder, tokenizer
+) -> None:
     from transformers import PreTrainedTokenizerFast
 
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_folder / "tokenizer.json"))
-    found = theirs(CONTEXT, truncation=True, max_length=30, stride=7, return_overflowing_tokens=True)
+    found = theirs(
+        CONTEXT, truncation=True, max_length=30, stride=7, return_overflowing_tokens=True
+    )
     step = step_within(StepOptions(overlap=7), 30 - tokenizer.frame(1).size)
-    assert [window.ids.tolist() for window in cut(tokenizer, 30, step, question=None)] == found["input_ids"]
+    assert [window.ids.tolist() for window in cut(tokenizer, 30, step, question=None)] == found[
+        "input_ids"
+    ]
 
 
 def test_doc_stride_is_refused_with_both_of_its_meanings() -> None:
@@ -164,7 +202,8 @@ def test_doc_stride_is_refused_with_both_of_its_meanings() -> None:
         task(max_length=384, doc_stride=128)
     for name in ("squad", "squad-v2", "question-answering", "token-classification"):
         with pytest.raises(
-            RecipeError, match=rf"task\.{name}\.options: doc_stride: 9 has two meanings; .*starts max_length - 9"
+            RecipeError,
+            match=rf"task\.{name}\.options: doc_stride: 9 has two meanings; .*starts max_length - 9",
         ):
             parse({"model": "m", "data": "d", "task": {name: {"doc_stride": 9}}})
     with pytest.raises(RecipeError, match="give step or overlap, not both"):
@@ -175,7 +214,9 @@ def test_four_special_tokens_count_as_four(tmp_path) -> None:
     make_byte_level_tokenizer(tmp_path)
     # Three would leave a token of room; what the tokenizer really has is only known here.
     with pytest.raises(DataError, match="a window has no room for a context"):
-        task(max_length=20, max_query_length=16).encode(Tokenizer(tmp_path, 64), [(QUESTION, CONTEXT)])
+        task(max_length=20, max_query_length=16).encode(
+            Tokenizer(tmp_path, 64), [(QUESTION, CONTEXT)]
+        )
 
 
 def test_defaults_shrink_with_the_model(tokenizer_folder) -> None:
@@ -206,10 +247,16 @@ def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> Non
     assert len(other) == len(empty) + 2
     assert not empty.best.any()
     outputs = {
-        name: np.random.default_rng(0).standard_normal(len(empty) + len(other)) for name in ("start_logits", "end_logits")
+        name: np.random.default_rng(0).standard_normal(len(empty) + len(other))
+        for name in ("start_logits", "end_logits")
     }
     answer = task(unanswerable=False).answer(outputs, encoded, 0, encoded.texts[0])
-    assert (answer["answer"], answer["start"], answer["end"], answer["others"]) == ("", None, None, [])
+    assert (answer["answer"], answer["start"], answer["end"], answer["others"]) == (
+        "",
+        None,
+        None,
+        [],
+    )
     assert answer["score"] == 1.0
     gold = [{"texts": ["x"], "starts": []}] * 2
     assert np.isfinite(task().items(outputs, encoded, gold)).all()
@@ -218,7 +265,9 @@ def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> Non
 def test_contexts_are_tokenized_once(tokenizer, monkeypatch) -> None:
     seen: list[int] = []
     offsets = Tokenizer.offsets
-    monkeypatch.setattr(Tokenizer, "offsets", lambda self, texts: (seen.append(len(texts)), offsets(self, texts))[1])
+    monkeypatch.setattr(
+        Tokenizer, "offsets", lambda self, texts: (seen.append(len(texts)), offsets(self, texts))[1]
+    )
     encoded = task().encode(tokenizer, [(f"{QUESTION} {i}", CONTEXT) for i in range(5)])
     assert sorted(seen) == [1, 5]
     assert len(encoded.rows) == 5

@@ -34,13 +34,20 @@ TASKS = {
     "docs/guides/embeddings.md": "embedding",
     "docs/guides/sentence-pairs.md": "pairs",
 }
-HEADS = {"squad": "question-answering", "token-classification": "token-classification", "embedding": "embedding"}
+HEADS = {
+    "squad": "question-answering",
+    "token-classification": "token-classification",
+    "embedding": "embedding",
+}
 SQUAD = {"squad": {"max_length": 40, "step": 8, "max_query_length": 8}}
 
 
 def sentence(number: int) -> list[str]:
     """Words that differ from those of any other number."""
-    return [*(WORDS[(number * 7 + i * 3) % len(WORDS)] for i in range(6 + number % 9)), f"x{number}"]
+    return [
+        *(WORDS[(number * 7 + i * 3) % len(WORDS)] for i in range(6 + number % 9)),
+        f"x{number}",
+    ]
 
 
 def write_data(folder: Path, task: str) -> None:
@@ -55,24 +62,39 @@ def write_data(folder: Path, task: str) -> None:
                 qas = [{"id": str(n), "question": f"{words[0]} of x{n}?", "answers": answers}]
                 paragraphs.append({"context": " ".join(words), "qas": qas})
             name = "train-v1.1.json" if split == "train" else "dev-v1.1.json"
-            content = json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+            content = json.dumps(
+                {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+            )
         elif task == "token-classification":
             name = f"{split}.jsonl"
-            rows = [{"tokens": words, "ner_tags": [TAGS[i % len(TAGS)] for i in range(len(words))]} for words, _ in texts]
+            rows = [
+                {"tokens": words, "ner_tags": [TAGS[i % len(TAGS)] for i in range(len(words))]}
+                for words, _ in texts
+            ]
             content = "\n".join(json.dumps(row) for row in rows)
         elif task == "embedding":
             name = f"{split}.tsv"
-            lines = [f"{' '.join(a)}\t{' '.join(b)}\t{n % 2}" for n, (a, b) in zip(numbers, texts, strict=True)]
+            lines = [
+                f"{' '.join(a)}\t{' '.join(b)}\t{n % 2}"
+                for n, (a, b) in zip(numbers, texts, strict=True)
+            ]
             content = "\n".join(["sentence1\tsentence2\tscore", *lines])
         else:
             name = f"{split}.tsv"
-            content = "\n".join(["text\tlabel", *(f"{' '.join(a)}\t{n % 2}" for n, (a, _) in zip(numbers, texts, strict=True))])
+            content = "\n".join(
+                [
+                    "text\tlabel",
+                    *(f"{' '.join(a)}\t{n % 2}" for n, (a, _) in zip(numbers, texts, strict=True)),
+                ]
+            )
         (folder / name).write_text(content + "\n", encoding="utf-8")
 
 
 def write_texts(folder: Path, task: str) -> None:
     """The single files that documents mention."""
-    (folder / "texts.txt").write_text("\n".join(" ".join(sentence(n)) for n in range(5)) + "\n", encoding="utf-8")
+    (folder / "texts.txt").write_text(
+        "\n".join(" ".join(sentence(n)) for n in range(5)) + "\n", encoding="utf-8"
+    )
     (folder / "article.txt").write_text(" ".join(WORDS * 4), encoding="utf-8")
     if task == "text-classification":
         shutil.copy(folder / "my-data" / "validation.tsv", folder / "my-rows.tsv")
@@ -81,7 +103,9 @@ def write_texts(folder: Path, task: str) -> None:
 
 @pytest.fixture(scope="session")
 def workspace(
-    checkpoint: Callable[[str, str], Path], finished: tuple[Recipe, Path, Report], tmp_path_factory: pytest.TempPathFactory
+    checkpoint: Callable[[str, str], Path],
+    finished: tuple[Recipe, Path, Report],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Path]:
     """`workspace("docs/index.md")` → a folder with `my-model`, `my-data` and `out` for the document's task."""
     folders: dict[str, Path] = {}
@@ -100,12 +124,22 @@ def workspace(
         write_data(folder / "my-data", task)
         write_texts(folder, task)
         if task == "token-classification":
-            names = {"id2label": dict(enumerate(TAGS)), "label2id": {tag: i for i, tag in enumerate(TAGS)}}
+            names = {
+                "id2label": dict(enumerate(TAGS)),
+                "label2id": {tag: i for i, tag in enumerate(TAGS)},
+            }
             make_checkpoint(folder / "my-model", "bert", task, **names)
         else:
-            (folder / "my-model").symlink_to(checkpoint("bert", HEADS.get(task, "sequence-classification")))
+            (folder / "my-model").symlink_to(
+                checkpoint("bert", HEADS.get(task, "sequence-classification"))
+            )
         targets = ["ort-cpu", "openvino-cpu"] if task == "text-classification" else ["ort-cpu"]
-        recipe = {"model": "./my-model", "task": SQUAD if task == "squad" else task, "data": "./my-data", "targets": targets}
+        recipe = {
+            "model": "./my-model",
+            "task": SQUAD if task == "squad" else task,
+            "data": "./my-data",
+            "targets": targets,
+        }
         started_in = Path.cwd()
         os.chdir(folder)
         try:
@@ -113,7 +147,11 @@ def workspace(
         finally:
             os.chdir(started_in)
         if task == "text-classification":
-            for name, place in {"my-squad-model": "my-model", "squad": "my-data", "out-squad": "out"}.items():
+            for name, place in {
+                "my-squad-model": "my-model",
+                "squad": "my-data",
+                "out-squad": "out",
+            }.items():
                 (folder / name).symlink_to(folder_for("squad") / place)
         return folder
 

@@ -68,14 +68,20 @@ def _blocks(path: Path) -> list[Block]:
 def commands(text: str) -> list[str]:
     """The command lines of a shell block: lines ending in a backslash are joined, comments are dropped."""
     joined = text.replace("\\\n", " ")
-    return [line.strip() for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [
+        line.strip()
+        for line in joined.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
 
 
 def inline_commands() -> list[tuple[str, str]]:
     """(document, command) for each `octobert …` in running text and tables."""
     result = []
     for path in documents():
-        for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+        for token in (
+            MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+        ):
             for child in token.children or ():
                 if child.type == "code_inline" and child.content.startswith("octobert "):
                     result.append((str(path.relative_to(ROOT)), child.content))
@@ -86,7 +92,9 @@ def links() -> list[tuple[Path, str]]:
     """(document, target) for each relative link and image."""
     result = []
     for path in documents():
-        for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+        for token in (
+            MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+        ):
             for child in token.children or ():
                 target = str(child.attrs.get("href") or child.attrs.get("src") or "")
                 if target and "://" not in target and not target.startswith("#"):
@@ -98,11 +106,18 @@ def missing_anchors() -> list[str]:
     """Links to a heading that its document does not have; only of documents that are files."""
     found = []
     for path in documents():
-        for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+        for token in (
+            MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+        ):
             for child in token.children or ():
                 target, mark, anchor = str(child.attrs.get("href") or "").partition("#")
                 document = path.parent / target if target else path
-                if mark and "://" not in target and document.is_file() and anchor not in _anchors(document):
+                if (
+                    mark
+                    and "://" not in target
+                    and document.is_file()
+                    and anchor not in _anchors(document)
+                ):
                     found.append(f"{path.name}: {target}#{anchor}")
     return found
 

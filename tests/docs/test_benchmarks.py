@@ -27,7 +27,9 @@ ROUNDED = 5e-4
 RESAMPLED = 0.02
 
 
-def made(kind: str = "avx2", features: tuple[str, ...] = ("avx2",), ratio: float = 0.8, **changes: Any) -> Result:
+def made(
+    kind: str = "avx2", features: tuple[str, ...] = ("avx2",), ratio: float = 0.8, **changes: Any
+) -> Result:
     """A result with four systems, in which both targets take `ratio` of the time of all others."""
     names = {
         "octobert openvino-cpu": ("NNCF", "OpenVINO"),
@@ -35,10 +37,16 @@ def made(kind: str = "avx2", features: tuple[str, ...] = ("avx2",), ratio: float
     }
     pairs = [(target, rival) for target, rivals in names.items() for rival in rivals]
     times = {
-        name: {"1 × 16": Spread(median=10 * ratio if name in names else 10)} for name in (*names, *dict(pairs[::2]).values())
+        name: {"1 × 16": Spread(median=10 * ratio if name in names else 10)}
+        for name in (*names, *dict(pairs[::2]).values())
     }
     compared = [
-        Compared(target=target, rival=rival, shapes={"1 × 16": Ratio(value=ratio)}, mean=Ratio(value=ratio))
+        Compared(
+            target=target,
+            rival=rival,
+            shapes={"1 × 16": Ratio(value=ratio)},
+            mean=Ratio(value=ratio),
+        )
         for target, rival in pairs
     ]
     fields = {
@@ -58,7 +66,9 @@ def made(kind: str = "avx2", features: tuple[str, ...] = ("avx2",), ratio: float
 
 def test_the_page_is_what_the_results_make() -> None:
     """`python benchmarks/speed_page.py` writes it."""
-    assert speed_page.PAGE.read_text(encoding="utf-8") == speed_page.page(speed_results.read_all(speed_results.RESULTS))
+    assert speed_page.PAGE.read_text(encoding="utf-8") == speed_page.page(
+        speed_results.read_all(speed_results.RESULTS)
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -97,23 +107,31 @@ def test_ratios_are_those_of_medians_with_intervals_over_the_rounds() -> None:
     found = speed_results.compared("octobert ort-cpu", "ONNX Runtime", times)
     own, rival = times.values()
     ratios = {shape: np.median(own[shape]) / np.median(rival[shape]) for shape in own}
-    assert {shape: each.value for shape, each in found.shapes.items()} == pytest.approx(ratios, rel=ROUNDED)
+    assert {shape: each.value for shape, each in found.shapes.items()} == pytest.approx(
+        ratios, rel=ROUNDED
+    )
     assert found.worst == max(ratios, key=lambda shape: ratios[shape])
     assert found.mean is not None
     assert found.mean.value == pytest.approx(np.mean(list(ratios.values())), rel=ROUNDED)
     means = []
     for _ in range(1000):
         rows = [generator.integers(0, 60, 60) for _ in ratios]
-        drawn = [np.median(own[s][i]) / np.median(rival[s][i]) for s, i in zip(ratios, rows, strict=True)]
+        drawn = [
+            np.median(own[s][i]) / np.median(rival[s][i]) for s, i in zip(ratios, rows, strict=True)
+        ]
         means.append(np.mean(drawn))
-    assert (found.mean.low, found.mean.high) == pytest.approx(np.percentile(means, [2.5, 97.5]), rel=RESAMPLED)
+    assert (found.mean.low, found.mean.high) == pytest.approx(
+        np.percentile(means, [2.5, 97.5]), rel=RESAMPLED
+    )
 
 
 def test_single_texts_are_compared_text_by_text() -> None:
     rival = [1.0, 10.0, 100.0]
     found = speed_results.per_text([0.5 * ms for ms in rival], rival)
     assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
-    change = speed_results.change_of_accuracy([True, True, False, False], [True, False, False, False])
+    change = speed_results.change_of_accuracy(
+        [True, True, False, False], [True, False, False, False]
+    )
     assert change.value == 0.25
     assert change.low == 0.0
 
@@ -124,11 +142,22 @@ def test_the_section_begins_with_float_where_int8_is_slower() -> None:
         "**INT8 of `openvino-cpu` is slower than OpenVINO in float: 1.20 times its time"
     )
     assert "1.20 times its time for BERT-base on 2 cores" in speed_page.verdict([slow, fast])
-    assert speed_page.verdict([fast]).startswith("INT8 of `openvino-cpu` is faster than OpenVINO in float at every shape: 0.80")
-    assert "slower for BERT-base on 2 cores at 1 × 53." in speed_page.verdict([with_slow_shape(0.98)])
+    assert speed_page.verdict([fast]).startswith(
+        "INT8 of `openvino-cpu` is faster than OpenVINO in float at every shape: 0.80"
+    )
+    assert "slower for BERT-base on 2 cores at 1 × 53." in speed_page.verdict(
+        [with_slow_shape(0.98)]
+    )
     assert "at every shape" in speed_page.verdict([with_slow_shape(low=0.9)])
-    wide = Compared(target="octobert ort-cpu", rival="ONNX Runtime", shapes={}, mean=Ratio(value=1.2, low=0.8, high=2.0))
-    assert "`ort-cpu` is not clearly faster than ONNX Runtime in float: 1.20" in speed_page.verdict([made(compared=(wide,))])
+    wide = Compared(
+        target="octobert ort-cpu",
+        rival="ONNX Runtime",
+        shapes={},
+        mean=Ratio(value=1.2, low=0.8, high=2.0),
+    )
+    assert "`ort-cpu` is not clearly faster than ONNX Runtime in float: 1.20" in speed_page.verdict(
+        [made(compared=(wide,))]
+    )
     assert speed_page.verdict([made(compared=())]).startswith("OpenVINO in float was not measured")
 
 
@@ -136,13 +165,19 @@ def with_slow_shape(low: float) -> Result:
     """A result in which one shape takes 1.05 of the time of float, with this lower end of its interval, relative to 1.05."""
     shapes = {"1 × 16": Ratio(value=0.7), "1 × 53": Ratio(value=1.05, low=1.05 * low, high=1.1)}
     pairs = (("octobert openvino-cpu", "OpenVINO"), ("octobert ort-cpu", "ONNX Runtime"))
-    return made(compared=tuple(Compared(target=t, rival=r, shapes=shapes, mean=Ratio(value=0.87)) for t, r in pairs))
+    return made(
+        compared=tuple(
+            Compared(target=t, rival=r, shapes=shapes, mean=Ratio(value=0.87)) for t, r in pairs
+        )
+    )
 
 
 def test_the_fastest_rival_counts() -> None:
     """OpenVINO's own default is bfloat16 where the CPU has it."""
     shapes = {"1 × 16": Ratio(value=1.3)}
-    faster = Compared(target="octobert openvino-cpu", rival="OpenVINO, bf16", shapes=shapes, mean=shapes["1 × 16"])
+    faster = Compared(
+        target="octobert openvino-cpu", rival="OpenVINO, bf16", shapes=shapes, mean=shapes["1 × 16"]
+    )
     result = made(ratio=0.8)
     result = made(ratio=0.8, compared=(*result.compared, faster))
     assert speed_page.verdict([result]).startswith("**INT8 of `openvino-cpu` is slower")
@@ -159,7 +194,11 @@ def test_a_run_replaces_that_of_its_kind_and_adds_a_section_for_another(tmp_path
         "speed-avx2-base-2-cores.json",
     ]
     lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("## ")] == ["## Summary", "## AMX", "## AVX2 alone"]
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## Summary",
+        "## AMX",
+        "## AVX2 alone",
+    ]
     assert "0.60" in page.read_text(encoding="utf-8")
     assert "0.80" not in page.read_text(encoding="utf-8")
 
@@ -174,9 +213,13 @@ def test_texts_have_their_tables() -> None:
     loops = {
         "NNCF: padded": Loop(rate=Spread(median=15)),
         "NNCF, bf16: padded": Loop(rate=Spread(median=20)),
-        f"{target}: throughput": Loop(rate=Spread(median=90), accuracy=0.8186, change=Ratio(value=-0.01, low=-0.02, high=0)),
+        f"{target}: throughput": Loop(
+            rate=Spread(median=90), accuracy=0.8186, change=Ratio(value=-0.01, low=-0.02, high=0)
+        ),
     }
-    text = speed_page.page([made(singles={"mrpc": single}, throughput={"mrpc": Throughput(rows=3, loops=loops)})])
+    text = speed_page.page(
+        [made(singles={"mrpc": single}, throughput={"mrpc": Throughput(rows=3, loops=loops)})]
+    )
     assert "| mrpc | 0.60 [0.55, 0.65] | 0.70 [0.65, 0.75] | 4.50 |" in text
     assert "| 90.0 |  | 4.50 | 81.86 | -1.00 [-2.00, +0.00] |" in text
 
@@ -213,31 +256,42 @@ def test_a_pruned_model_says_what_it_cost(finished: Any, tmp_path: Path) -> None
         "The pruned model: 1.31 [1.28, 1.34] times as fast as the whole one in 8 bits on openvino-cpu; "
         "drop of accuracy on the tuning rows 0.0080 [-0.0020, 0.0180]; pruning took 42 s."
     )
-    (tmp_path / "report.json").write_text(json.dumps({"pruning": facts | {"chosen": None}}), encoding="utf-8")
+    (tmp_path / "report.json").write_text(
+        json.dumps({"pruning": facts | {"chosen": None}}), encoding="utf-8"
+    )
     assert speed_cases.pruning_note(tmp_path) == ""
 
 
 def _damaged(path: Path) -> None:
-    path.write_text(path.read_text(encoding="utf-8").replace('"avx2"', '"amx"', 1), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"avx2"', '"amx"', 1), encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.rename(path.with_name("speed-amx-base-2-cores.json")), "the name is not that of the content"),
+        (
+            lambda path: path.rename(path.with_name("speed-amx-base-2-cores.json")),
+            "the name is not that of the content",
+        ),
         (lambda path: path.write_text("{}"), "not a result of speed.py"),
         (_damaged, "the kind is amx, the features are those of avx2"),
         (lambda path: path.unlink(), "there are no results"),
     ],
     ids=["name", "content", "kind", "none"],
 )
-def test_damaged_results_are_named(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+def test_damaged_results_are_named(
+    damage: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
     damage(speed_results.write(made(), tmp_path))
     with pytest.raises(OctobertError, match=message):
         speed_results.read_all(tmp_path)
 
 
-def test_a_trained_checkpoint_needs_its_data(checkpoint: Callable[[str], Path], finished: Any, tmp_path: Path) -> None:
+def test_a_trained_checkpoint_needs_its_data(
+    checkpoint: Callable[[str], Path], finished: Any, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="expected train"):
         speed_cases.trained_case(checkpoint("bert"), tmp_path, "mrpc", 4)
     (tmp_path / "train.tsv").write_text("words\tlabel\na b\t1\n", encoding="utf-8")
@@ -254,11 +308,23 @@ def test_a_trained_checkpoint_needs_its_data(checkpoint: Callable[[str], Path], 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--prune 0.01", "--prune: only a checkpoint that was trained has it; add --checkpoint FOLDER."),
-        ("--checkpoint gone", "--checkpoint: a checkpoint needs the data of its task; add --data FOLDER."),
-        ("--checkpoint gone --data gone", "gone/config.json: there is no such file; check the path."),
+        (
+            "--prune 0.01",
+            "--prune: only a checkpoint that was trained has it; add --checkpoint FOLDER.",
+        ),
+        (
+            "--checkpoint gone",
+            "--checkpoint: a checkpoint needs the data of its task; add --data FOLDER.",
+        ),
+        (
+            "--checkpoint gone --data gone",
+            "gone/config.json: there is no such file; check the path.",
+        ),
         ("--texts gone.tsv", "gone.tsv: there is no such file; check the path."),
-        ("--rows 0", "--rows and --rounds: nothing would be measured (expected at least 1); raise them."),
+        (
+            "--rows 0",
+            "--rows and --rounds: nothing would be measured (expected at least 1); raise them.",
+        ),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_measured(
@@ -278,15 +344,33 @@ def test_systems_take_turns_and_those_that_fail_are_named(
     package, folder = finished[1] / "ort-cpu", str(checkpoint("bert"))
     floating = str(package / "onnx" / "model.onnx")
     systems = [
-        System("ONNX Runtime", "float", "Sessions", ("ort-cpu", floating, folder), ("plain",), "plain"),
-        System("octobert ort-cpu", "INT8", "Octobert", (str(package),), ("throughput",), "latency, one by one"),
-        System("gone", "INT8", "Sessions", ("ort-cpu", str(package / "gone.onnx"), folder), ("plain",), "plain"),
+        System(
+            "ONNX Runtime", "float", "Sessions", ("ort-cpu", floating, folder), ("plain",), "plain"
+        ),
+        System(
+            "octobert ort-cpu",
+            "INT8",
+            "Octobert",
+            (str(package),),
+            ("throughput",),
+            "latency, one by one",
+        ),
+        System(
+            "gone",
+            "INT8",
+            "Sessions",
+            ("ort-cpu", str(package / "gone.onnx"), folder),
+            ("plain",),
+            "plain",
+        ),
     ]
     failures: dict[str, str] = {}
     running = speed_measuring.opened(systems, failures)
     try:
         times = speed_measuring.time_shapes(running, [(1, 8), (2, 8)], 1, 50, failures)
-        singles = speed_measuring.time_singles(running, [("he was", "in it"), ("that is", "you")], failures)
+        singles = speed_measuring.time_singles(
+            running, [("he was", "in it"), ("that is", "you")], failures
+        )
         rates, labels = speed_measuring.time_texts(
             running, [("he was", "in it"), ("that is", "you"), ("he", "had")], 2, failures
         )
@@ -295,7 +379,9 @@ def test_systems_take_turns_and_those_that_fail_are_named(
             each.stop()
     names = ["ONNX Runtime", "octobert ort-cpu"]
     assert list(failures) == ["gone"], failures
-    counts = {name: {shape: len(own) for shape, own in each.items()} for name, each in times.items()}
+    counts = {
+        name: {shape: len(own) for shape, own in each.items()} for name, each in times.items()
+    }
     assert counts == {name: {"1 × 8": 3, "2 × 8": 3} for name in names}
     assert {name: len(own) for name, own in singles.items()} == dict.fromkeys(names, 2)
     assert set(rates) == {"ONNX Runtime: plain", "octobert ort-cpu: throughput"}

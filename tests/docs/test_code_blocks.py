@@ -38,7 +38,18 @@ CLIENTS = "`make test-clients`"
 # Blocks with a comment `<!-- not run: reason -->`. Raise this number only with a reason.
 NOT_RUN = 0
 # These commands take milliseconds on a tiny package; they run as they stand, except under a profiler (`--runtime`).
-FAST = ("predict", "inspect", "evaluate", "check", "tables", "targets", "tasks", "placements", "doctor", "schema")
+FAST = (
+    "predict",
+    "inspect",
+    "evaluate",
+    "check",
+    "tables",
+    "targets",
+    "tasks",
+    "placements",
+    "doctor",
+    "schema",
+)
 # These are planned with `--dry-run` where their model and data are in the workspace. All others are only parsed.
 PLANNED = ("quantize", "run")
 MINIMAL: dict[str, Any] = {
@@ -65,7 +76,17 @@ def test_few_blocks_are_not_run() -> None:
 
 def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
     printed = {
-        snippet(name, Model(f"out/{target}-{name}", kind, target == "openvino-cpu", 384, activation, prompts=prompts))
+        snippet(
+            name,
+            Model(
+                f"out/{target}-{name}",
+                kind,
+                target == "openvino-cpu",
+                384,
+                activation,
+                prompts=prompts,
+            ),
+        )
         for name, client in CLIENT_TABLE.items()
         for target in ("ort-cpu", "openvino-cpu")
         for kind in client.kinds
@@ -78,9 +99,19 @@ def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    generated = {"recipe.md", "plugins.md", "recipes.md", "commands.md", "targets.md", "contributing.md", "changelog.md"}
+    generated = {
+        "recipe.md",
+        "plugins.md",
+        "recipes.md",
+        "commands.md",
+        "targets.md",
+        "contributing.md",
+        "changelog.md",
+    }
     assert [
-        f"{d.name}: {t}" for d, t in markdown.links() if not (d.parent / t).exists() and Path(t).name not in generated
+        f"{d.name}: {t}"
+        for d, t in markdown.links()
+        if not (d.parent / t).exists() and Path(t).name not in generated
     ] == []
 
 
@@ -131,8 +162,12 @@ def takes(command: Any, option: str) -> bool:
 
 
 @pytest.mark.parametrize("block", of("bash"))
-def test_commands_are_right(block: Block, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+def test_commands_are_right(
+    block: Block, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = re.findall(
+        r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     monkeypatch.chdir(workspace(block.document))
     monkeypatch.setattr(runner, "dry_run", functools.partial(runner.dry_run, executor=inline.run))
     for line in markdown.commands(block.text):
@@ -144,7 +179,15 @@ def test_commands_are_right(block: Block, workspace: Callable[[str], Path], monk
         elif words[0].endswith("python"):
             assert (ROOT / words[1]).is_file() or words[1] == "-m", line
         else:
-            assert words[0].removeprefix(".venv/bin/") in ("pip", "git", "cd", "mkdocs", "pre-commit", "ruff", "mypy"), line
+            assert words[0].removeprefix(".venv/bin/") in (
+                "pip",
+                "git",
+                "cd",
+                "mkdocs",
+                "pre-commit",
+                "ruff",
+                "mypy",
+            ), line
 
 
 def run_octobert(words: list[str], where: str) -> None:
@@ -183,11 +226,17 @@ def run_brief(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Work in a folder, with short runs in this process."""
     run = runner.run
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(runner, "run", lambda recipe, out, listener, _: run(brief(recipe), out, listener, inline.run))
+    monkeypatch.setattr(
+        runner,
+        "run",
+        lambda recipe, out, listener, _: run(brief(recipe), out, listener, inline.run),
+    )
 
 
 @pytest.mark.parametrize("document", sorted({b.document for b in BLOCKS if b.language == "python"}))
-def test_python_runs(document: str, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(
+    document: str, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The blocks of a document run one after another and share their names."""
     run_brief(monkeypatch, workspace(document))
     names: dict[str, Any] = {"__name__": "document"}
@@ -196,10 +245,16 @@ def test_python_runs(document: str, workspace: Callable[[str], Path], monkeypatc
             exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / document), "exec"), names)
 
 
-def test_the_notebook_runs(workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs(
+    workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its cells share their names, and are stored without outputs."""
     path = ROOT / "docs" / "notebook.ipynb"
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
     run_brief(monkeypatch, workspace("docs/notebook.ipynb"))
     names: dict[str, Any] = {"__name__": "notebook"}

@@ -17,16 +17,25 @@ FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
 
 def instructions(path: Path) -> list[tuple[str, str]]:
     """(instruction, its text) of a Dockerfile, with continued lines joined."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if not line.lstrip().startswith("#")
+    ]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    return [(word, text) for word, _, text in (line.partition(" ") for line in joined.splitlines() if line.strip())]
+    return [
+        (word, text)
+        for word, _, text in (line.partition(" ") for line in joined.splitlines() if line.strip())
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_images_are_pinned_run_without_root_and_start_octobert(path: Path) -> None:
     steps = instructions(path)
     stages = {text.split()[2] for word, text in steps if word == "FROM" and " AS " in text}
-    images = [text.split()[0] for word, text in steps if word == "FROM" and text.split()[0] not in stages]
+    images = [
+        text.split()[0] for word, text in steps if word == "FROM" and text.split()[0] not in stages
+    ]
     assert images
     assert all(re.search(r":\d+\.\d+\.\d+-", image) for image in images)
     last = {word: text for word, text in steps}
@@ -40,13 +49,19 @@ def test_images_are_pinned_run_without_root_and_start_octobert(path: Path) -> No
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
     tomllib = pytest.importorskip("tomllib")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     steps = instructions(path)
     runs = [text for word, text in steps if word == "RUN"]
     installs = [part for text in runs for part in text.split("&&") if "pip install" in part]
     assert len(installs) >= 2
     assert all("-c constraints.txt" in part for part in installs)
-    assert all("--mount=type=cache,target=/root/.cache/pip" in text for text in runs if "pip install" in text)
+    assert all(
+        "--mount=type=cache,target=/root/.cache/pip" in text
+        for text in runs
+        if "pip install" in text
+    )
     arguments = dict(text.partition("=")[::2] for word, text in steps if word == "ARG")
     assert set(arguments["EXTRAS"].split(",")) <= set(extras)
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
@@ -54,14 +69,28 @@ def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
     assert "onnxruntime-gpu==" in pins
     rules = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = [rule.removeprefix("!") for rule in rules if rule.startswith("!")]
-    copied = [name for word, text in steps if word == "COPY" and "--from" not in text for name in shlex.split(text)[:-1]]
+    copied = [
+        name
+        for word, text in steps
+        if word == "COPY" and "--from" not in text
+        for name in shlex.split(text)[:-1]
+    ]
     assert copied
-    assert all((ROOT / name).exists() and any(fnmatch.fnmatch(name, rule) for rule in allowed) for name in copied)
+    assert all(
+        (ROOT / name).exists() and any(fnmatch.fnmatch(name, rule) for rule in allowed)
+        for name in copied
+    )
 
 
 def test_the_page_names_every_driver_and_extra() -> None:
     tomllib = pytest.importorskip("tomllib")
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert [driver.title for driver in DRIVERS.values() if driver.title not in page] == []
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert [extra for extra in set(extras) - {"demo", "bench", "docs", "dev", "browser"} if f"| `{extra}` |" not in page] == []
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert [
+        extra
+        for extra in set(extras) - {"demo", "bench", "docs", "dev", "browser"}
+        if f"| `{extra}` |" not in page
+    ] == []

@@ -12,7 +12,9 @@ import octobert
 
 SOURCE = Path(octobert.__file__).parent
 MODULES = sorted(
-    ".".join(("octobert", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    ".".join(("octobert", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
     for path in SOURCE.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
@@ -26,4 +28,6 @@ def test_examples_in_docstrings(name: str) -> None:
     for test in tests:
         runner.run(test, out=report.append)
     assert not runner.failures, "".join(report)
-    assert any(test.examples for test in tests), f"{name} holds an example that doctest does not see"
+    assert any(test.examples for test in tests), (
+        f"{name} holds an example that doctest does not see"
+    )

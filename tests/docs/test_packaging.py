@@ -34,8 +34,14 @@ def declared() -> dict[str, set[str]]:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
-    names = {extra: {re.split(r"[\[<>=!~; ]", entry)[0] for entry in entries} for extra, entries in groups.items()}
-    return {extra: {normalized(name) for name in entries} - {"octobert"} for extra, entries in names.items()}
+    names = {
+        extra: {re.split(r"[\[<>=!~; ]", entry)[0] for entry in entries}
+        for extra, entries in groups.items()
+    }
+    return {
+        extra: {normalized(name) for name in entries} - {"octobert"}
+        for extra, entries in names.items()
+    }
 
 
 # Packages that several distributions share, where none is installed.
@@ -52,7 +58,10 @@ def imported() -> dict[str, set[str]]:
                 modules = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules = [node.module]
-            for name in {module.split(".")[0] for module in modules} - {"octobert", *sys.stdlib_module_names}:
+            for name in {module.split(".")[0] for module in modules} - {
+                "octobert",
+                *sys.stdlib_module_names,
+            }:
                 files.setdefault(name, set()).add(str(path.relative_to(SOURCE)))
     return files
 
@@ -65,24 +74,42 @@ def providers() -> Mapping[str, list[str]]:
 
 def distributions(package: str) -> set[str]:
     """The installed distributions that provide a top-level package."""
-    return {normalized(name) for name in providers().get(package, NAMESPACES.get(package, [package]))}
+    return {
+        normalized(name) for name in providers().get(package, NAMESPACES.get(package, [package]))
+    }
 
 
 def test_every_import_is_declared() -> None:
-    names = set().union(*(names for extra, names in declared().items() if extra not in ("dev", "docs", "bench", "demo")))
-    missing = {package: files for package, files in imported().items() if not distributions(package) & names}
+    names = set().union(
+        *(
+            names
+            for extra, names in declared().items()
+            if extra not in ("dev", "docs", "bench", "demo")
+        )
+    )
+    missing = {
+        package: files
+        for package, files in imported().items()
+        if not distributions(package) & names
+    }
     assert missing == {}
 
 
 def test_every_declared_dependency_is_imported() -> None:
-    runtime = set().union(*(declared()[extra] for extra in ("", "torch", "train", "openvino", "tune", "qnn")))
+    runtime = set().union(
+        *(declared()[extra] for extra in ("", "torch", "train", "openvino", "tune", "qnn"))
+    )
     used = set().union(*(distributions(package) for package in imported())) | set(NOT_IMPORTED)
     assert runtime - used == set()
     assert set(NOT_IMPORTED) <= runtime
 
 
 def test_every_dependency_is_pinned() -> None:
-    pins = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if "==" in line]
+    pins = [
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    ]
     pinned = {normalized(line.split("==")[0]) for line in pins}
     assert set().union(*declared().values()) - pinned == set()
 

@@ -18,7 +18,11 @@ WITHOUT_TEST = ("machines of a distributed training",)
 def test_every_test_that_the_page_names_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
     assert len(named) > 30
-    missing = [f"{file}::{name}" for file, name in named if f"\ndef {name}(" not in (ROOT / file).read_text(encoding="utf-8")]
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if f"\ndef {name}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ]
     assert missing == []
 
 
@@ -35,13 +39,24 @@ def texts_in(part: dict[str, Any], path: str, definitions: dict[str, Any]) -> It
         yield from texts_in(definitions[name], path, definitions)
     if part.get("type") == "string" and not {"enum", "const"} & part.keys():
         yield path
-    for each in (*part.get("anyOf", ()), *part.get("oneOf", ()), *part.get("allOf", ()), *part.get("prefixItems", ())):
+    for each in (
+        *part.get("anyOf", ()),
+        *part.get("oneOf", ()),
+        *part.get("allOf", ()),
+        *part.get("prefixItems", ()),
+    ):
         yield from texts_in(each, path, definitions)
     for key, value in part.get("properties", {}).items():
         # `{name: {option: value}}` of a plugin.
-        is_plugin = len(part.get("required", ())) == 1 and value.keys() == {"$ref"} and "." in value["$ref"].rpartition("/")[2]
+        is_plugin = (
+            len(part.get("required", ())) == 1
+            and value.keys() == {"$ref"}
+            and "." in value["$ref"].rpartition("/")[2]
+        )
         if not value.get("deprecated"):
-            yield from texts_in(value, f"{path}.{'*' if is_plugin else key}".removeprefix("."), definitions)
+            yield from texts_in(
+                value, f"{path}.{'*' if is_plugin else key}".removeprefix("."), definitions
+            )
     inner = [(f"{path}.*", part.get("additionalProperties")), (path, part.get("items"))]
     for place, value in inner:
         if isinstance(value, dict) and value.keys() - {"description", "title", "default"}:
@@ -54,8 +69,17 @@ def test_every_text_in_a_recipe_has_a_rule() -> None:
     """A new key that could name a file, a server or code is thought about."""
     schema = recipe_schema()
     found = set(texts_in(schema, "", schema["$defs"]))
-    rows = re.findall(r"^\| (`.*?) \|(.*)", PAGE.read_text(encoding="utf-8").partition("## Keys of a recipe")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.*?) \|(.*)",
+        PAGE.read_text(encoding="utf-8").partition("## Keys of a recipe")[2],
+        re.MULTILINE,
+    )
     listed = [key for keys, _ in rows for key in re.findall(r"`([^`]+)`", keys)]
     assert sorted(listed) == sorted(found)
-    refused = {key for keys, rule in rows for key in re.findall(r"`([^`]+)`", keys) if "Never in a recipe file" in rule}
+    refused = {
+        key
+        for keys, rule in rows
+        for key in re.findall(r"`([^`]+)`", keys)
+        if "Never in a recipe file" in rule
+    }
     assert refused == {key for key in PERMISSIONS if key in found}

@@ -77,7 +77,13 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (folder / "mirror_runtime.py").write_text(RUNTIME)
     for name, (facts, precision) in TARGETS.items():
         module = name.replace("-", "_")
-        facts = {"name": name, "runtime": "mirror", "description": name, "status": "run here", **facts}
+        facts = {
+            "name": name,
+            "runtime": "mirror",
+            "description": name,
+            "status": "run here",
+            **facts,
+        }
         (folder / f"{module}.py").write_text(TARGET.format(facts=facts, precision=precision))
         points.append(f"{name} = {module}")
     (metadata / "entry_points.txt").write_text("\n".join(points) + "\n")
@@ -126,11 +132,23 @@ def test_the_baselines_of_a_run() -> None:
     def names(*measured: str, wanted: tuple[str, ...] | None = ()) -> list[str]:
         return [baseline.name for baseline in candidates.baselines_of(measured, wanted)]
 
-    assert names("ort-cpu", wanted=None) == ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
+    assert names("ort-cpu", wanted=None) == [
+        "torch-f32",
+        "ort-f32",
+        "openvino-f32",
+        "openvino-bf16",
+    ]
     assert names("openvino-cpu") == ["ort-f32", "openvino-f32"]
     assert names("ort-cuda", "qnn") == ["ort-f32", "ort-cuda-f32"]
-    assert names("torch-cpu", wanted=("openvino-bf16",)) == ["torch-f32", "ort-f32", "openvino-bf16"]
-    with pytest.raises(RecipeError, match=r'baselines: there is no float baseline "ort-f23"; did you mean "ort-f32"'):
+    assert names("torch-cpu", wanted=("openvino-bf16",)) == [
+        "torch-f32",
+        "ort-f32",
+        "openvino-bf16",
+    ]
+    with pytest.raises(
+        RecipeError,
+        match=r'baselines: there is no float baseline "ort-f23"; did you mean "ort-f32"',
+    ):
         names("ort-cpu", wanted=("ort-f23",))
 
 
@@ -154,19 +172,28 @@ def test_speed_is_compared_with_every_precision_on_the_same_runtime() -> None:
 
 
 def test_an_unknown_candidate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r'there is no candidate "ort-f23"; did you mean "ort-f32"'):
+    with pytest.raises(
+        TargetError, match=r'there is no candidate "ort-f23"; did you mean "ort-f32"'
+    ):
         candidates.open_candidate(candidate_of("ort-f23", tmp_path), 0)
 
 
 def test_a_gpu_is_compared_with_float_on_the_gpu(mirror, finished) -> None:
-    assert candidates.baseline_of("mirror-gpu") == FloatBaseline(target="mirror-gpu", precision="f32")
+    assert candidates.baseline_of("mirror-gpu") == FloatBaseline(
+        target="mirror-gpu", precision="f32"
+    )
     names = [baseline.name for baseline in candidates.baselines_of(["mirror-gpu"], ())]
     assert names == ["ort-f32", "mirror-gpu-f32"]
     package = finished[1] / "ort-cpu"
     session = candidates.open_candidate(candidate_of("mirror-gpu-f32", package), 1)
     # The target's own default is f16; the baseline asks for f32.
     assert session.precision == "f32"
-    assert targets.load("mirror-gpu").open_session(package / "onnx" / "model.onnx", SessionOptions()).precision == "f16"
+    assert (
+        targets.load("mirror-gpu")
+        .open_session(package / "onnx" / "model.onnx", SessionOptions())
+        .precision
+        == "f16"
+    )
     assert candidate_of("mirror-gpu-f32", package).device == "Mirror GPU"
 
 
@@ -175,13 +202,18 @@ def test_an_npu_that_cannot_run_float_is_compared_with_the_cpu_of_its_runtime(mi
     assert candidates.baseline_of("mirror-npu").name == "mirror-f32"
 
 
-def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished, tmp_path: Path, monkeypatch) -> None:
+def test_packages_of_a_new_runtime_are_imported_and_recorded(
+    mirror, finished, tmp_path: Path, monkeypatch
+) -> None:
     """In processes that import nothing from the working directory."""
     assert "packaging" in environment.current().versions
     hostile = hostile_folder(tmp_path / "hostile")
     monkeypatch.chdir(hostile)
     workload = latency.random_workload(1, 8, 50, seed=0)
-    named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("mirror-npu", "mirror-f32", "mirror-gpu-f16")]
+    named = [
+        candidate_of(name, finished[1] / "ort-cpu")
+        for name in ("mirror-npu", "mirror-f32", "mirror-gpu-f16")
+    ]
     footprints = latency.measure(named, [workload], repeats=1, threads=1).footprints
     assert imported_from(hostile) == ""
     assert [(one.candidate, one.device, one.precision) for one in footprints] == [
@@ -195,7 +227,10 @@ def test_models_are_timed_with_equal_threads(finished, monkeypatch) -> None:
     """PyTorch alone reads this variable."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     workload = latency.random_workload(1, 8, 50, seed=0)
-    named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("torch-f32", "ort-f32", "openvino-f32")]
+    named = [
+        candidate_of(name, finished[1] / "ort-cpu")
+        for name in ("torch-f32", "ort-f32", "openvino-f32")
+    ]
     footprints = latency.measure(named, [workload], repeats=1, threads=0).footprints
     assert {one.candidate: one.threads for one in footprints} == dict.fromkeys(
         ("torch-f32", "ort-f32", "openvino-f32"), environment.cores()
@@ -204,7 +239,9 @@ def test_models_are_timed_with_equal_threads(finished, monkeypatch) -> None:
 
 def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -> None:
     recipe, source, _ = finished
-    mine = recipe.model_copy(update={"targets": ("mirror-gpu", "mirror-npu"), "baselines": (), "sensitivity": False})
+    mine = recipe.model_copy(
+        update={"targets": ("mirror-gpu", "mirror-npu"), "baselines": (), "sensitivity": False}
+    )
     out = warmed(source, tmp_path / "out", "data", "capture", "transform", "observe", "calibrate")
     report = runner.run(mine, out, executor=inline.run)
     compared = {comparison.candidate: comparison.reference for comparison in report.comparisons}
@@ -216,4 +253,6 @@ def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -
     assert sentence in shown.getvalue()
     assert sentence in page_of(report)
     assert "baseline of mirror-gpu ran" not in shown.getvalue()
-    assert re.search(r"mirror-npu: speed [\d. to]+ × mirror-f32 \(mirror-f32 ran on the CPU\)", page_of(report))
+    assert re.search(
+        r"mirror-npu: speed [\d. to]+ × mirror-f32 \(mirror-f32 ran on the CPU\)", page_of(report)
+    )

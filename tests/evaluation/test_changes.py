@@ -20,15 +20,26 @@ from octobert.evaluation.changes import changed_rows, sentence
 from octobert.tasks import Task, build, measured, measures_of
 
 NAMES = ("equivalent", "different")
-HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", '\u202e\x00\'; rm -rf "$HOME"')
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '\u202e\x00\'; rm -rf "$HOME"',
+)
 EMOJI = "👩‍👩‍👧 Ada e\u0301crivait 東京 🏳️‍🌈"
 
 
-def told(task: Task, outputs: tuple[dict[str, Any], ...], encoded: EncodedTexts, gold: Sequence[Any] = ()) -> ChangedRows:
+def told(
+    task: Task, outputs: tuple[dict[str, Any], ...], encoded: EncodedTexts, gold: Sequence[Any] = ()
+) -> ChangedRows:
     """What is told of two outputs: those of the float model, and those of the quantized one."""
-    arrays = [{name: np.asarray(values, dtype=np.float32) for name, values in each.items()} for each in outputs]
+    arrays = [
+        {name: np.asarray(values, dtype=np.float32) for name, values in each.items()}
+        for each in outputs
+    ]
     named = dict(zip(("float", "ours"), arrays, strict=True))
-    comparison = scoring.compare(task, ("ours", "float"), (named["ours"], named["float"]), encoded, gold, seed=0)
+    comparison = scoring.compare(
+        task, ("ours", "float"), (named["ours"], named["float"]), encoded, gold, seed=0
+    )
     (found,) = changed_rows(task, [comparison], named, encoded, gold)
     return found
 
@@ -44,9 +55,16 @@ def test_classes_are_told_with_their_probabilities() -> None:
     found = told(task, ({"logits": before}, {"logits": after}), encoded, [1, 1, 0])
     assert (found.total, found.lost, found.gained) == (2, 1, 1)
     lost, gained = found.rows
-    assert (lost.row, lost.outcome, lost.expected, lost.texts) == (2, "lost", "equivalent", (HOSTILE[1], HOSTILE[2]))
+    assert (lost.row, lost.outcome, lost.expected, lost.texts) == (
+        2,
+        "lost",
+        "equivalent",
+        (HOSTILE[1], HOSTILE[2]),
+    )
     assert (lost.before.text, lost.after.text) == NAMES
-    assert lost.before.scores == pytest.approx({"equivalent": 0.9526, "different": 0.0474}, abs=1e-4)
+    assert lost.before.scores == pytest.approx(
+        {"equivalent": 0.9526, "different": 0.0474}, abs=1e-4
+    )
     assert list(lost.after.scores) == ["different", "equivalent"]
     assert lost.after.score == pytest.approx(0.7311, abs=1e-4)
     assert (gained.row, gained.outcome) == (0, "gained")
@@ -61,39 +79,72 @@ def test_classes_are_told_with_their_probabilities() -> None:
 
 def test_nothing_changes_where_ties_are_broken_alike() -> None:
     logits = {"logits": [[0.5, 0.5], [1.0, 1.0]]}
-    found = told(build("mrpc", {}, Stated(labels=NAMES)), (logits, logits), pairs(("a", "b"), ("c", "d")), [0, 1])
+    found = told(
+        build("mrpc", {}, Stated(labels=NAMES)),
+        (logits, logits),
+        pairs(("a", "b"), ("c", "d")),
+        [0, 1],
+    )
     assert (found.total, found.rows, found.sentence, found.transitions) == (0, (), "", ())
 
 
 def test_without_labels_a_row_is_neither_better_nor_worse() -> None:
     task = build("text-classification", {}, Stated(labels=("x", "y", "z")))
-    found = told(task, ({"logits": [[3, 0, 0], [3, 0, 0]]}, {"logits": [[0, 3, 0], [0, 9, 0]]}), pairs(("a",), ("b",)))
-    assert [(row.row, row.outcome, row.expected) for row in found.rows] == [(1, "other", ""), (0, "other", "")]
+    found = told(
+        task,
+        ({"logits": [[3, 0, 0], [3, 0, 0]]}, {"logits": [[0, 3, 0], [0, 9, 0]]}),
+        pairs(("a",), ("b",)),
+    )
+    assert [(row.row, row.outcome, row.expected) for row in found.rows] == [
+        (1, "other", ""),
+        (0, "other", ""),
+    ]
 
 
 def test_metrics_of_a_recipe_do_not_change_what_is_worse() -> None:
     own = build("mrpc", {}, Stated(labels=NAMES))
     task = measured(own, measures_of(["matthews"], None, own))
-    found = told(task, ({"logits": [[1, 0], [0, 1]]}, {"logits": [[0, 1], [0, 1]]}), pairs(("a", "b"), ("c", "d")), [0, 1])
+    found = told(
+        task,
+        ({"logits": [[1, 0], [0, 1]]}, {"logits": [[0, 1], [0, 1]]}),
+        pairs(("a", "b"), ("c", "d")),
+        [0, 1],
+    )
     assert [(row.row, row.outcome) for row in found.rows] == [(0, "lost")]
 
 
 def test_several_labels_change_one_by_one() -> None:
     task = build("text-classification", {}, Stated(labels=("x", "y", "z"), problem="multi-label"))
-    found = told(task, ({"logits": [[1, -1, 1]]}, {"logits": [[1, 1, -1]]}), pairs(("a",)), [[0, 1]])
+    found = told(
+        task, ({"logits": [[1, -1, 1]]}, {"logits": [[1, 1, -1]]}), pairs(("a",)), [[0, 1]]
+    )
     (row,) = found.rows
-    assert (row.before.text, row.after.text, row.expected, row.outcome) == ("x, z", "x, y", "x, y", "gained")
+    assert (row.before.text, row.after.text, row.expected, row.outcome) == (
+        "x, z",
+        "x, y",
+        "x, y",
+        "gained",
+    )
     assert row.transitions == (("(not y)", "y"), ("z", "(not z)"))
 
 
 def test_scores_count_where_they_changed_clearly() -> None:
-    task = build("text-classification", {"problem": "regression"}, Stated(labels=("score",), activation="torch.nn.Identity"))
+    task = build(
+        "text-classification",
+        {"problem": "regression"},
+        Stated(labels=("score",), activation="torch.nn.Identity"),
+    )
     before, after = np.arange(0.0, 5.0, 0.05), np.arange(0.0, 5.0, 0.05)
     after[7] += 0.1
     after[[11, 60]] += [0.9, -0.4]
     texts = pairs(*((str(i),) for i in range(len(before))))
-    found = told(task, ({"logits": before[:, None]}, {"logits": after[:, None]}), texts, before.tolist())
-    assert [(row.row, row.transitions) for row in found.rows] == [(11, (("lower", "higher"),)), (60, (("higher", "lower"),))]
+    found = told(
+        task, ({"logits": before[:, None]}, {"logits": after[:, None]}), texts, before.tolist()
+    )
+    assert [(row.row, row.transitions) for row in found.rows] == [
+        (11, (("lower", "higher"),)),
+        (60, (("higher", "lower"),)),
+    ]
     assert (found.rows[0].before.score, found.rows[0].outcome) == (pytest.approx(0.55), "other")
 
 
@@ -105,24 +156,36 @@ def window(text: str, places: Sequence[tuple[int, int]]) -> Window:
     return Window(ids, ids, False, spans, best)
 
 
-def asked(context: str, said: Sequence[tuple[str, str]], question: str = "who?") -> tuple[EncodedTexts, list[Any], list[Any]]:
+def asked(
+    context: str, said: Sequence[tuple[str, str]], question: str = "who?"
+) -> tuple[EncodedTexts, list[Any], list[Any]]:
     """(windows over a context with a token for each character, start and end logits of float and 8 bits for each answer)."""
     half = len(context) // 2
     parts = [[(i, i + 1) for i in range(half)], [(i, i + 1) for i in range(half, len(context))]]
     rows = [[window(context, part) for part in parts] for _ in said]
-    outputs: list[dict[str, list[float]]] = [{"start_logits": [], "end_logits": []} for _ in range(2)]
+    outputs: list[dict[str, list[float]]] = [
+        {"start_logits": [], "end_logits": []} for _ in range(2)
+    ]
     for answers in said:
         for side, answer in zip(outputs, answers, strict=True):
             start = context.index(answer) if answer else -1
-            for name, place in (("start_logits", start), ("end_logits", start + len(answer) - 1 if answer else -1)):
+            for name, place in (
+                ("start_logits", start),
+                ("end_logits", start + len(answer) - 1 if answer else -1),
+            ):
                 for part in parts:
-                    side[name] += [0.0 if answer else 9.0, *(9.0 if i == place else 0.0 for i, _ in part)]
+                    side[name] += [
+                        0.0 if answer else 9.0,
+                        *(9.0 if i == place else 0.0 for i, _ in part),
+                    ]
     return EncodedTexts([(question, context)] * len(said), rows), outputs, []
 
 
 def test_answers_are_marked_in_their_context_by_characters() -> None:
     context = f"{EMOJI} and {EMOJI}"
-    encoded, outputs, _ = asked(context, [("Ada", "e\u0301crivait"), ("東京", "Ada"), ("Ada", "Ada e\u0301")], "qui 🙂?")
+    encoded, outputs, _ = asked(
+        context, [("Ada", "e\u0301crivait"), ("東京", "Ada"), ("Ada", "Ada e\u0301")], "qui 🙂?"
+    )
     gold = [
         {"texts": ["Ada"], "starts": [context.index("Ada")]},
         {"texts": ["東京"], "starts": []},
@@ -134,7 +197,11 @@ def test_answers_are_marked_in_their_context_by_characters() -> None:
         for side in (row.before, row.after):
             assert [row.texts[1][mark.start : mark.end] for mark in side.marks] == [side.text]
     by_row = {row.row: row for row in found.rows}
-    assert (by_row[0].before.text, by_row[0].after.text, by_row[0].outcome) == ("Ada", "e\u0301crivait", "lost")
+    assert (by_row[0].before.text, by_row[0].after.text, by_row[0].outcome) == (
+        "Ada",
+        "e\u0301crivait",
+        "lost",
+    )
     assert by_row[1].texts[1][by_row[1].marks[0].start :].startswith("東京")
     assert by_row[2].transitions == (("shorter", "longer"),)
     assert by_row[2].marks == ()
@@ -146,20 +213,27 @@ def test_no_answer_has_no_place() -> None:
     first, second = sorted(found.rows, key=lambda row: row.row)
     assert (first.after.text, first.after.marks, first.outcome) == ("(no answer)", (), "gained")
     assert (second.before.text, second.before.marks, second.outcome) == ("(no answer)", (), "lost")
-    assert {row.transitions for row in found.rows} == {(("an answer", "(no answer)"),), (("(no answer)", "an answer"),)}
+    assert {row.transitions for row in found.rows} == {
+        (("an answer", "(no answer)"),),
+        (("(no answer)", "an answer"),),
+    }
     assert first.expected == "(no answer)"
 
 
 def test_long_contexts_are_cut_around_the_answers_and_questions_are_not() -> None:
     context = "word " * 1000 + "Ada" + " word" * 1000 + " Grace" + " word" * 1000
     encoded, outputs, _ = asked(context, [("Ada", "Grace")], "why " * 1000)
-    found = told(build("squad", {}), tuple(outputs), encoded, [{"texts": ["Ada"], "starts": [5000]}])
+    found = told(
+        build("squad", {}), tuple(outputs), encoded, [{"texts": ["Ada"], "starts": [5000]}]
+    )
     (row,) = found.rows
     assert not row.whole
     assert len(row.texts[0]) == 4000
     assert len(row.texts[1]) < changes._LONGEST + 100
     assert row.texts[1].count("…") == 3
-    assert [row.texts[1][m.start : m.end] for m in (*row.marks, *row.before.marks, *row.after.marks)] == ["Ada", "Ada", "Grace"]
+    assert [
+        row.texts[1][m.start : m.end] for m in (*row.marks, *row.before.marks, *row.after.marks)
+    ] == ["Ada", "Ada", "Grace"]
 
 
 def test_entities_are_marked_in_their_sentence() -> None:
@@ -177,7 +251,10 @@ def test_entities_are_marked_in_their_sentence() -> None:
     found = told(task, (outputs[0], outputs[1]), EncodedTexts([words], [[row]]), [said[0]])
     (changed,) = found.rows
     (text,) = changed.texts
-    assert [(text[m.start : m.end], m.label) for m in changed.before.marks] == [("Ada Lovelace", "PER"), ("東京", "LOC")]
+    assert [(text[m.start : m.end], m.label) for m in changed.before.marks] == [
+        ("Ada Lovelace", "PER"),
+        ("東京", "LOC"),
+    ]
     assert [(text[m.start : m.end], m.label) for m in changed.after.marks] == [
         ("👩‍👧", "LOC"),
         ("Lovelace", "PER"),
@@ -201,23 +278,45 @@ def test_only_ranks_among_the_first_ten_count() -> None:
     before, after = vectors(*queries, *documents), vectors(*queries, *documents)
     # Two near the top change places; two far below do too.
     after[[41, 42]], after[[70, 71]] = after[[42, 41]], after[[71, 70]]
-    texts = pairs(*((f"ask: {i}",) for i in range(40)), *((f"document {i} " + "x" * 300,) for i in range(40)))
-    found = told(task, ({"sentence_embedding": before}, {"sentence_embedding": after}), texts, [1.0] * 40)
+    texts = pairs(
+        *((f"ask: {i}",) for i in range(40)), *((f"document {i} " + "x" * 300,) for i in range(40))
+    )
+    found = told(
+        task, ({"sentence_embedding": before}, {"sentence_embedding": after}), texts, [1.0] * 40
+    )
     assert {row.row: (row.before.text, row.after.text, row.outcome) for row in found.rows} == {
         1: ("rank 2", "rank 3", "lost"),
         2: ("rank 3", "rank 2", "gained"),
     }
     (lost, _) = found.rows
     assert lost.texts == ("1",)
-    assert lost.expected == lost.before.neighbours[1][0] == lost.after.neighbours[2][0] == beginning(texts.texts[41][0], 200)
-    assert [round(cosine, 3) for _, cosine in lost.before.neighbours] == [1.0, 0.999, 0.998, 0.995, 0.99]
+    assert (
+        lost.expected
+        == lost.before.neighbours[1][0]
+        == lost.after.neighbours[2][0]
+        == beginning(texts.texts[41][0], 200)
+    )
+    assert [round(cosine, 3) for _, cosine in lost.before.neighbours] == [
+        1.0,
+        0.999,
+        0.998,
+        0.995,
+        0.99,
+    ]
     assert lost.before.score == pytest.approx(np.cos(np.radians(2)))
 
 
 def test_texts_alone_change_where_another_is_nearest() -> None:
     task = build("embedding", {"text": "t"})
     texts = pairs(("a",), ("b",), ("c",), ("a",))
-    found = told(task, ({"sentence_embedding": vectors(0, 10, 30, 0)}, {"sentence_embedding": vectors(0, 10, 19, 0)}), texts)
+    found = told(
+        task,
+        (
+            {"sentence_embedding": vectors(0, 10, 30, 0)},
+            {"sentence_embedding": vectors(0, 10, 19, 0)},
+        ),
+        texts,
+    )
     (row,) = found.rows
     assert (row.row, row.before.text, row.after.text, row.outcome) == (1, "a", "c", "other")
     assert [text for text, _ in row.before.neighbours] == ["a", "c"]
@@ -231,20 +330,38 @@ def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     texts = pairs(*((str(i) + " word" * 100,) for i in range(3)))
     found = told(task, ({"logits": logits}, {"logits": -logits}), texts, [0, 0, 1])
     assert (found.total, found.lost, found.gained) == (3, 2, 1)
-    assert [(row.row, row.outcome, row.whole) for row in found.rows] == [(1, "lost", False), (2, "gained", False)]
+    assert [(row.row, row.outcome, row.whole) for row in found.rows] == [
+        (1, "lost", False),
+        (2, "gained", False),
+    ]
     assert all(len(row.texts[0]) <= 202 and row.texts[0].endswith(" word …") for row in found.rows)
 
 
 @pytest.mark.parametrize(
     ("counts", "lost", "gained", "said"),
     [
-        ({("a", "b"): 8}, 6, 2, "All 8 changes went from a to b (p < 0.01); 6 rows are worse and 2 better."),
+        (
+            {("a", "b"): 8},
+            6,
+            2,
+            "All 8 changes went from a to b (p < 0.01); 6 rows are worse and 2 better.",
+        ),
         ({("a", "b"): 6}, 0, 0, "All 6 changes went from a to b (p = 0.03)."),
         # As likely as a coin that shows heads five times: not beyond chance.
         ({("a", "b"): 5}, 5, 0, ""),
         ({("a", "b"): 4, ("b", "a"): 4}, 8, 0, "8 rows are worse and 0 better (p < 0.01)."),
-        ({("b", "a"): 18, ("a", "b"): 2}, 1, 0, "18 of 20 changes went from b to a (p < 0.01); 1 row is worse and 0 better."),
-        ({("a", "b"): 9, ("c", "a"): 3}, 0, 0, "All 9 changes between a and b went to b (p < 0.01)."),
+        (
+            {("b", "a"): 18, ("a", "b"): 2},
+            1,
+            0,
+            "18 of 20 changes went from b to a (p < 0.01); 1 row is worse and 0 better.",
+        ),
+        (
+            {("a", "b"): 9, ("c", "a"): 3},
+            0,
+            0,
+            "All 9 changes between a and b went to b (p < 0.01).",
+        ),
         # Of three pairs, one with six of six is expected too often.
         ({("a", "b"): 6, ("b", "c"): 1, ("c", "a"): 1}, 4, 4, ""),
         ({("a", "a"): 50}, 0, 0, ""),
@@ -252,7 +369,9 @@ def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) ->
         ({}, 0, 0, ""),
     ],
 )
-def test_what_stands_out_is_said_beyond_chance(counts: dict[tuple[str, str], int], lost: int, gained: int, said: str) -> None:
+def test_what_stands_out_is_said_beyond_chance(
+    counts: dict[tuple[str, str], int], lost: int, gained: int, said: str
+) -> None:
     assert sentence(counts, lost, gained) == said
 
 
@@ -260,8 +379,14 @@ SPAN = st.tuples(st.integers(0, 400), st.integers(1, 30))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(alphabet="ab \u0301é東😀\n", max_size=400), st.lists(SPAN, max_size=6), st.integers(20, 300))
-def test_marks_of_excerpts_show_the_same_text(text: str, chosen: list[tuple[int, int]], length: int) -> None:
+@given(
+    st.text(alphabet="ab \u0301é東😀\n", max_size=400),
+    st.lists(SPAN, max_size=6),
+    st.integers(20, 300),
+)
+def test_marks_of_excerpts_show_the_same_text(
+    text: str, chosen: list[tuple[int, int]], length: int
+) -> None:
     spans = [(start, min(start + size, len(text))) for start, size in chosen if start < len(text)]
     shown, places = excerpt(text, spans, length)
     assert len(places) == len(spans)

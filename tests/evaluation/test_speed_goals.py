@@ -18,7 +18,9 @@ PLAIN = {"model": "m", "task": "mrpc", "data": "d"}
 
 def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-f32") -> Speedup:
     ratio = Estimate(value=(low + high) / 2, low=low, high=high)
-    return Speedup(candidate="ort-cpu", reference=reference, batch=1, sequence=sequence, ratio=ratio)
+    return Speedup(
+        candidate="ort-cpu", reference=reference, batch=1, sequence=sequence, ratio=ratio
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,8 @@ def test_intervals_decide(finished, found: list[Speedup], state: str, slowest: i
         run_command._check_criterion(whole)
         return
     with pytest.raises(
-        SpeedError, match=r"ort-cpu: the goal of a speedup in latency of at least 1.25 is .* × ort-f32, at 1 × "
+        SpeedError,
+        match=r"ort-cpu: the goal of a speedup in latency of at least 1.25 is .* × ort-f32, at 1 × ",
     ) as caught:
         run_command._check_criterion(whole)
     assert caught.value.exit_code == 9
@@ -50,9 +53,16 @@ def test_intervals_decide(finished, found: list[Speedup], state: str, slowest: i
 
 def test_the_report_judges_every_target_of_a_recipe() -> None:
     recipe = parse({**PLAIN, "speed": {"min_speedup": 2}}).model_dump(mode="json")
-    goals = report._speed_goals(recipe, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), [speedup(1.3, 1.5)])
-    assert [(goal.target, goal.state) for goal in goals] == [("ort-cpu", "missed"), ("qnn", "not measured")]
-    assert report._speed_goals({"speed": None}, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), []) == ()
+    goals = report._speed_goals(
+        recipe, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), [speedup(1.3, 1.5)]
+    )
+    assert [(goal.target, goal.state) for goal in goals] == [
+        ("ort-cpu", "missed"),
+        ("qnn", "not measured"),
+    ]
+    assert (
+        report._speed_goals({"speed": None}, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), []) == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +70,10 @@ def test_the_report_judges_every_target_of_a_recipe() -> None:
     [
         ({"speed": {"min_speedup": 0}}, "speed.min_speedup: input should be greater than 0"),
         ({"speed": {}}, "speed.min_speedup: missing"),
-        ({"speed": {"min_speedup": 2}, "measure": False}, "a speedup has to be measured; remove measure: false"),
+        (
+            {"speed": {"min_speedup": 2}, "measure": False},
+            "a speedup has to be measured; remove measure: false",
+        ),
     ],
 )
 def test_goals_that_cannot_be(keys: dict[str, object], text: str) -> None:

@@ -25,7 +25,9 @@ from octobert.evaluation import candidates, tuning
 from octobert.inference import tuned_file
 from tests.support.cli import octobert as octobert_cli
 
-ROWS = [Encoded(np.arange(3, 3 + n), np.zeros(n, dtype=np.int64), False) for n in (4, 9, 12, 5, 7, 20)]
+ROWS = [
+    Encoded(np.arange(3, 3 + n), np.zeros(n, dtype=np.int64), False) for n in (4, 9, 12, 5, 7, 20)
+]
 
 
 def candidate_of(folder: Path, target: str = "ort-cpu") -> candidates.Candidate:
@@ -69,12 +71,16 @@ def search(monkeypatch, ms: Callable[[Setting, int], float], goal: Goal = "laten
 
 def noise(setting: Setting, index: int) -> float:
     """Up to 10 % either way, as on a machine that others use, and no better on average for any setting."""
-    return float(np.random.default_rng([index, *setting.model_dump_json().encode()]).uniform(0.9, 1.1))
+    return float(
+        np.random.default_rng([index, *setting.model_dump_json().encode()]).uniform(0.9, 1.1)
+    )
 
 
 def test_what_is_faster_is_kept(monkeypatch) -> None:
     def ms(setting: Setting, index: int) -> float:
-        return noise(setting, index) * (0.8 if setting.runtime_options.get("spinning") is False else 1.0)
+        return noise(setting, index) * (
+            0.8 if setting.runtime_options.get("spinning") is False else 1.0
+        )
 
     found = search(monkeypatch, ms)
     assert found.setting.runtime_options["spinning"] is False
@@ -111,13 +117,23 @@ def test_defaults_that_die_end_the_search_with_their_own_sentence(finished) -> N
                 child.kill()
 
     with pytest.raises(TargetError, match="the candidate's process was killed by signal 9"):
-        tuning.tune(candidate_of(finished[1] / "ort-cpu"), ROWS, 0, goal="latency", longest=64, trials=40, on_trial=kill)
+        tuning.tune(
+            candidate_of(finished[1] / "ort-cpu"),
+            ROWS,
+            0,
+            goal="latency",
+            longest=64,
+            trials=40,
+            on_trial=kill,
+        )
 
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_a_search_opens_and_runs_what_it_says(finished, target: str, goal: Goal) -> None:
-    found = tuning.tune(candidate_of(finished[1] / target, target), ROWS, 0, goal=goal, longest=64, trials=2)
+    found = tuning.tune(
+        candidate_of(finished[1] / target, target), ROWS, 0, goal=goal, longest=64, trials=2
+    )
     assert [one.problem for one in found.tried] == [None] * len(found.tried)
     assert found.default_ms > 0
     assert (found.goal, found.rows) == (goal, len(ROWS))
@@ -132,17 +148,27 @@ def test_every_knob_opens_and_computes_the_same(finished, target: str) -> None:
     expected = module.open_session(path, SessionOptions()).run(feeds)["logits"]
     for name, values in module.RUNTIME_OPTIONS.items():
         for value in values:
-            ours = module.open_session(path, SessionOptions(threads=1, runtime_options={name: value})).run(feeds)["logits"]
+            ours = module.open_session(
+                path, SessionOptions(threads=1, runtime_options={name: value})
+            ).run(feeds)["logits"]
             assert np.abs(ours - expected).max() <= 1e-5, (name, value)
 
 
 def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> None:
     setting = Setting(streams=1, threads=1, tokens=64, runtime_options={"memory_arena": False})
     result = Tuned(
-        goal="latency", setting=setting, ratio=Estimate(value=0.9, low=0.88, high=0.92), default_ms=1.0, rows=8, tried=()
+        goal="latency",
+        setting=setting,
+        ratio=Estimate(value=0.9, low=0.88, high=0.92),
+        default_ms=1.0,
+        rows=8,
+        tried=(),
     )
     tuned_file.write_tuned(package, result)
-    tuned_file.write_tuned(package, result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}))
+    tuned_file.write_tuned(
+        package,
+        result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}),
+    )
     assert octobert.load(package).setting == setting
     assert octobert.load(package, goal="throughput").setting.streams == 2
     assert octobert.load(package, threads=2).setting == Setting(threads=2)
@@ -156,7 +182,13 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
 
 def settings_file(package: Path, **setting: object) -> None:
     """A file of this machine with a setting that no search found."""
-    result = {"goal": "latency", "ratio": {"value": 0.9, "low": 0.8, "high": 0.95}, "default_ms": 1.0, "rows": 1, "tried": []}
+    result = {
+        "goal": "latency",
+        "ratio": {"value": 0.9, "low": 0.8, "high": 0.95},
+        "default_ms": 1.0,
+        "rows": 1,
+        "tried": [],
+    }
     content = {tuned_file.machine_id(): {"latency": {**result, "setting": setting}}}
     (package / tuned_file.FILE).write_text(json.dumps(content))
 
@@ -181,7 +213,9 @@ def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_
         (package / tuned_file.FILE).write_bytes(content.encode(errors="surrogateescape"))
     else:
         settings_file(package, **content)
-    with pytest.warns(octobert.IgnoredFileWarning, match="the results of tuning cannot be used") as warned:
+    with pytest.warns(
+        octobert.IgnoredFileWarning, match="the results of tuning cannot be used"
+    ) as warned:
         model = octobert.load(package)
     assert [str(package / tuned_file.FILE) in str(warning.message) for warning in warned] == [True]
     assert model.setting == default_setting("latency")
@@ -191,7 +225,9 @@ def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_
 
 
 def test_threads_that_a_caller_asks_for_are_bounded(package) -> None:
-    with pytest.raises(RecipeError, match=r"too many threads for this machine \(got 1 streams of 100000 threads"):
+    with pytest.raises(
+        RecipeError, match=r"too many threads for this machine \(got 1 streams of 100000 threads"
+    ):
         octobert.load(package, threads=100_000)
     with pytest.raises(RecipeError, match=r"streams, threads: not a whole number \(got -1"):
         octobert.load(package, streams=-1)
@@ -199,10 +235,22 @@ def test_threads_that_a_caller_asks_for_are_bounded(package) -> None:
 
 def test_a_package_that_cannot_be_written_is_an_error_before_the_search(package, tmp_path) -> None:
     # Permissions stop root only without this capability.
-    unprivileged = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    unprivileged = (
+        ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    )
     rows = rows_file(tmp_path)
     package.chmod(0o555)
-    command = [*unprivileged, sys.executable, "-m", "octobert", "tune", str(package), "--data", str(rows), "--verbose"]
+    command = [
+        *unprivileged,
+        sys.executable,
+        "-m",
+        "octobert",
+        "tune",
+        str(package),
+        "--data",
+        str(rows),
+        "--verbose",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     package.chmod(0o755)
     assert done.returncode == StorageError.exit_code, done.stderr
@@ -233,10 +281,14 @@ def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> No
 
 def test_the_command(package, tmp_path) -> None:
     data = rows_file(tmp_path)
-    done = octobert_cli("tune", str(package), "--data", str(data), "--goal", "latency", "--trials", "2", "--json")
+    done = octobert_cli(
+        "tune", str(package), "--data", str(data), "--goal", "latency", "--trials", "2", "--json"
+    )
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert found["goal"] == "latency"
-    assert "latency" in tuned_file.read_tuned(package, candidates.targets.load("ort-cpu").RUNTIME_OPTIONS)
+    assert "latency" in tuned_file.read_tuned(
+        package, candidates.targets.load("ort-cpu").RUNTIME_OPTIONS
+    )
     wrong = octobert_cli("tune", str(package), "--data", str(data), "--goal", "speed")
     assert (wrong.returncode, "latency or throughput" in wrong.stderr) == (2, True)

@@ -17,7 +17,9 @@ from octobert.evaluation.worker import Worker
 @pytest.fixture
 def worker(finished):
     path = targets.load("ort-cpu").model_file(finished[1] / "ort-cpu")
-    started = Worker(Candidate(name="ort-cpu", path=str(path), head="sequence-classification", label="mine"))
+    started = Worker(
+        Candidate(name="ort-cpu", path=str(path), head="sequence-classification", label="mine")
+    )
     started.opened()
     yield started
     started.stop()

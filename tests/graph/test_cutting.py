@@ -29,8 +29,14 @@ def copied(captured, tmp_path) -> ir.Model:
 def some_units(sublayers, seed: int = 0) -> dict[str, np.ndarray]:
     """Random units that stay: of every sublayer another number, of some all, of some none."""
     generator = np.random.default_rng(seed)
-    counts = {each.module: (each.units // 2, each.units - 1, 1, each.units, 0)[i % 5] for i, each in enumerate(sublayers)}
-    return {each.module: np.sort(generator.permutation(each.units)[: counts[each.module]]) for each in sublayers}
+    counts = {
+        each.module: (each.units // 2, each.units - 1, 1, each.units, 0)[i % 5]
+        for i, each in enumerate(sublayers)
+    }
+    return {
+        each.module: np.sort(generator.permutation(each.units)[: counts[each.module]])
+        for each in sublayers
+    }
 
 
 def zeroed(model: ir.Model, sublayers, kept: dict[str, np.ndarray]) -> ir.Model:
@@ -39,14 +45,22 @@ def zeroed(model: ir.Model, sublayers, kept: dict[str, np.ndarray]) -> ir.Model:
     for each in sublayers:
         matmul = sites.linear_node(nodes, each.module)
         weight = np.zeros_like(operators.constant_of(matmul.inputs[1]))
-        rows = (kept[each.module][:, None] * each.width + np.arange(each.width)).reshape(-1).astype(int)
+        rows = (
+            (kept[each.module][:, None] * each.width + np.arange(each.width))
+            .reshape(-1)
+            .astype(int)
+        )
         weight[rows] = operators.constant_of(matmul.inputs[1])[rows]
-        matmul.replace_input_with(1, operators.initializer(model.graph, f"{each.module}.zeroed", weight))
+        matmul.replace_input_with(
+            1, operators.initializer(model.graph, f"{each.module}.zeroed", weight)
+        )
     return model
 
 
 def parts_of(model: ir.Model, module: str) -> parts.Linear:
-    return parts.linear_at(sites.linear_node({str(node.name): node for node in model.graph}, module))
+    return parts.linear_at(
+        sites.linear_node({str(node.name): node for node in model.graph}, module)
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,7 +68,9 @@ def test_cut_units_are_units_without_weight(captured, family: str, tmp_path) -> 
     result = captured(family)
     model = copied(result, tmp_path)
     sublayers, left = cutting.find(model.graph, result.family)
-    assert {each.kind for each in sublayers} == ({"ffn"} if family in HEADS_LEFT_WHOLE else {"attention", "ffn"})
+    assert {each.kind for each in sublayers} == (
+        {"ffn"} if family in HEADS_LEFT_WHOLE else {"attention", "ffn"}
+    )
     assert bool(left) == (family in HEADS_LEFT_WHOLE)
     kept = some_units(sublayers)
     reference = outputs_on_batches(zeroed(copied(result, tmp_path), sublayers, kept), tmp_path, 1)
@@ -62,7 +78,9 @@ def test_cut_units_are_units_without_weight(captured, family: str, tmp_path) -> 
     for ours, theirs in zip(outputs_on_batches(model, tmp_path, 1), reference, strict=True):
         assert largest_error(ours, theirs) < REORDERED
     again = {each.module: each.units for each in cutting.find(model.graph, result.family)[0]}
-    assert {module: again.get(module, 0) for module in kept} == {module: len(units) for module, units in kept.items()}
+    assert {module: again.get(module, 0) for module in kept} == {
+        module: len(units) for module, units in kept.items()
+    }
     assert cutting.fold_(model) == 0
     for ours, theirs in zip(outputs_on_batches(model, tmp_path, 1), reference, strict=True):
         assert largest_error(ours, theirs) < FOLDED
@@ -70,7 +88,9 @@ def test_cut_units_are_units_without_weight(captured, family: str, tmp_path) -> 
     for target in ("openvino-cpu", "tensorrt"):
         quantized = model.clone()
         qdq.write(quantized, plan_for(quantized, result.family, target))
-        assert all(np.isfinite(output).all() for output in outputs_on_batches(quantized, tmp_path, 1))
+        assert all(
+            np.isfinite(output).all() for output in outputs_on_batches(quantized, tmp_path, 1)
+        )
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
@@ -80,13 +100,20 @@ def test_transforms_and_passes_work_on_cut_graphs(captured, family: str, tmp_pat
     for gone in (0, 1):
         model = copied(result, tmp_path)
         sublayers, _ = cutting.find(model.graph, result.family)
-        kept = {each.module: np.arange(gone if each.kind == "attention" else 0) for each in sublayers}
+        kept = {
+            each.module: np.arange(gone if each.kind == "attention" else 0) for each in sublayers
+        }
         cutting.cut_(model, result.family, kept)
         assert cutting.fold_(model) == 0
         before = outputs_on_batches(model, tmp_path, 1)
         generator = np.random.default_rng(0)
         for group in smoothing.groups(model.graph, result.family):
-            channels = next(v.shape[-1] for node in model.graph for v in node.outputs if v.name == group.values[0])
+            channels = next(
+                v.shape[-1]
+                for node in model.graph
+                for v in node.outputs
+                if v.name == group.values[0]
+            )
             smoothing.scale_(model, group, np.exp2(generator.uniform(-3, 3, channels)))
         fusion.fuse(model)
         sliced = model.clone()
@@ -116,11 +143,16 @@ def test_output_projections_are_replaced(captured, family: str, tmp_path) -> Non
     kept, bias = np.array([0, 2]), generator.normal(size=width).astype(np.float32)
     weight = generator.normal(size=(2 * first.width, width)).astype(np.float32)
     cutting.cut_(model, result.family, {first.module: kept, gone.module: np.zeros(0)})
-    cutting.outputs_(model, {first.module: (weight, bias), gone.module: (np.zeros((0, width)), -bias)})
+    cutting.outputs_(
+        model, {first.module: (weight, bias), gone.module: (np.zeros((0, width)), -bias)}
+    )
     rows = (kept[:, None] * first.width + np.arange(first.width)).reshape(-1)
     whole = np.zeros(parts_of(reference, first.module).sizes, dtype=np.float32)
     whole[rows] = weight
-    cutting.outputs_(reference, {first.module: (whole, bias), gone.module: (np.zeros((gone.units, width)), -bias)})
+    cutting.outputs_(
+        reference,
+        {first.module: (whole, bias), gone.module: (np.zeros((gone.units, width)), -bias)},
+    )
     theirs = outputs_on_batches(reference, tmp_path, 1)
     for left in (2, cutting.fold_(model)):
         for ours, other in zip(outputs_on_batches(model, tmp_path, 1), theirs, strict=True):
@@ -132,11 +164,15 @@ def test_what_else_reads_the_value_keeps_a_constant_apart(captured, tmp_path) ->
     result = captured("bert")
     model = copied(result, tmp_path)
     sublayer = cutting.find(model.graph, result.family)[0][0]
-    model.graph.outputs.append(next(n for n in model.graph if n.name == result.family.embeddings_norm).outputs[0])
+    model.graph.outputs.append(
+        next(n for n in model.graph if n.name == result.family.embeddings_norm).outputs[0]
+    )
     cutting.cut_(model, result.family, {sublayer.module: np.zeros(0)})
     before = outputs_on_batches(model, tmp_path, 1)
     assert cutting.fold_(model) == 1
-    assert all((a == b).all() for a, b in zip(outputs_on_batches(model, tmp_path, 1), before, strict=True))
+    assert all(
+        (a == b).all() for a, b in zip(outputs_on_batches(model, tmp_path, 1), before, strict=True)
+    )
     qdq.write(model, plan_for(model, result.family, "tensorrt"))
     outputs_on_batches(model, tmp_path, 1)
 
@@ -145,9 +181,13 @@ def test_what_cannot_be_cut_is_named(captured, tmp_path) -> None:
     result = captured("deberta-v2")
     model = copied(result, tmp_path)
     found, left = cutting.find(model.graph, result.family)
-    assert [each.module for each in left] == [f"encoder.layer.{i}.attention.output.dense" for i in range(2)]
+    assert [each.module for each in left] == [
+        f"encoder.layer.{i}.attention.output.dense" for i in range(2)
+    ]
     assert "positions" in left[0].reason
-    with pytest.raises(ModelError, match=r"encoder\.layer\.0.*: a sublayer cannot be cut .*positions"):
+    with pytest.raises(
+        ModelError, match=r"encoder\.layer\.0.*: a sublayer cannot be cut .*positions"
+    ):
         cutting.cut_(model, result.family, {left[0].module: np.zeros(0)})
     with pytest.raises(ModelError, match=r"no such sublayer .got encoder\.layer\.9"):
         cutting.cut_(model, result.family, {"encoder.layer.9.output.dense": np.zeros(0)})

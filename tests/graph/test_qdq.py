@@ -46,10 +46,15 @@ def weights_of(plan: QuantPlan) -> Quantizer:
     return quantizer
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)],
+)
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduced: bool, low: float, high: float) -> None:
+def test_asymmetric_parameters_represent_zero_and_both_ends(
+    dtype: DType, reduced: bool, low: float, high: float
+) -> None:
     quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high, reduce_range=reduced)
     lowest, highest = quantizer.limits
     assert highest - lowest == (LIMITS[dtype][1] - LIMITS[dtype][0]) // (2 if reduced else 1)
@@ -66,7 +71,9 @@ def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduce
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("uint8", 8), ("int16", 16), ("uint16", 16)])
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("int8", 8), ("uint8", 8), ("int16", 16), ("uint16", 16)]
+)
 def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
     quantizer = Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0, reduce_range=reduced)
     scale, point = qdq.activation_parameters(quantizer)
@@ -79,23 +86,32 @@ def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
 
 
 def test_weights_per_channel_are_nearest_and_never_saturate() -> None:
-    weight = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32) * np.array([1e-3, 1, 10, 0, 5], dtype=np.float32)
+    weight = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32) * np.array(
+        [1e-3, 1, 10, 0, 5], dtype=np.float32
+    )
     integers, scale = qdq.quantize_weight(weight, Quantizer(dtype="int8", symmetric=True, axis=1))
     assert integers.dtype == np.int8
     assert scale.shape == (5,)
     assert np.abs(integers.astype(int)).max() == 127
     assert np.all(np.abs(integers * scale - weight) <= scale / 2 * 1.0001)
-    np.testing.assert_allclose(scale[[0, 1, 2, 4]], np.abs(weight).max(axis=0)[[0, 1, 2, 4]] / 127, rtol=1e-6)
+    np.testing.assert_allclose(
+        scale[[0, 1, 2, 4]], np.abs(weight).max(axis=0)[[0, 1, 2, 4]] / 127, rtol=1e-6
+    )
 
 
 def test_a_quantized_linear_layer_equals_numpy(model, bert, tmp_path) -> None:
     """The first query layer, from the graph's own input value: y = deq(q(x)) @ deq(q(w)) + b."""
     plan = plan_for(model, bert.family)
-    weight = model.graph.initializers["encoder.layer.0.attention.self.query.weight"].const_value.numpy()
+    weight = model.graph.initializers[
+        "encoder.layer.0.attention.self.query.weight"
+    ].const_value.numpy()
     bias = model.graph.initializers["encoder.layer.0.attention.self.query.bias"].const_value.numpy()
     qdq.write(model, plan)
     values = {v.name: v for n in model.graph for v in n.outputs}
-    model.graph.outputs[:] = [values["embeddings.LayerNorm"], values["encoder.layer.0.attention.self.query"]]
+    model.graph.outputs[:] = [
+        values["embeddings.LayerNorm"],
+        values["encoder.layer.0.attention.self.query"],
+    ]
     ops.save(model, tmp_path / "one.onnx")
     feeds = {k: v for k, v in batch([9, 4]).items()}
     x, y = ort.InferenceSession(str(tmp_path / "one.onnx")).run(None, feeds)
@@ -134,8 +150,13 @@ def test_sites_that_share_a_value_share_one_pair(model, bert) -> None:
 
 def test_what_is_float_keeps_reading_the_float_value(model, bert) -> None:
     qdq.write(model, plan_for(model, bert.family))
-    add = next(n for n in model.graph if n.name == "encoder.layer.0.attention.output.LayerNorm.input")
-    assert [v.name for v in add.inputs] == ["encoder.layer.0.attention.output.dense", "embeddings.LayerNorm"]
+    add = next(
+        n for n in model.graph if n.name == "encoder.layer.0.attention.output.LayerNorm.input"
+    )
+    assert [v.name for v in add.inputs] == [
+        "encoder.layer.0.attention.output.dense",
+        "embeddings.LayerNorm",
+    ]
     head = next(n for n in model.graph if n.name == "classifier.matmul")
     assert head.inputs[1].name == "classifier.weight"
 
@@ -193,7 +214,9 @@ def test_a_missing_range_is_an_error(model, bert) -> None:
 def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> None:
     plan_for(model, bert.family, activations="int8")
     strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
-    plan = static.plan(bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8"))
+    plan = static.plan(
+        bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8")
+    )
     wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*strict: false"
     with pytest.raises(PlanError, match=wanted):
         capability.check(plan, strict)
@@ -205,13 +228,18 @@ def test_a_plan_is_checked_against_the_target(model, bert) -> None:
     capability.check(plan, capabilities("ort-cpu"))
     strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
     with pytest.raises(
-        PlanError, match=r"breaks \d+ rules of the target.*takes .* activations, not asymmetric int8; .* and \d+ more"
+        PlanError,
+        match=r"breaks \d+ rules of the target.*takes .* activations, not asymmetric int8; .* and \d+ more",
     ):
         capability.check(plan, strict)
     site = plan.quantized[1][0]
-    wrong = Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason="")
+    wrong = Decision(
+        site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=""
+    )
     broken = plan.model_copy(update={"decisions": (wrong,)})
-    assert "one scale per index of axis 1" in capability.violations(broken, capabilities("ort-cpu"))[0]
+    assert (
+        "one scale per index of axis 1" in capability.violations(broken, capabilities("ort-cpu"))[0]
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -219,7 +247,12 @@ def test_a_plan_is_checked_against_the_target(model, bert) -> None:
 def test_every_placement_on_every_target_follows_the_float_model(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, target, placement
 ) -> None:
-    plan = static.plan(bert_sites, bert_ranges, capabilities(target), exact_options(static, target, placement=placement))
+    plan = static.plan(
+        bert_sites,
+        bert_ranges,
+        capabilities(target),
+        exact_options(static, target, placement=placement),
+    )
     capability.check(plan, capabilities(target))
     path = tmp_path / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -231,8 +264,12 @@ def test_every_placement_on_every_target_follows_the_float_model(
         np.testing.assert_allclose(ours, outputs_of(path, feeds), atol=0.02 * np.abs(ours).max())
 
 
-def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path, bert_sites, bert_ranges, tmp_path) -> None:
-    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(
+    float_path, bert_sites, bert_ranges, tmp_path
+) -> None:
+    plan = static.plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row")
+    )
     nodes = {n.name: n for n in written(float_path, plan, tmp_path / "row.onnx").graph}
     products = [s.node for s in bert_sites if s.role == "linear.weight"]
     assert len(products) == 12
@@ -250,7 +287,9 @@ def test_all_readers_of_a_quantized_output_read_the_pair(model, bert_sites, bert
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs.append(values["embeddings.LayerNorm"])
     before = {s.value: len(values[s.value].uses()) for s in bert_sites if s.input == OUTPUT}
-    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    plan = static.plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row")
+    )
     qdq.write(model, plan)
     assert [v.name for v in model.graph.outputs] == ["logits", "embeddings.LayerNorm"]
     outputs = [s.value for s, _ in plan.quantized if s.input == OUTPUT]
@@ -269,15 +308,26 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
     feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
     results = {}
     for kind in ("auto", activations):
-        plan = static.plan(bert_sites, bert_ranges, table, exact_options(static, placement="qdqbert", activations=kind))
+        plan = static.plan(
+            bert_sites,
+            bert_ranges,
+            table,
+            exact_options(static, placement="qdqbert", activations=kind),
+        )
         capability.check(plan, table)
         model = written(float_path, plan, tmp_path / f"{kind}.onnx")
         assert model.opset_imports[""] == (18 if kind == "auto" else 21)
         onnx.checker.check_model(str(tmp_path / f"{kind}.onnx"), full_check=True)
-        session = plugins.load("targets", "ort-cpu").open_session(tmp_path / f"{kind}.onnx", SessionOptions())
+        session = plugins.load("targets", "ort-cpu").open_session(
+            tmp_path / f"{kind}.onnx", SessionOptions()
+        )
         results[kind] = session.run(feeds)["logits"]
-    assert relative_error(results[activations], float_logits) < relative_error(results["auto"], float_logits)
-    weights = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site.is_weight)})
+    assert relative_error(results[activations], float_logits) < relative_error(
+        results["auto"], float_logits
+    )
+    weights = plan.model_copy(
+        update={"decisions": tuple(d for d in plan.decisions if d.site.is_weight)}
+    )
     written(float_path, weights, tmp_path / "weights.onnx")
     alone = outputs_of(tmp_path / "weights.onnx", feeds)
     # Scales are 256 times smaller; a tenth of that gain is required, because errors pass through a random network.
@@ -298,13 +348,19 @@ def _openvino_16_bit(float_path, placed, chosen, folder) -> tuple[np.ndarray, np
     return module.open_session(path, SessionOptions()).run(feeds)["logits"], outputs_of(path, feeds)
 
 
-def test_openvino_opens_16_bit_activations(float_path, bert_sites, bert_ranges, float_logits, tmp_path) -> None:
+def test_openvino_opens_16_bit_activations(
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path
+) -> None:
     ours, _ = _openvino_16_bit(float_path, bert_sites, bert_ranges, tmp_path)
     assert relative_error(ours, float_logits) < LOOSE
 
 
-def test_openvino_computes_16_bit_activations_in_float(float_path, bert_sites, bert_ranges, tmp_path) -> None:
-    if not set(capabilities("openvino-cpu").saturates_without) & set(environment.current().features):
+def test_openvino_computes_16_bit_activations_in_float(
+    float_path, bert_sites, bert_ranges, tmp_path
+) -> None:
+    if not set(capabilities("openvino-cpu").saturates_without) & set(
+        environment.current().features
+    ):
         pytest.skip("OpenVINO quantizes dynamically on CPUs with VNNI or AMX only")
     ours, reference = _openvino_16_bit(float_path, bert_sites, bert_ranges, tmp_path)
     assert relative_error(ours, reference) < 1e-3
@@ -316,28 +372,42 @@ def test_q_k_and_v_per_tensor_share_one_weight_scale(model, bert_sites, bert_ran
     qdq.write(model, static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
     common = []
     for layer in range(2):
-        names = [f"encoder.layer.{layer}.attention.self.{part}.weight" for part in ("query", "key", "value")]
+        names = [
+            f"encoder.layer.{layer}.attention.self.{part}.weight"
+            for part in ("query", "key", "value")
+        ]
         scales = {float(constant(model, f"{name}.scale")) for name in names}
-        assert scales == {float(np.float32(max(np.abs(weights[name]).max() for name in names) / np.float32(127)))}
+        assert scales == {
+            float(np.float32(max(np.abs(weights[name]).max() for name in names) / np.float32(127)))
+        }
         common += scales
     assert len(set(common)) == 2
     other = constant(model, "encoder.layer.0.output.dense.weight.scale")
-    assert float(other) == pytest.approx(np.abs(weights["encoder.layer.0.output.dense.weight"]).max() / 127)
+    assert float(other) == pytest.approx(
+        np.abs(weights["encoder.layer.0.output.dense.weight"]).max() / 127
+    )
 
 
 @pytest.mark.parametrize(("enable", "heads"), [((), 0), (("pooler", "classifier"), 2)])
 def test_dynamic_quantization_is_written_once_for_a_shared_input(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, enable, heads
 ) -> None:
-    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic, enable=enable))
+    plan = dynamic.plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic, enable=enable)
+    )
     path = tmp_path / "dynamic.onnx"
     model = written(float_path, plan, path)
     # Per layer: the input of Q, K and V; the context; the input of each feed-forward product.
     assert operator_counts(model)["DynamicQuantizeLinear"] == 2 * 4 + heads
     assert operator_counts(model)["MatMulInteger"] == 2 * 6 + heads
-    assert operator_counts(model)["QuantizeLinear"] == operator_counts(model)["DequantizeLinear"] == 0
+    assert (
+        operator_counts(model)["QuantizeLinear"] == operator_counts(model)["DequantizeLinear"] == 0
+    )
     nodes = {n.name: n for n in model.graph}
-    shared = [nodes[f"encoder.layer.1.attention.self.{part}.matmul.integer"] for part in ("query", "key", "value")]
+    shared = [
+        nodes[f"encoder.layer.1.attention.self.{part}.matmul.integer"]
+        for part in ("query", "key", "value")
+    ]
     assert len({n.inputs[0] for n in shared}) == 1
     onnx.checker.check_model(str(path), full_check=True)
     session = plugins.load("targets", "ort-cpu").open_session(path, SessionOptions())
@@ -360,13 +430,21 @@ def test_a_dynamic_linear_layer_equals_numpy(model, bert_sites, bert_ranges, tmp
     x8 = np.clip(np.rint(x / scale) + zero, 0, 255) - zero
     step = np.abs(weight).max(axis=0) / np.float32(weights_of(plan).limits[1])
     product = x8.astype(np.int64) @ np.rint(weight / step).astype(np.int64)
-    np.testing.assert_allclose(y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
+    np.testing.assert_allclose(
+        y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max()
+    )
 
 
 def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, bert_sites, bert_ranges) -> None:
-    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(disable=("query:linear.weight",)))
+    plan = dynamic.plan(
+        bert_sites,
+        bert_ranges,
+        capabilities("ort-cpu"),
+        dynamic.Options(disable=("query:linear.weight",)),
+    )
     with pytest.raises(
-        PlanError, match=r"query\.matmul: a dynamically quantized activation needs an 8-bit weight; quantize both"
+        PlanError,
+        match=r"query\.matmul: a dynamically quantized activation needs an 8-bit weight; quantize both",
     ):
         qdq.write(model, plan)
 
@@ -378,5 +456,10 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, bert, bert_ranges)
     model.graph.remove(nodes["classifier"], safe=True)
     product.name = "logits"
     placed = sites.find_sites(model.graph, bert.family)
-    qdq.write(model, dynamic.plan(placed, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
+    qdq.write(
+        model,
+        dynamic.plan(
+            placed, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))
+        ),
+    )
     assert [v.name for v in model.graph.outputs] == ["logits"]

@@ -37,7 +37,9 @@ HALVES = {"f16": 10 * 2**-11, "bf16": 10 * 2**-8}
 def run(module: torch.nn.Module, path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
     """The first output of a module, for feeds in the order of a file's inputs."""
     with torch.inference_mode():
-        (result,) = module(*(torch.from_numpy(feeds[str(value.name)]) for value in ir.load(path).graph.inputs))
+        (result,) = module(
+            *(torch.from_numpy(feeds[str(value.name)]) for value in ir.load(path).graph.inputs)
+        )
     return result.numpy()
 
 
@@ -60,7 +62,9 @@ def write(captured, float_path):
     measured = ranges_of(statistics_of(float_path, found))
 
     def get(placement: str, **options: object) -> Path:
-        plan = static.plan(found, measured, torch_cpu.CAPABILITIES, static.Options(placement=placement, **options))
+        plan = static.plan(
+            found, measured, torch_cpu.CAPABILITIES, static.Options(placement=placement, **options)
+        )
         path, model = float_path.with_name("written.onnx"), ir.load(float_path)
         qdq.write(model, plan)
         float16.convert_(model, plan.float_parts)
@@ -88,7 +92,9 @@ def test_integer_products_are_exact(product, shape: tuple[int, int, int]) -> Non
 def test_a_linear_layer_of_any_size_is_the_integer_product_rescaled(zero: int) -> None:
     """19 inputs and 3 outputs are padded to multiples of 8; the zero point is taken out of every column."""
     generator = np.random.default_rng(1)
-    x, weight = (generator.integers(-127, 128, shape).astype(np.int8) for shape in ((2, 5, 19), (19, 3)))
+    x, weight = (
+        generator.integers(-127, 128, shape).astype(np.int8) for shape in ((2, 5, 19), (19, 3))
+    )
     scales = generator.uniform(0.01, 0.1, 3).astype(np.float32)
     exact = (x.astype(np.int64) - zero) @ weight.astype(np.int64)
     padded = torch.from_numpy(np.pad(weight, ((0, 5), (0, 5))))
@@ -109,20 +115,27 @@ def test_a_linear_layer_of_any_size_is_the_integer_product_rescaled(zero: int) -
         ("ffn", {"activations": "uint16"}, 0, 4),
     ],
 )
-def test_8_bits_are_those_of_onnx_runtime(write, float_path, placement, options, integer, simulated) -> None:
+def test_8_bits_are_those_of_onnx_runtime(
+    write, float_path, placement, options, integer, simulated
+) -> None:
     path = write(placement, **options)
     module = to_torch(ir.load(path))
     targets = [node.target for node in module.graph.nodes]
     assert targets.count(torch_operators.integer_linear) == integer
     # The integers of a value are made once, and floats only for those who read them.
-    quantizers = {node.args[0] for node in module.graph.nodes if node.target is torch_operators.quantize}
+    quantizers = {
+        node.args[0] for node in module.graph.nodes if node.target is torch_operators.quantize
+    }
     assert len(quantizers) == targets.count(torch_operators.quantize)
     if simulated is not None:
         assert targets.count(torch_operators.dequantize) == simulated
     for units in (True, False):
         module = to_torch(ir.load(path), int_mm=units)
         batches = [batch(lengths) for lengths in ([9, 4, 7], [1], [30, 12, 3])]
-        results = [(run(module, path, feeds), outputs_of(path, feeds), outputs_of(float_path, feeds)) for feeds in batches]
+        results = [
+            (run(module, path, feeds), outputs_of(path, feeds), outputs_of(float_path, feeds))
+            for feeds in batches
+        ]
         assert_same_rounding(*(np.concatenate(parts) for parts in zip(*results, strict=True)))
 
 
@@ -160,7 +173,10 @@ def test_torch_compile_takes_the_graph_whole_and_for_any_size(write, float_path)
 
     whole = torch.compile(to_torch(ir.load(path)), dynamic=True, fullgraph=True, backend=backend)
     batches = [batch(lengths) for lengths in ([9, 4, 6], [30, 7, 2, 3])]
-    results = [(run(whole, path, feeds), outputs_of(path, feeds), outputs_of(float_path, feeds)) for feeds in batches]
+    results = [
+        (run(whole, path, feeds), outputs_of(path, feeds), outputs_of(float_path, feeds))
+        for feeds in batches
+    ]
     assert_same_rounding(*(np.concatenate(parts) for parts in zip(*results, strict=True)))
     assert len(traced) == 1
 
@@ -170,7 +186,8 @@ def test_a_compiled_session_computes_what_an_eager_one_does(tmp_path) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["batch", 16]))
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 18}, name="g")
     step, zero = (
-        operators.initializer(graph, n, np.array(v)) for n, v in (("step", np.float32(0.02)), ("zero", np.uint8(120)))
+        operators.initializer(graph, n, np.array(v))
+        for n, v in (("step", np.float32(0.02)), ("zero", np.uint8(120)))
     )
     weight = np.arange(-64, 64, dtype=np.int8).reshape(16, 8)
     stored = operators.initializer(graph, "weight", weight)
@@ -178,13 +195,17 @@ def test_a_compiled_session_computes_what_an_eager_one_does(tmp_path) -> None:
     pair = operators.make_node("QuantizeLinear", [x, step, zero], "q", dtype=ir.DataType.UINT8)
     floats = operators.make_node("DequantizeLinear", [pair.outputs[0], step, zero], "dq")
     matrix = operators.make_node("DequantizeLinear", [stored, scales], "w", {"axis": 1})
-    product = operators.make_node("MatMul", [floats.outputs[0], matrix.outputs[0]], "y", shape=["batch", 8])
+    product = operators.make_node(
+        "MatMul", [floats.outputs[0], matrix.outputs[0]], "y", shape=["batch", 8]
+    )
     graph.extend([pair, floats, matrix, product])
     graph.outputs.extend(product.outputs)
     operators.save(ir.Model(graph, ir_version=10), tmp_path / "linear.onnx")
     feeds = {"x": np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)}
     eager, compiled = (
-        TorchGraphSession(tmp_path / "linear.onnx", SessionOptions(), "cpu", compiled=choice).run(feeds)["y"]
+        TorchGraphSession(tmp_path / "linear.onnx", SessionOptions(), "cpu", compiled=choice).run(
+            feeds
+        )["y"]
         for choice in (False, True)
     )
     np.testing.assert_array_equal(compiled, eager)
@@ -203,7 +224,9 @@ def test_the_float_model_of_a_package_needs_no_checkpoint(float_path) -> None:
 
 def test_options_choose_between_eager_and_compiled(monkeypatch, float_path) -> None:
     seen = []
-    monkeypatch.setattr(torch_cpu.torch, "TorchGraphSession", lambda *_, compiled: seen.append(compiled))
+    monkeypatch.setattr(
+        torch_cpu.torch, "TorchGraphSession", lambda *_, compiled: seen.append(compiled)
+    )
     for target in (torch_cpu, torch_cuda):
         for choice in (None, True, False):
             target.open_session(float_path, SessionOptions(compile=choice))
@@ -217,7 +240,9 @@ def test_a_device_that_is_not_there_is_refused(float_path) -> None:
 
 
 def test_a_precision_that_is_unknown_is_refused(float_path) -> None:
-    with pytest.raises(TargetError, match=r"torch has no such precision .*\(got f8, expected f32, f16, bf16\)"):
+    with pytest.raises(
+        TargetError, match=r"torch has no such precision .*\(got f8, expected f32, f16, bf16\)"
+    ):
         torch_cpu.open_session(float_path, SessionOptions(precision="f8"))
 
 
@@ -235,16 +260,32 @@ def test_a_model_that_cannot_be_compiled_is_a_sentence(monkeypatch, float_path) 
 def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
     model = ir.load(float_path)
     found = sites.find_sites(model.graph, captured("bert").family)
-    qdq.write(model, dynamic.plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()))
-    with pytest.raises(ModelError, match=r"^node .*: PyTorch cannot run an operator \(got DynamicQuantizeLinear\); choose"):
+    qdq.write(
+        model,
+        dynamic.plan(
+            found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()
+        ),
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"^node .*: PyTorch cannot run an operator \(got DynamicQuantizeLinear\); choose",
+    ):
         to_torch(model)
 
 
 @pytest.mark.parametrize(
     ("op_type", "attributes", "message"),
     [
-        ("Softmax", {"flavour": 1}, r"^node odd: PyTorch cannot run an attribute \(got Softmax.flavour\)"),
-        ("Cast", {"to": ir.DataType.COMPLEX64}, r"^node odd: PyTorch cannot run a type \(got COMPLEX64\)"),
+        (
+            "Softmax",
+            {"flavour": 1},
+            r"^node odd: PyTorch cannot run an attribute \(got Softmax.flavour\)",
+        ),
+        (
+            "Cast",
+            {"to": ir.DataType.COMPLEX64},
+            r"^node odd: PyTorch cannot run a type \(got COMPLEX64\)",
+        ),
     ],
 )
 def test_an_odd_node_is_refused(op_type: str, attributes: dict, message: str) -> None:
@@ -258,11 +299,18 @@ def test_an_odd_node_is_refused(op_type: str, attributes: dict, message: str) ->
 def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n"]))
     scale = ir.Value(name="scale", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
-    quantize = operators.make_node("QuantizeLinear", [x, scale], "odd.quantized", dtype=ir.DataType.UINT8)
+    quantize = operators.make_node(
+        "QuantizeLinear", [x, scale], "odd.quantized", dtype=ir.DataType.UINT8
+    )
     dequantize = operators.make_node("DequantizeLinear", [quantize.outputs[0], scale], "odd")
     nodes = [quantize, dequantize]
-    graph = ir.Graph([x, scale], list(dequantize.outputs), nodes=nodes, opset_imports={"": 18}, name="g")
-    with pytest.raises(ModelError, match=r"^node odd: PyTorch cannot run this quantization \(got DequantizeLinear\); quantize"):
+    graph = ir.Graph(
+        [x, scale], list(dequantize.outputs), nodes=nodes, opset_imports={"": 18}, name="g"
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"^node odd: PyTorch cannot run this quantization \(got DequantizeLinear\); quantize",
+    ):
         to_torch(ir.Model(graph, ir_version=10))
 
 
@@ -281,5 +329,10 @@ def test_names_in_a_file_never_become_code(float_path, tmp_path) -> None:
     operators.save(model, tmp_path / "model.onnx")
     module = to_torch(ir.load(tmp_path / "model.onnx"))
     feeds = batch([4, 2])
-    module(*(torch.from_numpy(feeds[name]) for name in ("input_ids", "attention_mask", "token_type_ids")))
+    module(
+        *(
+            torch.from_numpy(feeds[name])
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+        )
+    )
     assert not mark.exists()

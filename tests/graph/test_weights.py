@@ -18,19 +18,35 @@ from octobert.graph import operators as ops
 from octobert.graph import qdq
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import exact_options
-from tests.support.graphs import capabilities, constant, encoded, outputs_of, relative_error, written
+from tests.support.graphs import (
+    capabilities,
+    constant,
+    encoded,
+    outputs_of,
+    relative_error,
+    written,
+)
 
 # Allowed relative error of 8-bit outputs on random weights. The worst plan here has 0.04; a wrong scale or axis gives about 1.
 LOOSE = 0.1
 
 
-def test_weights_per_tensor_have_one_scale(float_path, bert_sites, bert_ranges, float_logits, tmp_path) -> None:
-    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(static, per_channel=False))
+def test_weights_per_tensor_have_one_scale(
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path
+) -> None:
+    plan = static.plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(static, per_channel=False)
+    )
     model = written(float_path, plan, tmp_path / "tensor.onnx")
-    weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
+    weights = [
+        n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()
+    ]
     assert len(weights) == 12
     assert all(n.inputs[1].const_value.shape == () and "axis" not in n.attributes for n in weights)
-    assert relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits) < LOOSE
+    assert (
+        relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits)
+        < LOOSE
+    )
 
 
 PAIRED = [
@@ -44,7 +60,9 @@ PAIRED = [
 ]
 
 
-def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
+def in_both_forms(
+    float_path, placed, chosen, folder, options, scales=None
+) -> tuple[ir.Model, ir.Model]:
     """The same plan with integer weights (`integers.onnx`) and with float weights before a pair (`pair.onnx`)."""
     models = []
     for form in ("integers", "pair"):
@@ -60,12 +78,17 @@ def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> t
 
 def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> int:
     """Check that ONNX Runtime quantizes the float weights to the integers of the other graph; return the number of weights."""
-    names = [n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()]
+    names = [
+        n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()
+    ]
     model = onnx.load(folder / "pair.onnx")
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     settings = ort.SessionOptions()
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session, feeds = ort.InferenceSession(model.SerializeToString(), settings), feeds_of(encoded(), 0)
+    session, feeds = (
+        ort.InferenceSession(model.SerializeToString(), settings),
+        feeds_of(encoded(), 0),
+    )
     results = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
     for name, theirs in zip(names, results, strict=True):
         assert theirs.dtype == np.int8
@@ -74,24 +97,43 @@ def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> in
 
 
 @pytest.mark.parametrize("options", PAIRED, ids=str)
-def test_a_weight_behind_a_pair_has_the_same_integers(float_path, bert_sites, bert_ranges, tmp_path, options) -> None:
+def test_a_weight_behind_a_pair_has_the_same_integers(
+    float_path, bert_sites, bert_ranges, tmp_path, options
+) -> None:
     integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, options)
     weights = [s for s in bert_sites if s.role in ("linear.weight", "head.weight")]
-    assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
-    axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
+    assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * (
+        "head.*" not in options.get("placement", ())
+    )
+    axes = [
+        n.attributes["axis"].value
+        for n in pair.graph
+        if n.op_type == "QuantizeLinear" and "axis" in n.attributes
+    ]
     assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
     # The embedding table keeps its integers.
     assert constant(pair, "embeddings.word_embeddings.weight.quantized").dtype == np.int8
-    ours, theirs = (outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0)) for form in ("pair", "integers"))
+    ours, theirs = (
+        outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0))
+        for form in ("pair", "integers")
+    )
     np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.7])
-def test_a_pair_takes_the_scale_that_was_chosen(float_path, bert_sites, bert_ranges, tmp_path, factor) -> None:
+def test_a_pair_takes_the_scale_that_was_chosen(
+    float_path, bert_sites, bert_ranges, tmp_path, factor
+) -> None:
     """Also if the interval is narrower than the weights, which QuantizeLinear alone would map to -128."""
     graph = ir.load(float_path).graph
-    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in bert_sites if s.role == "linear.weight"}
-    scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
+    weights = {
+        s.value: graph.initializers[s.value].const_value.numpy()
+        for s in bert_sites
+        if s.role == "linear.weight"
+    }
+    scales = {
+        n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()
+    }
     integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, {}, scales)
     assert assert_same_integers(integers, pair, tmp_path) == 12
     name = next(iter(weights))
@@ -102,19 +144,28 @@ def test_a_pair_takes_the_scale_that_was_chosen(float_path, bert_sites, bert_ran
 def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_ranges) -> None:
     def forms(table: Capabilities, **options: str) -> set[bool]:
         plan = static.plan(bert_sites, bert_ranges, table, static.Options(**options))
-        return {quantizer.weight_form == "pair" for site, quantizer in plan.quantized if site.role == "linear.weight"}
+        return {
+            quantizer.weight_form == "pair"
+            for site, quantizer in plan.quantized
+            if site.role == "linear.weight"
+        }
 
     table = capabilities("ort-cpu")
     folding = table.model_copy(update={"weight_form": "pair"})
     assert [forms(table), forms(folding)] == [{False}, {True}]
-    assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
+    assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [
+        {False},
+        {True},
+    ]
     plan = static.plan(bert_sites, bert_ranges, folding, static.Options(placement="qdqbert"))
     assert not any(q.weight_form == "pair" for s, q in plan.quantized if s.role != "linear.weight")
 
 
 @pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
 @pytest.mark.parametrize("method", [static, dynamic])
-def test_reduced_weights_have_seven_bits(model, bert_sites, bert_ranges, method, reduce_range, highest) -> None:
+def test_reduced_weights_have_seven_bits(
+    model, bert_sites, bert_ranges, method, reduce_range, highest
+) -> None:
     options = method.Options(reduce_range=reduce_range)
     qdq.write(model, method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
     names = [f"{s.value}.quantized" for s in bert_sites if s.role == "linear.weight"]
@@ -131,7 +182,9 @@ def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
     weight[:, 5] = 0.0
     errors = []
     for least in ("max", "mse"):
-        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least, reduce_range=reduced)
+        quantizer = Quantizer(
+            dtype="int8", symmetric=True, axis=axis, weight_ranges=least, reduce_range=reduced
+        )
         squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
         errors.append(squares.sum(axis=0 if axis == 1 else None))
     # Equal if the full interval is the best one, except for the float32 rounding of scales.

@@ -11,11 +11,23 @@ Config = dict[str, Any]
 def config(passes: dict[str, Any] | None = None, **fields: Any) -> Config:
     """A config that quantizes a classifier of pairs of sentences."""
     return {
-        "input_model": {"type": "HfModel", "model_path": "some/model", "task": "text-classification"},
+        "input_model": {
+            "type": "HfModel",
+            "model_path": "some/model",
+            "task": "text-classification",
+        },
         "data_configs": [data_config()],
-        "evaluators": {"scores": {"metrics": [metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.03)))]}},
+        "evaluators": {
+            "scores": {
+                "metrics": [
+                    metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.03)))
+                ]
+            }
+        },
         "evaluator": "scores",
-        "passes": passes if passes is not None else {"quant": {"type": "OnnxStaticQuantization", "data_config": "pairs"}},
+        "passes": passes
+        if passes is not None
+        else {"quant": {"type": "OnnxStaticQuantization", "data_config": "pairs"}},
         **fields,
     }
 
@@ -35,19 +47,35 @@ def sub(name: str, priority: int | None = None, goal: Config | None = None, **mo
 
 
 def metric(kind: str, *subs: Config, **more: Any) -> Config:
-    return {"name": f"the {kind}", "type": kind, "data_config": "pairs", "sub_types": list(subs), **more}
+    return {
+        "name": f"the {kind}",
+        "type": kind,
+        "data_config": "pairs",
+        "sub_types": list(subs),
+        **more,
+    }
 
 
 def system(*providers: str, device: str | None = None) -> Config:
-    accelerator: Config = {"execution_providers": [f"{provider}ExecutionProvider" for provider in providers]}
+    accelerator: Config = {
+        "execution_providers": [f"{provider}ExecutionProvider" for provider in providers]
+    }
     if device is not None:
         accelerator["device"] = device
-    return {"systems": {"here": {"type": "LocalSystem", "accelerators": [accelerator]}}, "target": "here"}
+    return {
+        "systems": {"here": {"type": "LocalSystem", "accelerators": [accelerator]}},
+        "target": "here",
+    }
 
 
 def layouts() -> dict[str, Config]:
     """One config in every layout."""
-    step = {"type": "OnnxStaticQuantization", "data_config": "pairs", "activation_type": "uint16", "per_channel": False}
+    step = {
+        "type": "OnnxStaticQuantization",
+        "data_config": "pairs",
+        "activation_type": "uint16",
+        "per_channel": False,
+    }
     flat = config(
         {"convert": {"type": "OnnxConversion", "target_opset": 21}, "quant": step},
         cache_dir="cached",
@@ -60,7 +88,10 @@ def layouts() -> dict[str, Config]:
         fields = {key: node.pop(key) for key in list(node) if key != "type"}
         node["config"] = fields
     for part in ("load_dataset_config",):
-        nested["data_configs"][0][part] = {"type": "huggingface_dataset", "params": nested["data_configs"][0][part]}
+        nested["data_configs"][0][part] = {
+            "type": "huggingface_dataset",
+            "params": nested["data_configs"][0][part],
+        }
     found["config objects"] = nested
 
     engine = copy.deepcopy(flat)
@@ -116,7 +147,10 @@ def everything() -> Config:
         "onnx": {
             "execution_provider": "CPUExecutionProvider",
             "provider_options": [{"arena": "1"}],
-            "session_options": {"intra_op_num_threads": 2, "extra_session_config": {"session.x": "1"}},
+            "session_options": {
+                "intra_op_num_threads": 2,
+                "extra_session_config": {"session.x": "1"},
+            },
         }
     }
     metrics = [
@@ -145,7 +179,12 @@ def everything() -> Config:
             "training_loop_func": "loop",
             "num_epochs": 2,
         },
-        "convert": {"type": "OnnxConversion", "target_opset": 20, "use_dynamo_exporter": True, "torch_dtype": "float32"},
+        "convert": {
+            "type": "OnnxConversion",
+            "target_opset": 20,
+            "use_dynamo_exporter": True,
+            "torch_dtype": "float32",
+        },
         "fuse": {
             "type": "orttransformersoptimization",
             "model_type": "bert",
@@ -154,7 +193,11 @@ def everything() -> Config:
             "float16": False,
         },
         "clean": {"type": "OnnxPeepholeOptimizer"},
-        "fix": {"type": "DynamicToFixedShape", "dim_param": ["batch_size", "sequence_length"], "dim_value": [1, 64]},
+        "fix": {
+            "type": "DynamicToFixedShape",
+            "dim_param": ["batch_size", "sequence_length"],
+            "dim_value": [1, 64],
+        },
         "cut": {
             "type": "GraphSurgeries",
             "surgeries": [{"surgeon": "ReplaceAttentionMaskValue"}, {"surgeon": "Other", "x": 1}],
@@ -168,16 +211,32 @@ def everything() -> Config:
             "opt_level_list": [1],
             "extra_session_config": {"a.b": "1"},
         },
-        "binary": {"type": "EPContextBinaryGenerator", "provider_options": {"htp_arch": "73"}, "embed_context": True},
-        "amd": {"type": "VitisAIAddMetaData", "config_meta_data_keys": ["architectures"], "weight_type": "uint8"},
+        "binary": {
+            "type": "EPContextBinaryGenerator",
+            "provider_options": {"htp_arch": "73"},
+            "embed_context": True,
+        },
+        "amd": {
+            "type": "VitisAIAddMetaData",
+            "config_meta_data_keys": ["architectures"],
+            "weight_type": "uint8",
+        },
         "ov": {
             "type": "OpenVINOConversion",
             "input_shapes": [[1, 64], [1, 64]],
             "compress_to_fp16": True,
             "extra_configs": {"a": 1},
         },
-        "optimum": {"type": "OpenVINOOptimumConversion", "extra_args": {"device": "npu", "task": "text-classification"}},
-        "io": {"type": "OpenVINOIoUpdate", "input_shapes": [[1, 64]], "static": True, "reuse_cache": True},
+        "optimum": {
+            "type": "OpenVINOOptimumConversion",
+            "extra_args": {"device": "npu", "task": "text-classification"},
+        },
+        "io": {
+            "type": "OpenVINOIoUpdate",
+            "input_shapes": [[1, 64]],
+            "static": True,
+            "reuse_cache": True,
+        },
         "nncf": {
             "type": "OpenVINOQuantization",
             "target_device": "npu",
@@ -186,9 +245,19 @@ def everything() -> Config:
             "max_drop": 0.02,
         },
         "wrap": {"type": "OpenVINOEncapsulation", "target_device": "npu", "ov_version": "2025.1"},
-        "dlc": {"type": "SNPEConversion", "input_names": ["input_ids"], "input_shapes": [[1, 64]], "output_names": ["logits"]},
+        "dlc": {
+            "type": "SNPEConversion",
+            "input_names": ["input_ids"],
+            "input_shapes": [[1, 64]],
+            "output_names": ["logits"],
+        },
     }
-    processing = {"input_cols": ["sentence1", "sentence2"], "max_length": 64, "padding": "max_length", "max_samples": 50}
+    processing = {
+        "input_cols": ["sentence1", "sentence2"],
+        "max_length": 64,
+        "padding": "max_length",
+        "max_samples": 50,
+    }
     rows = data_config(
         pre_process_data_config=processing,
         post_process_data_config={"type": "best"},
@@ -199,15 +268,29 @@ def everything() -> Config:
         "type": "HfModel",
         "model_path": "some/model",
         "task": "text-classification",
-        "load_kwargs": {"attn_implementation": "eager", "revision": "main", "torch_dtype": "float32"},
-        "io_config": {"input_names": ["input_ids"], "input_shapes": [[1, 64]], "input_types": ["int32"]},
+        "load_kwargs": {
+            "attn_implementation": "eager",
+            "revision": "main",
+            "torch_dtype": "float32",
+        },
+        "io_config": {
+            "input_names": ["input_ids"],
+            "input_shapes": [[1, 64]],
+            "input_types": ["int32"],
+        },
     }
     return config(
         passes,
         input_model=model,
         data_configs=[rows, data_config("other")],
         evaluators={"scores": {"metrics": metrics}, "unused": {"metrics": []}},
-        search_strategy={"execution_order": "joint", "sampler": "tpe", "seed": 7, "max_samples": 5, "max_time": 600},
+        search_strategy={
+            "execution_order": "joint",
+            "sampler": "tpe",
+            "seed": 7,
+            "max_samples": 5,
+            "max_time": 600,
+        },
         packaging_config={"type": "Zipfile", "name": "packed"},
         azureml_client={"subscription_id": "s", "resource_group": "r", "workspace_name": "w"},
         cache_dir="cached",

@@ -17,7 +17,16 @@ from octobert.core.errors import RecipeError
 from octobert.importers import olive
 from octobert.importers.olive import rules
 from octobert.importers.outcomes import UNKNOWN, leaves
-from tests.importers.configs import config, data_config, everything, goal, layouts, metric, sub, system
+from tests.importers.configs import (
+    config,
+    data_config,
+    everything,
+    goal,
+    layouts,
+    metric,
+    sub,
+    system,
+)
 from tests.support.cli import octobert as program
 
 SCRIPT = """
@@ -149,18 +158,28 @@ def test_an_opset_that_cannot_hold_the_model_is_left_out(
 ) -> None:
     steps = {
         "convert": {"type": "OnnxConversion", "target_opset": opset},
-        "quant": {"type": "OnnxStaticQuantization", "activation_type": activations, "precision": "uint8"},
+        "quant": {
+            "type": "OnnxStaticQuantization",
+            "activation_type": activations,
+            "precision": "uint8",
+        },
     }
     imported = olive.convert(config(steps, **system(provider)))
     assert imported.recipe.get("opset") == expected
-    assert outcome(imported, "passes.convert.target_opset").verdict == ("refused" if expected is None else "mapped")
+    assert outcome(imported, "passes.convert.target_opset").verdict == (
+        "refused" if expected is None else "mapped"
+    )
     weights = imported.recipe["quantize"]["static"].get("weights")
     assert weights in (None, "uint8")
     assert (weights is None) == (outcome(imported, "passes.quant.precision").verdict == "refused")
 
 
 def test_a_training_loop_is_code_of_the_recipe() -> None:
-    step = {"type": "QuantizationAwareTraining", "user_script": "script.py", "training_loop_func": "loop"}
+    step = {
+        "type": "QuantizationAwareTraining",
+        "user_script": "script.py",
+        "training_loop_func": "loop",
+    }
     made = recipe_of(with_passes(train=step))
     assert made["qat"] == {"code": "script.py:loop"}
     with pytest.raises(RecipeError, match="--allow-code"):
@@ -170,7 +189,13 @@ def test_a_training_loop_is_code_of_the_recipe() -> None:
 
 def test_timing_has_keys() -> None:
     timing = {"warmup_num": 5, "repeat_test_num": 40, "sleep_num": 1}
-    made = recipe_of(config(evaluators={"scores": {"metrics": [metric("latency", sub("avg", metric_config=timing))]}}))
+    made = recipe_of(
+        config(
+            evaluators={
+                "scores": {"metrics": [metric("latency", sub("avg", metric_config=timing))]}
+            }
+        )
+    )
     assert made["benchmark"] == {"warmup": 5, "repeats": 40, "pause_ms": 1000}
 
 
@@ -179,7 +204,10 @@ def test_a_config_without_passes_has_octoberts_defaults() -> None:
     assert made["targets"] == ["ort-cuda", "tensorrt"]
     assert made["transforms"] == []
     assert not {"quantize", "corrections"} & made.keys()
-    assert not {"quantize", "transforms", "corrections"} & recipe_of(config({}, **system("CPU"))).keys()
+    assert (
+        not {"quantize", "transforms", "corrections"}
+        & recipe_of(config({}, **system("CPU"))).keys()
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,10 +234,14 @@ def test_fixed_shapes_of_an_npu() -> None:
 def test_sessions_have_their_options_and_no_libraries() -> None:
     settings = {
         "execution_provider": "QNNExecutionProvider",
-        "provider_options": [{"backend_path": "QnnHtp.dll", "htp_arch": "73", "op_package": "/lib/x.so"}],
+        "provider_options": [
+            {"backend_path": "QnnHtp.dll", "htp_arch": "73", "op_package": "/lib/x.so"}
+        ],
     }
     raw = config({}, **system("QNN", device="npu"))
-    raw["evaluators"]["scores"]["metrics"] = [metric("latency", sub("avg"), user_config={"inference_settings": settings})]
+    raw["evaluators"]["scores"]["metrics"] = [
+        metric("latency", sub("avg"), user_config={"inference_settings": settings})
+    ]
     imported = olive.convert(raw)
     assert imported.recipe["session"] == {"qnn": {"provider": {"htp_arch": "73"}}}
     place = "evaluators.scores.metrics[0].user_config.inference_settings.provider_options[0]"
@@ -220,7 +252,11 @@ def test_sessions_have_their_options_and_no_libraries() -> None:
 @pytest.mark.parametrize(
     ("kind", "part", "expected"),
     [
-        ("accuracy", sub("accuracy_score", 1, goal("percent-max-degradation", 2)), {"max_drop": 0.02, "relative": True}),
+        (
+            "accuracy",
+            sub("accuracy_score", 1, goal("percent-max-degradation", 2)),
+            {"max_drop": 0.02, "relative": True},
+        ),
         ("accuracy", sub("f1_score", 1, goal("max-degradation", 0.05)), {"max_drop": 0.05}),
         ("accuracy", sub("accuracy", 1, goal("threshold", 0.8)), {"at_least": 0.8}),
         ("accuracy", sub("accuracy", 1, goal("min-improvement", 0.8)), None),
@@ -228,14 +264,25 @@ def test_sessions_have_their_options_and_no_libraries() -> None:
     ],
 )
 def test_goals_of_answers(kind: str, part: Any, expected: Any) -> None:
-    assert recipe_of(config(evaluators={"scores": {"metrics": [metric(kind, part)]}})).get("accuracy") == expected
+    assert (
+        recipe_of(config(evaluators={"scores": {"metrics": [metric(kind, part)]}})).get("accuracy")
+        == expected
+    )
 
 
 def test_of_several_goals_the_first_by_priority_is_the_criterion() -> None:
-    parts = (sub("f1_score", 2, goal("max-degradation", 0.1)), sub("accuracy_score", 1, goal("max-degradation", 0.2)))
-    imported = olive.convert(config(evaluators={"scores": {"metrics": [metric("accuracy", *parts)]}}))
+    parts = (
+        sub("f1_score", 2, goal("max-degradation", 0.1)),
+        sub("accuracy_score", 1, goal("max-degradation", 0.2)),
+    )
+    imported = olive.convert(
+        config(evaluators={"scores": {"metrics": [metric("accuracy", *parts)]}})
+    )
     assert imported.recipe["accuracy"]["max_drop"] == 0.2
-    assert outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").verdict == "refused"
+    assert (
+        outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").verdict
+        == "refused"
+    )
 
 
 def searched(passes: dict[str, Any] | None = None, strategy: Any = True, **fields: Any) -> Any:
@@ -268,9 +315,13 @@ def test_strategies(strategy: Any, expected: dict[str, Any]) -> None:
         "calibrate": ["minmax", "entropy", "percentile"],
         "quantize.static.per_channel": [True, False],
     }
-    assert {key: value for key, value in search.items() if key not in ("goals", "limits")} == expected
+    assert {
+        key: value for key, value in search.items() if key not in ("goals", "limits")
+    } == expected
     refused = [
-        each.field for each in imported.outcomes if each.field.startswith("search_strategy") and each.verdict == "refused"
+        each.field
+        for each in imported.outcomes
+        if each.field.startswith("search_strategy") and each.verdict == "refused"
     ]
     assert refused == []
 
@@ -303,11 +354,19 @@ def test_alternative_passes_are_values_of_the_method() -> None:
     }
     dynamic = {"type": "OnnxDynamicQuantization", "disable_search": True}
     expected = {"quantize": [{"static": {"activations": "uint8"}}, "dynamic"]}
-    for raw, flows in (({"q": [static, dynamic]}, None), ({"s": static, "d": dynamic}, [["s"], ["d"]])):
+    for raw, flows in (
+        ({"q": [static, dynamic]}, None),
+        ({"s": static, "d": dynamic}, [["s"], ["d"]]),
+    ):
         imported = searched(raw, pass_flows=flows)
         assert imported.recipe["search"]["space"] == expected
-    two = searched({"q": [static, {"type": "OnnxStaticQuantization", "disable_search": True}]}).recipe["search"]["space"]
-    assert two == {"quantize": [{"static": {"activations": "uint8"}}, {"static": {}}], "calibrate": ["entropy", "minmax"]}
+    two = searched(
+        {"q": [static, {"type": "OnnxStaticQuantization", "disable_search": True}]}
+    ).recipe["search"]["space"]
+    assert two == {
+        "quantize": [{"static": {"activations": "uint8"}}, {"static": {}}],
+        "calibrate": ["entropy", "minmax"],
+    }
     # Without a search the first one is taken.
     alone = olive.convert(config({"q": [static, dynamic]}))
     assert alone.recipe["quantize"] == {"static": {"activations": "uint8"}}
@@ -320,15 +379,24 @@ def test_empty_lists_of_columns_name_none(task: str) -> None:
     model = {"type": "HfModel", "model_path": "some/model", "task": task}
     imported = olive.convert(config(data_configs=[rows], input_model=model))
     for field in ("label_cols", "input_cols"):
-        assert outcome(imported, f"data_configs[0].pre_process_data_config.{field}").verdict == "not needed"
+        assert (
+            outcome(imported, f"data_configs[0].pre_process_data_config.{field}").verdict
+            == "not needed"
+        )
     assert "text" not in str(imported.recipe["task"]).replace("text-classification", "")
 
 
 @pytest.mark.parametrize("value", ["many", [], ["many"], {"a": 1}, float("inf")])
 def test_a_sampling_size_that_is_no_number_is_refused(value: Any) -> None:
-    step = {"type": "IncStaticQuantization", "data_config": "pairs", "calibration_sampling_size": value}
+    step = {
+        "type": "IncStaticQuantization",
+        "data_config": "pairs",
+        "calibration_sampling_size": value,
+    }
     imported = olive.convert(with_passes(quant=step))
-    assert {each.verdict for each in imported.outcomes if "calibration_sampling_size" in each.field} == {"refused"}
+    assert {
+        each.verdict for each in imported.outcomes if "calibration_sampling_size" in each.field
+    } == {"refused"}
     assert "calibrate" not in imported.recipe["data"]
 
 
@@ -337,21 +405,35 @@ def test_texts_in_place_of_numbers_are_refused() -> None:
     scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.03)))
     strategy = {"max_time": "an hour", "seed": 1}
     passes = {"convert": {"type": "OnnxConversion"}}
-    imported = olive.convert(config(passes, evaluators={"scores": {"metrics": [scored, timed]}}, search_strategy=strategy))
-    for field in ("evaluators.scores.metrics[1].sub_types[0].metric_config.repeat_test_num", "search_strategy.max_time"):
+    imported = olive.convert(
+        config(
+            passes, evaluators={"scores": {"metrics": [scored, timed]}}, search_strategy=strategy
+        )
+    )
+    for field in (
+        "evaluators.scores.metrics[1].sub_types[0].metric_config.repeat_test_num",
+        "search_strategy.max_time",
+    ):
         assert outcome(imported, field).verdict == "refused"
 
 
 def test_goals_of_a_search_are_limits_and_priorities_its_goals() -> None:
     metrics = [
-        metric("latency", sub("avg", 2, goal("percent-min-improvement", 20)), sub("p90", 3, goal("threshold", 30))),
         metric(
-            "accuracy", sub("accuracy_score", 1, goal("percent-max-degradation", 2)), sub("f1_score", 4, goal("threshold", 0.8))
+            "latency",
+            sub("avg", 2, goal("percent-min-improvement", 20)),
+            sub("p90", 3, goal("threshold", 30)),
+        ),
+        metric(
+            "accuracy",
+            sub("accuracy_score", 1, goal("percent-max-degradation", 2)),
+            sub("f1_score", 4, goal("threshold", 0.8)),
         ),
         metric("throughput", sub("avg", goal=goal("min-improvement", 3))),
     ]
     imported = searched(
-        {"q": {"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}}, evaluators={"scores": {"metrics": metrics}}
+        {"q": {"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}},
+        evaluators={"scores": {"metrics": metrics}},
     )
     search = imported.recipe["search"]
     assert search["goals"] == ["metric", "latency", "latency@p90", "f1"]
@@ -361,8 +443,14 @@ def test_goals_of_a_search_are_limits_and_priorities_its_goals() -> None:
         {"max_drop": 0.02, "relative": True},
         {"of": "f1", "at_least": 0.8},
     ]
-    assert outcome(imported, "evaluators.scores.metrics[2].sub_types[0].goal.value").verdict == "refused"
-    assert outcome(imported, "evaluators.scores.metrics[0].sub_types[0].priority").key == "search.goals"
+    assert (
+        outcome(imported, "evaluators.scores.metrics[2].sub_types[0].goal.value").verdict
+        == "refused"
+    )
+    assert (
+        outcome(imported, "evaluators.scores.metrics[0].sub_types[0].priority").key
+        == "search.goals"
+    )
 
 
 def test_accuracy_aware_passes_keep_their_criterion_in_each_trial() -> None:
@@ -379,7 +467,9 @@ def test_accuracy_aware_passes_keep_their_criterion_in_each_trial() -> None:
 
 def test_a_strategy_without_anything_to_vary_is_no_search() -> None:
     step = {"type": "OnnxStaticQuantization", "disable_search": True}
-    made = olive.convert(config({"q": step}, search_strategy={"sampler": "tpe", "max_samples": 3})).recipe
+    made = olive.convert(
+        config({"q": step}, search_strategy={"sampler": "tpe", "max_samples": 3})
+    ).recipe
     assert "search" not in made
     assert made["accuracy"] == {"max_drop": 0.03}
     trained = {"t": {"type": "QuantizationAwareTraining"}, "q": {"type": "OnnxQuantization"}}
@@ -413,7 +503,9 @@ def test_scripts_are_read_and_not_run(script: Path) -> None:
 
 def test_rows_that_only_calibrate_leave_others_to_evaluate(script: Path) -> None:
     rows = {"name": "pairs", "user_script": "script.py", "load_dataset_config": {"type": "rows"}}
-    raw = config({"q": {"type": "OnnxStaticQuantization", "data_config": "pairs"}}, data_configs=[rows])
+    raw = config(
+        {"q": {"type": "OnnxStaticQuantization", "data_config": "pairs"}}, data_configs=[rows]
+    )
     del raw["evaluator"], raw["evaluators"]
     data = recipe_of(raw, folder=script)["data"]
     assert data["calibrate"] == {"from": "train[:30]", "drop_evaluated": True}
@@ -430,9 +522,14 @@ def test_functions_that_octobert_cannot_express_are_named_or_refused(script: Pat
     rows = {"name": "pairs", "user_script": "script.py", "load_dataset_config": {"type": "unclear"}}
     own = {"user_script": "script.py", "evaluate_func": "other"}
     scores = metric("custom", sub("mine", 1, goal("max-degradation", 0.02)), user_config=own)
-    imported = olive.convert(config(data_configs=[rows], evaluators={"scores": {"metrics": [scores]}}), folder=script)
+    imported = olive.convert(
+        config(data_configs=[rows], evaluators={"scores": {"metrics": [scores]}}), folder=script
+    )
     assert imported.recipe["data"]["source"] == "script.py:unclear"
-    assert "metric: script.py:NAME" in outcome(imported, "evaluators.scores.metrics[0].user_config.evaluate_func").note
+    assert (
+        "metric: script.py:NAME"
+        in outcome(imported, "evaluators.scores.metrics[0].user_config.evaluate_func").note
+    )
 
 
 def test_a_script_that_is_no_regular_file_is_not_read(script: Path) -> None:
@@ -440,18 +537,33 @@ def test_a_script_that_is_no_regular_file_is_not_read(script: Path) -> None:
 
     def made(name: str) -> str:
         rows = {"name": "pairs", "user_script": name, "load_dataset_config": {"type": "rows"}}
-        return json.dumps(recipe_of(config(data_configs=[rows]), folder=script)).replace(name, "NAME")
+        return json.dumps(recipe_of(config(data_configs=[rows]), folder=script)).replace(
+            name, "NAME"
+        )
 
     assert made("/dev/zero") == made("/dev/urandom") == made("pipe") == made("missing.py")
 
 
 @pytest.mark.parametrize(
-    ("loader", "task", "model"), [("load", "next-sentence", "some/model"), ("made", "text-classification", "script.py:made")]
+    ("loader", "task", "model"),
+    [("load", "next-sentence", "some/model"), ("made", "text-classification", "script.py:made")],
 )
-def test_the_head_of_a_loaded_model_is_read(script: Path, loader: str, task: str, model: str) -> None:
-    loaded = {"type": "PyTorchModel", "model_path": "some/model", "model_loader": loader, "model_script": "script.py"}
+def test_the_head_of_a_loaded_model_is_read(
+    script: Path, loader: str, task: str, model: str
+) -> None:
+    loaded = {
+        "type": "PyTorchModel",
+        "model_path": "some/model",
+        "model_loader": loader,
+        "model_script": "script.py",
+    }
     made = recipe_of(
-        config({}, input_model=loaded, data_configs=[data_config(load_dataset_config={"data_name": "x"})]), folder=script
+        config(
+            {},
+            input_model=loaded,
+            data_configs=[data_config(load_dataset_config={"data_name": "x"})],
+        ),
+        folder=script,
     )
     assert made["model"] == model
     assert task in (made["task"], *made["task"])
@@ -484,7 +596,12 @@ def test_what_would_change_the_result_is_one_sentence(raw: Any, message: str) ->
 def test_tables_name_what_there_is() -> None:
     tables = yaml.safe_load((Path(olive.__file__).parent / "fields.yaml").read_text())
     passes = rules.names("passes").values()
-    cases = [case for table in tables.values() for rows in table.get("cases", {}).values() for case in rows]
+    cases = [
+        case
+        for table in tables.values()
+        for rows in table.get("cases", {}).values()
+        for case in rows
+    ]
     used = {what for table in tables.values() for what in table.get("computed", {}).values()}
     used |= {what for _, outcome, what in cases if outcome == "computed"}
     used |= {entry["type"][1] for entry in passes if entry.get("type", [""])[0] == "computed"}
@@ -501,8 +618,14 @@ def test_tables_name_what_there_is() -> None:
 
 
 def test_unknown_fields_are_refused_as_unknown() -> None:
-    imported = olive.convert(config({"q": {"type": "OnnxStaticQuantization", "bits_of_luck": 3}}, colour="blue"))
-    assert outcome(imported, "passes.q.bits_of_luck").note == outcome(imported, "colour").note == UNKNOWN
+    imported = olive.convert(
+        config({"q": {"type": "OnnxStaticQuantization", "bits_of_luck": 3}}, colour="blue")
+    )
+    assert (
+        outcome(imported, "passes.q.bits_of_luck").note
+        == outcome(imported, "colour").note
+        == UNKNOWN
+    )
 
 
 def test_azureml_models_have_a_name_with_their_workspace() -> None:
@@ -513,8 +636,13 @@ def test_azureml_models_have_a_name_with_their_workspace() -> None:
     }
     client = {"subscription_id": "S", "resource_group": "R", "workspace_name": "W"}
     imported = olive.convert(config(input_model=model, azureml_client=client))
-    assert imported.recipe["model"] == "azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/bert/versions/3"
-    assert all(o.verdict == "mapped" for o in imported.outcomes if o.field.startswith("azureml_client"))
+    assert (
+        imported.recipe["model"]
+        == "azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/bert/versions/3"
+    )
+    assert all(
+        o.verdict == "mapped" for o in imported.outcomes if o.field.startswith("azureml_client")
+    )
 
 
 def test_a_config_is_imported_from_the_command_line(tmp_path: Path) -> None:
@@ -527,7 +655,10 @@ def test_a_config_is_imported_from_the_command_line(tmp_path: Path) -> None:
     comments = [line for line in text.splitlines() if line.startswith("#   ")]
     assert len(comments) == len(list(leaves(everything(), "")))
     assert yaml.safe_load(text) == octobert.import_olive(source).recipe
-    assert json.loads(program("import", source, "--json").stdout)["fields"][0]["field"] == "input_model.type"
+    assert (
+        json.loads(program("import", source, "--json").stdout)["fields"][0]["field"]
+        == "input_model.type"
+    )
 
 
 def test_comments_stay_comments(tmp_path: Path) -> None:
@@ -550,15 +681,23 @@ def test_a_config_runs_as_a_recipe_does(tmp_path: Path, pairs: Path, checkpoint:
     ("text", "message"),
     [
         ('{"input_model": ', "line 1: the file is not valid JSON (got Expecting value)"),
-        ('{"passes": {}, "passes": {}}', 'the file is not valid JSON (got the key "passes" is given twice)'),
-        ('{"passes": ' + "[" * 60 + "]" * 60 + "}", "the config is nested too deeply (expected at most 50 levels)"),
+        (
+            '{"passes": {}, "passes": {}}',
+            'the file is not valid JSON (got the key "passes" is given twice)',
+        ),
+        (
+            '{"passes": ' + "[" * 60 + "]" * 60 + "}",
+            "the config is nested too deeply (expected at most 50 levels)",
+        ),
         (
             '{"epochs": 3}',
             "the file is not an Olive config (got the keys epochs, expected a JSON object with input_model and passes)",
         ),
     ],
 )
-def test_files_that_are_no_configs_are_one_sentence(tmp_path: Path, text: str | None, message: str) -> None:
+def test_files_that_are_no_configs_are_one_sentence(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
     source = tmp_path / "c.json"
     if text is not None:
         source.write_text(text)

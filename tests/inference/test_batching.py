@@ -17,7 +17,12 @@ from octobert.core.session import Feeds, SessionOptions, static_lengths
 from octobert.core.settings import MAX_RUN_TOKENS
 from octobert.inference import batching, cost_model
 from octobert.inference.batching import Batch, make_batches
-from octobert.inference.cost_model import CostModel, measure_cost_model, read_or_measure_cost_model, stored_path
+from octobert.inference.cost_model import (
+    CostModel,
+    measure_cost_model,
+    read_or_measure_cost_model,
+    stored_path,
+)
 from octobert.inference.opened import Opened, opened
 
 
@@ -31,11 +36,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- batching
 
 
-def total(batches: list[Batch], lengths: list[int], cost: CostModel, seen: set[tuple[int, int]]) -> float:
+def total(
+    batches: list[Batch], lengths: list[int], cost: CostModel, seen: set[tuple[int, int]]
+) -> float:
     """The cost of batches, one after another."""
     assert all(batch.length >= max(lengths[i] for i in batch.rows) for batch in batches)
-    new = [0.0 if b.shape in seen else cost.new_shape_ms / (1 if b.length % 8 else 2) for b in batches]
-    return sum(float(cost.batch_ms(np.array([len(b.rows)]), b.length)[0]) for b in batches) + sum(new)
+    new = [
+        0.0 if b.shape in seen else cost.new_shape_ms / (1 if b.length % 8 else 2) for b in batches
+    ]
+    return sum(float(cost.batch_ms(np.array([len(b.rows)]), b.length)[0]) for b in batches) + sum(
+        new
+    )
 
 
 def steps(rows: int, length: int) -> float:
@@ -46,7 +57,11 @@ def steps(rows: int, length: int) -> float:
 # Points on both sides of every step.
 _EDGES = tuple(sorted({max(1, 16 * k + d) for k in range(41) for d in (-1, 0, 1)}))
 STEPS = CostModel(
-    tokens=_EDGES, ms=tuple(steps(1, n) for n in _EDGES), square_ms=0.0, lengths=tuple(range(16, 129, 16)), margin=0.05
+    tokens=_EDGES,
+    ms=tuple(steps(1, n) for n in _EDGES),
+    square_ms=0.0,
+    lengths=tuple(range(16, 129, 16)),
+    margin=0.05,
 )
 
 
@@ -56,7 +71,9 @@ def test_batches_are_the_cheapest(seed: int, new_shape_ms: float) -> None:
     generator = np.random.default_rng(seed)
     lengths = [int(n) for n in generator.integers(1, 60, 9)]
     own = float(generator.integers(0, 30))
-    cost = CostModel(tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms)
+    cost = CostModel(
+        tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms
+    )
     seen = {(int(n), int(length)) for n, length in generator.integers((1, 1), (5, 65), (60, 2))}
     batches = make_batches(lengths, cost, max_length=64, seen=seen)
     assert sorted(i for batch in batches for i in batch.rows) == list(range(9))
@@ -67,8 +84,14 @@ def test_batches_are_the_cheapest(seed: int, new_shape_ms: float) -> None:
         parts = [order[a:b] for a, b in itertools.pairwise(edges)]
         if new_shape_ms and any(len(part) in (5, 7, 9) for part in parts):
             continue
-        widths = [{lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]} for part in parts]
-        every += [[Batch(p, w) for p, w in zip(parts, chosen, strict=True)] for chosen in itertools.product(*widths)]
+        widths = [
+            {lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]}
+            for part in parts
+        ]
+        every += [
+            [Batch(p, w) for p, w in zip(parts, chosen, strict=True)]
+            for chosen in itertools.product(*widths)
+        ]
     least = min(total(way, lengths, cost, seen) for way in every)
     assert total(batches, lengths, cost, seen) == pytest.approx(least, rel=1e-12)
 
@@ -96,7 +119,9 @@ def test_shapes_are_reused_where_new_ones_are_slow() -> None:
     cost = PLAIN.model_copy(update={"new_shape_ms": 100.0})
     new = []
     for _ in range(30):
-        batches = make_batches([int(n) for n in generator.integers(5, 120, 200)], cost, max_length=120, seen=seen)
+        batches = make_batches(
+            [int(n) for n in generator.integers(5, 120, 200)], cost, max_length=120, seen=seen
+        )
         assert all(batch.length <= 120 for batch in batches)
         new.append(len({batch.shape for batch in batches} - seen))
         seen.update(batch.shape for batch in batches)
@@ -112,7 +137,11 @@ class Clockwork:
     outputs, precision, threads, streams = ("logits",), "f32", 1, 1
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float], *, prepares_shapes: bool = True
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        ms: Callable[[int, int], float],
+        *,
+        prepares_shapes: bool = True,
     ) -> None:
         self.prepares_shapes = prepares_shapes
         self._now, self._ms, self._seen = 0.0, ms, set[tuple[int, ...]]()
@@ -125,7 +154,10 @@ class Clockwork:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         shape = feeds["input_ids"].shape
-        self._now += (self._ms(*shape) + (NEW_SHAPE_MS if self.prepares_shapes and shape not in self._seen else 0.0)) / 1e3
+        self._now += (
+            self._ms(*shape)
+            + (NEW_SHAPE_MS if self.prepares_shapes and shape not in self._seen else 0.0)
+        ) / 1e3
         self._seen.add(shape)
         return {}
 
@@ -139,7 +171,9 @@ def test_the_measured_cost_model_predicts_the_times(monkeypatch, longest: int) -
     assert cost.new_shape_ms == pytest.approx(NEW_SHAPE_MS)
     for rows, length in ((1, 5), (3, 64), (16, 30), (30, 64), (2, 384)):
         if length <= longest:
-            assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(ms(rows, length), rel=0.03)
+            assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(
+                ms(rows, length), rel=0.03
+            )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -153,13 +187,19 @@ def test_batches_of_a_staircase_are_the_cheapest(seed: int) -> None:
         whole = 0.0
         for part in (order[a:b] for a, b in itertools.pairwise(edges)):
             own = steps(len(part), lengths[part[0]])
-            padded = [steps(len(part), n) for n in (16, 32, 48, 64) if lengths[part[0]] < n <= lengths[part[0]] + 15]
+            padded = [
+                steps(len(part), n)
+                for n in (16, 32, 48, 64)
+                if lengths[part[0]] < n <= lengths[part[0]] + 15
+            ]
             whole += min([own, *(ms for ms in padded if ms * 1.05 < own)])
         every.append(whole)
     assert sum(steps(*batch.shape) for batch in batches) == pytest.approx(min(every), rel=1e-12)
 
 
-def test_one_text_is_padded_to_the_end_of_its_step_where_that_is_faster_beyond_noise(monkeypatch) -> None:
+def test_one_text_is_padded_to_the_end_of_its_step_where_that_is_faster_beyond_noise(
+    monkeypatch,
+) -> None:
     cost = measure_cost_model(Clockwork(monkeypatch, steps, prepares_shapes=False), 128)
     assert cost.margin == cost_model._LEAST_MARGIN
     for length in range(1, 129):
@@ -172,12 +212,19 @@ def test_one_text_is_padded_to_the_end_of_its_step_where_that_is_faster_beyond_n
 
 @pytest.mark.parametrize("longest", [60, 100])
 def test_no_text_is_padded_beyond_the_models_limit(longest: int) -> None:
-    assert all(b.length <= longest for n in range(1, longest + 1) for b in make_batches([n], STEPS, max_length=longest))
+    assert all(
+        b.length <= longest
+        for n in range(1, longest + 1)
+        for b in make_batches([n], STEPS, max_length=longest)
+    )
 
 
 def test_nothing_is_padded_without_steps(monkeypatch) -> None:
     cost = measure_cost_model(
-        Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length, prepares_shapes=False), 128
+        Clockwork(
+            monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length, prepares_shapes=False
+        ),
+        128,
     )
     assert cost.lengths == ()
     assert len(cost.tokens) > 20
@@ -201,7 +248,11 @@ def test_a_step_that_is_not_there_any_more_is_not_used(monkeypatch) -> None:
 
 def test_nothing_is_padded_by_what_a_busy_machine_measured(monkeypatch) -> None:
     generator = np.random.default_rng(0)
-    busy = Clockwork(monkeypatch, lambda rows, length: steps(rows, length) * generator.uniform(1, 3), prepares_shapes=False)
+    busy = Clockwork(
+        monkeypatch,
+        lambda rows, length: steps(rows, length) * generator.uniform(1, 3),
+        prepares_shapes=False,
+    )
     cost = measure_cost_model(busy, 128)
     assert (cost.lengths, cost.margin > 2 * cost_model._BUSY) == ((), True)
 
@@ -218,15 +269,23 @@ def test_single_texts_take_static_lengths_where_these_are_faster(monkeypatch) ->
     cost = measure_cost_model(Clockwork(monkeypatch, static_steps), 128, static=STATIC)
     assert cost.static_ms == pytest.approx({length: static_steps(1, length) for length in STATIC})
     for length in range(1, 129):
-        (batch,) = make_batches([length], cost, max_length=128, seen={(1, n) for n in range(1, 129)})
+        (batch,) = make_batches(
+            [length], cost, max_length=128, seen={(1, n) for n in range(1, 129)}
+        )
         possible = [length, *[n for n in STATIC if n >= length][:1]]
         assert batch.length in possible
-        assert static_steps(1, batch.length) == pytest.approx(min(static_steps(1, n) for n in possible), rel=1e-9), length
+        assert static_steps(1, batch.length) == pytest.approx(
+            min(static_steps(1, n) for n in possible), rel=1e-9
+        ), length
     # The curve is that of the model for all shapes, which batches run on.
-    plain = measure_cost_model(Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length), 128)
+    plain = measure_cost_model(
+        Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length), 128
+    )
     for rows, length in ((1, 48), (2, 16), (4, 16), (3, 100)):
         expected = float(plain.batch_ms(np.array([rows]), length)[0])
-        assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(expected, rel=1e-6)
+        assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("ms", [0.1, 20.0, 2000.0])
@@ -279,9 +338,19 @@ def test_a_cost_model_of_a_busy_machine_is_measured_again(monkeypatch, tmp_path:
 def test_one_text_at_a_time_measures_only_what_can_be_stored(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     session = Clockwork(monkeypatch, steps)
-    assert read_or_measure_cost_model(tmp_path / "file" / "cost.json", session, 128, only_if_stored=True) is None
+    assert (
+        read_or_measure_cost_model(
+            tmp_path / "file" / "cost.json", session, 128, only_if_stored=True
+        )
+        is None
+    )
     assert session.seconds == 0.0
-    assert read_or_measure_cost_model(tmp_path / "new" / "cost.json", session, 128, only_if_stored=True) is not None
+    assert (
+        read_or_measure_cost_model(
+            tmp_path / "new" / "cost.json", session, 128, only_if_stored=True
+        )
+        is not None
+    )
 
 
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
@@ -299,7 +368,9 @@ def test_files_of_an_earlier_form_are_not_used(finished, cache: Path, goal: str)
 def keys(model: Opened, **changed: object) -> str:
     options = SessionOptions(threads=1, streams=1).model_copy(update=changed)
     session = model.session(options)
-    return stored_path(model.shape_facts, session, options.model_dump(mode="json", exclude={"cache", "log"}), 64).name
+    return stored_path(
+        model.shape_facts, session, options.model_dump(mode="json", exclude={"cache", "log"}), 64
+    ).name
 
 
 def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monkeypatch) -> None:
@@ -309,23 +380,45 @@ def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monk
         plan = model.manifest.plan
         digests = dict.fromkeys(model.manifest.files, "0" * 64)
         ranged = tuple(
-            d.model_copy(update={"quantizer": d.quantizer.model_copy(update={"low": -7.0, "high": 7.0})}) if d.quantizer else d
+            d.model_copy(
+                update={"quantizer": d.quantizer.model_copy(update={"low": -7.0, "high": 7.0})}
+            )
+            if d.quantizer
+            else d
             for d in plan.decisions
         )
-        other = model.manifest.model_copy(update={"files": digests, "plan": plan.model_copy(update={"decisions": ranged})})
+        other = model.manifest.model_copy(
+            update={"files": digests, "plan": plan.model_copy(update={"decisions": ranged})}
+        )
         again = Opened(**{**vars(model), "manifest": other})
         assert again.shape_facts == model.shape_facts
-        fewer = plan.model_copy(update={"decisions": tuple(d.model_copy(update={"quantizer": None}) for d in plan.decisions)})
+        fewer = plan.model_copy(
+            update={
+                "decisions": tuple(d.model_copy(update={"quantizer": None}) for d in plan.decisions)
+            }
+        )
         sizes = {name: size + 8192 for name, size in model.manifest.sizes.items()}
         layers = model.manifest.model.sizes.model_copy(update={"layers": 5})
-        for update in ({"plan": fewer}, {"sizes": sizes}, {"model": model.manifest.model.model_copy(update={"sizes": layers})}):
-            changed = Opened(**{**vars(model), "manifest": model.manifest.model_copy(update=update)})
+        for update in (
+            {"plan": fewer},
+            {"sizes": sizes},
+            {"model": model.manifest.model.model_copy(update={"sizes": layers})},
+        ):
+            changed = Opened(
+                **{**vars(model), "manifest": model.manifest.model_copy(update=update)}
+            )
             assert changed.shape_facts != model.shape_facts
 
 
 def test_other_settings_machines_and_targets_do_not_share_it(finished, monkeypatch) -> None:
     ort, openvino = opened(finished[1] / "ort-cpu"), opened(finished[1] / "openvino-cpu")
-    found = [keys(ort), keys(openvino), keys(ort, streams=2), keys(ort, threads=2), keys(openvino, precision="bf16")]
+    found = [
+        keys(ort),
+        keys(openvino),
+        keys(ort, streams=2),
+        keys(ort, threads=2),
+        keys(openvino, precision="bf16"),
+    ]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     found.append(keys(openvino))
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
@@ -349,13 +442,19 @@ def test_padding_changes_no_answer(finished, target: str) -> None:
     assert model.ignores_padding
     assert model.floating is not None
     session = model.session(SessionOptions(threads=1, streams=1))
-    floating = targets.load(target).open_session(model.floating.path, SessionOptions(threads=1, streams=1))
+    floating = targets.load(target).open_session(
+        model.floating.path, SessionOptions(threads=1, streams=1)
+    )
     generator = np.random.default_rng(0)
     for length in (1, 5, 13, 16, 17, 30):
         ids = generator.integers(5, 50, (1, length))
         for padded in (length + 1, 32, 48):
             more = ((0, 0), (0, padded - length))
-            short: Feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+            short: Feeds = {
+                "input_ids": ids,
+                "attention_mask": np.ones_like(ids),
+                "token_type_ids": np.zeros_like(ids),
+            }
             long = {name: np.pad(array, more) for name, array in short.items()}
             (own,), (other,) = session.run(short).values(), session.run(long).values()
             assert np.array_equal(own, other), (length, padded)
@@ -368,11 +467,15 @@ def test_dynamic_ranges_and_files_of_other_tools_are_not_padded(finished, tmp_pa
     assert model.manifest is not None
     decisions = model.manifest.plan.decisions
     dynamic = tuple(
-        d.model_copy(update={"quantizer": d.quantizer.model_copy(update={"dynamic": True})}) if d.quantizer else d
+        d.model_copy(update={"quantizer": d.quantizer.model_copy(update={"dynamic": True})})
+        if d.quantizer
+        else d
         for d in decisions
     )
     plan = model.manifest.plan.model_copy(update={"decisions": dynamic})
-    changed = Opened(**{**vars(model), "manifest": model.manifest.model_copy(update={"plan": plan})})
+    changed = Opened(
+        **{**vars(model), "manifest": model.manifest.model_copy(update={"plan": plan})}
+    )
     assert not changed.ignores_padding
     assert not Opened(**{**vars(model), "manifest": None}).ignores_padding
 
@@ -382,6 +485,8 @@ def test_scores_are_made_without_measured_times(finished, cache: Path, monkeypat
         engine = model._engine.get()
         encoded = engine.tokenizer.encode(["the of and to in"] * 3)
         seen = []
-        monkeypatch.setattr(batching, "make_batches", lambda lengths, cost, **_: seen.append(cost) or [])
+        monkeypatch.setattr(
+            batching, "make_batches", lambda lengths, cost, **_: seen.append(cost) or []
+        )
         model.outputs(encoded)
     assert seen == [cost_model.default_cost_model(engine.session)]

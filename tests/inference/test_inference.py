@@ -41,7 +41,10 @@ TEXT = "the of and to in a is that for it was"
 
 def texts(count: int) -> list[tuple[str, str]]:
     words = TEXT.split()
-    return [(" ".join(words[: 1 + i * 7 % 11]), " ".join(words[i % 5 : 6 + i % 3])) for i in range(count)]
+    return [
+        (" ".join(words[: 1 + i * 7 % 11]), " ".join(words[i % 5 : 6 + i % 3]))
+        for i in range(count)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -62,25 +65,34 @@ def model(finished) -> Iterator[Predictor]:
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_answers_are_in_order_and_equal_those_of_each_text_alone(finished, target: str, goal: str) -> None:
+def test_answers_are_in_order_and_equal_those_of_each_text_alone(
+    finished, target: str, goal: str
+) -> None:
     inputs = texts(90)
     with octobert.load(finished[1] / target, goal=goal) as model:
         together, one_by_one = model(inputs), [model([text])[0] for text in inputs]
         assert list(model.stream(iter(inputs))) == together
     assert [a["label"] for a in together] == [a["label"] for a in one_by_one]
-    assert np.abs(np.subtract([a["score"] for a in together], [a["score"] for a in one_by_one])).max() <= SAME_SCORE
+    assert (
+        np.abs(np.subtract([a["score"] for a in together], [a["score"] for a in one_by_one])).max()
+        <= SAME_SCORE
+    )
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("threads", [0, 1, 2])
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
-def test_streams_and_threads_are_as_given(finished, target: str, threads: int, streams: int) -> None:
+def test_streams_and_threads_are_as_given(
+    finished, target: str, threads: int, streams: int
+) -> None:
     with octobert.load(finished[1] / target, streams=streams, threads=threads) as model:
         session = model._engine.get().session
         assert (session.streams, len(model(texts(40)))) == (streams, 40)
         expected = threads or max(1, environment.cores() // streams)
         # OpenVINO uses at most as many threads as there are cores.
-        assert session.threads == expected if target == "ort-cpu" else 1 <= session.threads <= expected
+        assert (
+            session.threads == expected if target == "ort-cpu" else 1 <= session.threads <= expected
+        )
 
 
 def test_an_endless_source_is_read_as_far_as_needed(model) -> None:
@@ -93,7 +105,9 @@ def test_an_endless_source_is_read_as_far_as_needed(model) -> None:
             yield text
 
     stream = model.stream(source())
-    ahead = max(read - answered for answered, _ in enumerate(itertools.islice(stream, 5000), start=1))
+    ahead = max(
+        read - answered for answered, _ in enumerate(itertools.islice(stream, 5000), start=1)
+    )
     assert streaming._FIRST <= ahead <= (streaming._AHEAD + 1) * streaming._LARGEST
     stream.close()
     assert read <= 5000 + (streaming._AHEAD + 1) * streaming._LARGEST
@@ -150,7 +164,8 @@ def test_a_number_that_python_does_not_write_is_no_input(model) -> None:
 def test_a_text_has_a_limit(model) -> None:
     half = "word " * 100_001
     with pytest.raises(
-        DataError, match=r"input 2: the text is too long \(got 1,000,010 characters, expected at most 1,000,000"
+        DataError,
+        match=r"input 2: the text is too long \(got 1,000,010 characters, expected at most 1,000,000",
     ):
         model([("a", "b"), (half, half)])
     assert model([(half, "a")])[0]["truncated"]
@@ -221,13 +236,19 @@ def test_single_texts_are_answered_by_models_of_static_lengths(finished) -> None
     options = SessionOptions(threads=1, streams=2, static_up_to=20)
     session, free = model.session(options), model.session(SessionOptions(threads=1))
     floats = targets.load("openvino-cpu").open_session(model.floating.path, options)
-    plain = targets.load("openvino-cpu").open_session(model.floating.path, SessionOptions(threads=1))
+    plain = targets.load("openvino-cpu").open_session(
+        model.floating.path, SessionOptions(threads=1)
+    )
     assert list(session._free.get()) == [0, 16, 32]
     generator = np.random.default_rng(0)
     ours, theirs, exact = [], [], []
     for rows, length in ((1, 16), (1, 32), (1, 7), (1, 30), (2, 16), (1, 16)):
         ids = generator.integers(5, 50, (rows, length))
-        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        feeds = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
         own, other = floats.run(feeds)["logits"], plain.run(feeds)["logits"]
         assert np.abs(own - other).max() <= SAME_FLOAT * np.abs(other).max()
         ours.append(session.run(feeds)["logits"])
@@ -240,9 +261,14 @@ def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished
     inputs = texts(24)
     with octobert.load(finished[1] / "openvino-cpu", measure=False) as model:
         expected = [answer["label"] for answer in model(inputs)]
-    with octobert.load(finished[1] / "openvino-cpu", static_up_to=32, streams=2) as model, ThreadPoolExecutor(4) as pool:
+    with (
+        octobert.load(finished[1] / "openvino-cpu", static_up_to=32, streams=2) as model,
+        ThreadPoolExecutor(4) as pool,
+    ):
         assert set(model._engine.get().scheduler._cost.static_ms) == {16, 32}
-        assert [answers[0]["label"] for answers in pool.map(lambda text: model([text]), inputs * 4)] == expected * 4
+        assert [
+            answers[0]["label"] for answers in pool.map(lambda text: model([text]), inputs * 4)
+        ] == expected * 4
         assert [answer["label"] for answer in model(inputs)] == expected
 
 
@@ -307,7 +333,10 @@ def test_a_forked_process_answers_with_the_models_of_its_parent_and_ends(finishe
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the stream began before this process was forked" in done.stdout
-    assert "OpenVINO does not work in a process that was forked after a model was opened; load" in done.stdout
+    assert (
+        "OpenVINO does not work in a process that was forked after a model was opened; load"
+        in done.stdout
+    )
 
 
 FORKED_INSIDE = """
@@ -362,7 +391,9 @@ def test_a_forked_process_does_not_await_the_threads_of_its_parents_tokenizer(
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     if setting is not None:
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", setting)
-    done = subprocess.run([sys.executable, "-c", FORKED_TOKENIZING, str(finished[1] / "ort-cpu")], timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED_TOKENIZING, str(finished[1] / "ort-cpu")], timeout=60
+    )
     assert done.returncode == 0
 
 
@@ -373,7 +404,11 @@ def test_a_closed_model_says_so(finished, count: int) -> None:
     next(begun)
     model.close()
     model.close()
-    for use in (lambda: model(texts(count)), lambda: list(model.stream(texts(count))), lambda: list(begun)):
+    for use in (
+        lambda: model(texts(count)),
+        lambda: list(model.stream(texts(count))),
+        lambda: list(begun),
+    ):
         with pytest.raises(ModelError, match="the model is closed; load it again"):
             use()
 
@@ -406,7 +441,9 @@ def test_the_cache_folder_is_the_users(monkeypatch) -> None:
 
 
 def test_an_unknown_goal_is_refused(finished) -> None:
-    with pytest.raises(RecipeError, match=r"goal: unknown goal \(got 'fast', expected latency or throughput\)"):
+    with pytest.raises(
+        RecipeError, match=r"goal: unknown goal \(got 'fast', expected latency or throughput\)"
+    ):
         octobert.load(finished[1] / "ort-cpu", goal="fast")
 
 
@@ -437,7 +474,9 @@ def test_prediction_needs_neither_unix_modules_nor_torch(finished, goal: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert [answer["label"] for answer in answers] == [answer["label"] for answer in octobert.load(folder)(inputs)]
+    assert [answer["label"] for answer in answers] == [
+        answer["label"] for answer in octobert.load(folder)(inputs)
+    ]
 
 
 def test_a_process_that_may_start_no_thread_is_told_so(finished, monkeypatch) -> None:
@@ -447,6 +486,8 @@ def test_a_process_that_may_start_no_thread_is_told_so(finished, monkeypatch) ->
     with octobert.load(finished[1] / "ort-cpu") as model:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start)
-            with pytest.raises(TargetError, match=r"no thread can be started \(got can't start new thread\)"):
+            with pytest.raises(
+                TargetError, match=r"no thread can be started \(got can't start new thread\)"
+            ):
                 model(texts(40))
         assert len(model(texts(40))) == 40

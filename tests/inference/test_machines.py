@@ -29,7 +29,9 @@ def on(monkeypatch) -> Callable[..., Environment]:
     real = environment.current()
 
     def move(features: tuple[str, ...], cpu: str = "a CPU", **versions: str) -> Environment:
-        here = real.model_copy(update={"features": features, "cpu": cpu, "versions": real.versions | versions})
+        here = real.model_copy(
+            update={"features": features, "cpu": cpu, "versions": real.versions | versions}
+        )
         monkeypatch.setattr(environment, "current", lambda: here)
         machines._warn.cache_clear()
         return here
@@ -58,7 +60,11 @@ def noted(package: Path) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         octobert.load(package).close()
-    return [str(each.message) for each in caught if issubclass(each.category, octobert.OtherMachineWarning)]
+    return [
+        str(each.message)
+        for each in caught
+        if issubclass(each.category, octobert.OtherMachineWarning)
+    ]
 
 
 def test_a_chosen_package_warns_once_on_another_kind_of_machine(chosen, on, finished) -> None:
@@ -72,7 +78,9 @@ def test_a_chosen_package_warns_once_on_another_kind_of_machine(chosen, on, fini
     assert noted(best) == []
     assert "avx512_vnni" in noted_on(on, AVX2, best)
     installed = environment.current().versions["onnxruntime"]
-    assert f"onnxruntime is 0.9, not {'.'.join(installed.split('.')[:2])}" in noted_on(on, VNNI, best, onnxruntime="0.9.3")
+    assert f"onnxruntime is 0.9, not {'.'.join(installed.split('.')[:2])}" in noted_on(
+        on, VNNI, best, onnxruntime="0.9.3"
+    )
     on(VNNI, onnxruntime=f"{'.'.join(installed.split('.')[:2])}.99")
     assert noted(best) == []
     # A package that nobody has chosen by figures runs anywhere.
@@ -90,11 +98,15 @@ def test_the_command_line_says_it_as_a_note(chosen, on) -> None:
     on(AVX2)
     done = octobert_cli("predict", best, "--pair", *PAIR)
     assert done.returncode == 0
-    assert "was chosen on another kind of machine: this CPU lacks avx512f, avx512_vnni" in done.stderr
+    assert (
+        "was chosen on another kind of machine: this CPU lacks avx512f, avx512_vnni" in done.stderr
+    )
     assert done.stderr.count("another kind of machine") == 1
 
 
-def test_a_merged_folder_opens_the_package_of_this_kind_of_machine(chosen, on, tmp_path: Path) -> None:
+def test_a_merged_folder_opens_the_package_of_this_kind_of_machine(
+    chosen, on, tmp_path: Path
+) -> None:
     old, new = chosen("old", "ort-cpu", AVX2), chosen("new", "openvino-cpu", VNNI)
     (new / "best" / "tuned.json").write_text("{}")
     index = octobert.merge([old, new], tmp_path / "merged")
@@ -113,18 +125,34 @@ def test_a_merged_folder_opens_the_package_of_this_kind_of_machine(chosen, on, t
     assert "this CPU also has avx512_bf16" in noted_on(on, AMX, tmp_path / "merged")
     # One more machine, and a newer choice for one that is there.
     third = chosen("third", "openvino-cpu", AVX2)
-    index = octobert.merge([tmp_path / "merged", third, chosen("amx", "ort-cpu", AMX)], tmp_path / "more")
-    assert [each.folder for each in index.packages] == ["avx512-vnni-openvino-cpu", "avx2-openvino-cpu", "amx-bf16-ort-cpu"]
+    index = octobert.merge(
+        [tmp_path / "merged", third, chosen("amx", "ort-cpu", AMX)], tmp_path / "more"
+    )
+    assert [each.folder for each in index.packages] == [
+        "avx512-vnni-openvino-cpu",
+        "avx2-openvino-cpu",
+        "amx-bf16-ort-cpu",
+    ]
 
 
-def test_the_nearest_package_is_one_whose_runtime_is_installed(chosen, on, tmp_path: Path, monkeypatch) -> None:
-    octobert.merge([chosen("a", "ort-cpu", AVX2), chosen("b", "openvino-cpu", VNNI)], tmp_path / "merged")
-    missing = machines.targets.load("openvino-cpu").probe().model_copy(update={"available": False, "install": "pip install it"})
+def test_the_nearest_package_is_one_whose_runtime_is_installed(
+    chosen, on, tmp_path: Path, monkeypatch
+) -> None:
+    octobert.merge(
+        [chosen("a", "ort-cpu", AVX2), chosen("b", "openvino-cpu", VNNI)], tmp_path / "merged"
+    )
+    missing = (
+        machines.targets.load("openvino-cpu")
+        .probe()
+        .model_copy(update={"available": False, "install": "pip install it"})
+    )
     monkeypatch.setattr(machines.targets.load("openvino-cpu"), "probe", lambda: missing)
     on(AMX)
     assert octobert.manifest(tmp_path / "merged").target == "ort-cpu"
     monkeypatch.setattr(machines.targets.load("ort-cpu"), "probe", lambda: missing)
-    with pytest.raises(octobert.TargetError, match=r"no package of this folder can run here .*; pip install it"):
+    with pytest.raises(
+        octobert.TargetError, match=r"no package of this folder can run here .*; pip install it"
+    ):
         octobert.manifest(tmp_path / "merged")
     # The package of this kind is never replaced by another one.
     on(AVX2)
@@ -133,14 +161,37 @@ def test_the_nearest_package_is_one_whose_runtime_is_installed(chosen, on, tmp_p
 
 def test_packages_that_cannot_be_merged(chosen, finished, tmp_path: Path) -> None:
     one, out = chosen("one", "ort-cpu", AVX2), tmp_path / "merged"
-    other_task = {**json.loads((one / "best" / PACKAGE_FILE).read_text())["task"], "labels": ["a", "b", "c"]}
+    other_task = {
+        **json.loads((one / "best" / PACKAGE_FILE).read_text())["task"],
+        "labels": ["a", "b", "c"],
+    }
     for wrong, kind, message in (
         ([one], octobert.RecipeError, r"packages for two kinds of machines \(got avx2\)"),
-        ([one, chosen("two", "openvino-cpu", AVX2)], octobert.RecipeError, "run octobert auto on another kind of machine"),
-        ([one, finished[1] / "ort-cpu"], octobert.ModelError, "the package was not chosen on a machine"),
-        ([one, finished[1]], octobert.ModelError, r"no model was chosen in this folder \(expected best/octobert.json\)"),
-        ([one, chosen("x", "ort-cpu", AMX, model_digest="f" * 64)], octobert.ModelError, "made from another model .*got ffff"),
-        ([one, chosen("y", "ort-cpu", AMX, task=other_task)], octobert.ModelError, "for another task"),
+        (
+            [one, chosen("two", "openvino-cpu", AVX2)],
+            octobert.RecipeError,
+            "run octobert auto on another kind of machine",
+        ),
+        (
+            [one, finished[1] / "ort-cpu"],
+            octobert.ModelError,
+            "the package was not chosen on a machine",
+        ),
+        (
+            [one, finished[1]],
+            octobert.ModelError,
+            r"no model was chosen in this folder \(expected best/octobert.json\)",
+        ),
+        (
+            [one, chosen("x", "ort-cpu", AMX, model_digest="f" * 64)],
+            octobert.ModelError,
+            "made from another model .*got ffff",
+        ),
+        (
+            [one, chosen("y", "ort-cpu", AMX, task=other_task)],
+            octobert.ModelError,
+            "for another task",
+        ),
     ):
         with pytest.raises(kind, match=message):
             octobert.merge(wrong, out)
@@ -156,13 +207,31 @@ def test_packages_that_cannot_be_merged(chosen, finished, tmp_path: Path) -> Non
 
 
 UNFIT = {
-    "outside": (lambda index: index["packages"][0].update(folder="../a"), "not the name of a folder"),
+    "outside": (
+        lambda index: index["packages"][0].update(folder="../a"),
+        "not the name of a folder",
+    ),
     "itself": (lambda index: index["packages"][0].update(folder="."), "not the name of a folder"),
-    "twice": (lambda index: index["packages"][1].update(folder=index["packages"][0]["folder"]), "listed twice"),
-    "nothing": (lambda index: index.update(packages=[]), "packages: Tuple should have at least 1 item"),
-    "another package": (lambda index: index["packages"][0].update(manifest="0" * 64), "octobert.json has another content"),
-    "missing": (lambda index: index["packages"][0].update(folder="gone"), "gone/octobert.json is missing"),
-    "large": (lambda index: index.update(octobert="x" * (1 << 20)), "machines.json cannot be read .*more than 1,048,576 bytes"),
+    "twice": (
+        lambda index: index["packages"][1].update(folder=index["packages"][0]["folder"]),
+        "listed twice",
+    ),
+    "nothing": (
+        lambda index: index.update(packages=[]),
+        "packages: Tuple should have at least 1 item",
+    ),
+    "another package": (
+        lambda index: index["packages"][0].update(manifest="0" * 64),
+        "octobert.json has another content",
+    ),
+    "missing": (
+        lambda index: index["packages"][0].update(folder="gone"),
+        "gone/octobert.json is missing",
+    ),
+    "large": (
+        lambda index: index.update(octobert="x" * (1 << 20)),
+        "machines.json cannot be read .*more than 1,048,576 bytes",
+    ),
 }
 
 

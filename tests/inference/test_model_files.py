@@ -46,7 +46,9 @@ SUM_ORDER = 1e-5
 HALF = 5e-3
 # Where such a sum rounds to the next integer, a logit changes by some steps; its scale here is 0.014.
 ROUNDED = 0.2
-NEEDS_OPENVINO = pytest.mark.skipif("openvino-cpu" not in TARGETS, reason="openvino is not installed")
+NEEDS_OPENVINO = pytest.mark.skipif(
+    "openvino-cpu" not in TARGETS, reason="openvino is not installed"
+)
 
 
 class Reader(quantization.CalibrationDataReader):
@@ -59,7 +61,11 @@ class Reader(quantization.CalibrationDataReader):
         if not self._left:
             return None
         ids = np.random.default_rng(self._left.pop()).integers(5, 80, (2, 9))
-        return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        return {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
 
 
 def quantized(source: Path, path: Path, **options: Any) -> None:
@@ -84,7 +90,11 @@ def fixed(source: Path, path: Path) -> None:
 def renamed(source: Path, path: Path) -> None:
     """A file with the names and types of TensorFlow's export: int32 inputs, the numbers of rows, and a third output."""
     proto = onnx.load(source)
-    names = {"input_ids": "input_ids:0", "attention_mask": "input_mask:0", "token_type_ids": "segment_ids:0"}
+    names = {
+        "input_ids": "input_ids:0",
+        "attention_mask": "input_mask:0",
+        "token_type_ids": "segment_ids:0",
+    }
     casts = []
     for value in proto.graph.input:
         own, value.name = value.name, names[value.name]
@@ -92,10 +102,14 @@ def renamed(source: Path, path: Path) -> None:
         casts.append(onnx.helper.make_node("Cast", [value.name], [own], to=onnx.TensorProto.INT64))
     for node in reversed(casts):
         proto.graph.node.insert(0, node)
-    number = onnx.helper.make_tensor_value_info("unique_ids_raw_output___9:0", onnx.TensorProto.INT64, ["batch"])
+    number = onnx.helper.make_tensor_value_info(
+        "unique_ids_raw_output___9:0", onnx.TensorProto.INT64, ["batch"]
+    )
     proto.graph.input.insert(0, number)
     proto.graph.node.append(onnx.helper.make_node("Identity", [number.name], ["unique_ids:0"]))
-    proto.graph.output.insert(0, onnx.helper.make_tensor_value_info("unique_ids:0", onnx.TensorProto.INT64, ["batch"]))
+    proto.graph.output.insert(
+        0, onnx.helper.make_tensor_value_info("unique_ids:0", onnx.TensorProto.INT64, ["batch"])
+    )
     proto.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["dense_2"]))
     proto.graph.output[1].name = "dense_2"
     onnx.save(proto, path)
@@ -103,8 +117,12 @@ def renamed(source: Path, path: Path) -> None:
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "dynamic.onnx": quantization.quantize_dynamic,
-    "qdq.onnx": lambda source, path: quantized(source, path, quant_format=quantization.QuantFormat.QDQ),
-    "qoperator.onnx": lambda source, path: quantized(source, path, quant_format=quantization.QuantFormat.QOperator),
+    "qdq.onnx": lambda source, path: quantized(
+        source, path, quant_format=quantization.QuantFormat.QDQ
+    ),
+    "qoperator.onnx": lambda source, path: quantized(
+        source, path, quant_format=quantization.QuantFormat.QOperator
+    ),
     "half.onnx": half,
     "fixed.onnx": fixed,
     "renamed.onnx": renamed,
@@ -125,7 +143,11 @@ def folder(bert, checkpoint, tmp_path_factory) -> Path:
     if "openvino-cpu" in TARGETS:
         import openvino
 
-        openvino.save_model(openvino.Core().read_model(found / "model.onnx"), found / "model.xml", compress_to_fp16=False)
+        openvino.save_model(
+            openvino.Core().read_model(found / "model.onnx"),
+            found / "model.xml",
+            compress_to_fp16=False,
+        )
     write_pairs(found / "data")
     return found
 
@@ -136,17 +158,25 @@ def plain_logits(folder: Path, path: Path, longest: int | None) -> np.ndarray:
     tokenizer, names = Tokenizer(folder, longest), [i.name for i in session.get_inputs()]
     rows = readers.read_file(folder / "data" / "validation.tsv")
     encoded = tokenizer.encode([(row["sentence1"], row["sentence2"]) for row in rows])
-    return np.concatenate([session.run(["logits"], {n: feeds_of([e], 0)[n] for n in names})[0] for e in encoded])
+    return np.concatenate(
+        [session.run(["logits"], {n: feeds_of([e], 0)[n] for n in names})[0] for e in encoded]
+    )
 
 
 @NEEDS_OPENVINO
 @pytest.mark.parametrize("static_up_to", [0, 16])
-def test_openvino_takes_one_row_of_any_arrays_under_any_names(folder: Path, static_up_to: int) -> None:
+def test_openvino_takes_one_row_of_any_arrays_under_any_names(
+    folder: Path, static_up_to: int
+) -> None:
     options = SessionOptions(threads=1, static_up_to=static_up_to, outputs={"logits": "dense_2"})
     session = targets.load("openvino-cpu").open_session(folder / "renamed.onnx", options)
     plain = ort.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     ids = np.arange(5, 37, dtype=np.int64).reshape(1, 32)[:, ::2]
-    feeds = {"input_ids": ids, "attention_mask": np.broadcast_to(np.int64(1), ids.shape), "token_type_ids": np.zeros_like(ids)}
+    feeds = {
+        "input_ids": ids,
+        "attention_mask": np.broadcast_to(np.int64(1), ids.shape),
+        "token_type_ids": np.zeros_like(ids),
+    }
     (expected,) = plain.run(["logits"], feeds)
     assert np.abs(session.run(feeds)["logits"] - expected).max() <= SUM_ORDER
 
@@ -165,7 +195,9 @@ def test_openvino_takes_one_row_of_any_arrays_under_any_names(folder: Path, stat
         pytest.param("model.xml", "model.onnx", SUM_ORDER, marks=NEEDS_OPENVINO),
     ],
 )
-def test_files_of_all_tools_score_as_the_runtime_and_scikit_learn_say(folder, name, same, tolerance) -> None:
+def test_files_of_all_tools_score_as_the_runtime_and_scikit_learn_say(
+    folder, name, same, tolerance
+) -> None:
     data = folder / "data" / "validation.tsv"
     found = octobert.evaluate(folder / name, data, task=TASK)
     assert found.comparison is None
@@ -173,7 +205,9 @@ def test_files_of_all_tools_score_as_the_runtime_and_scikit_learn_say(folder, na
     scores = {score.metric: score.value for score in found.scores[name]}
     rows = readers.read_file(data)
     with octobert.load(folder / name, task=TASK) as model:
-        encoded = model.opened.tokenizer(model.task).encode([(r["sentence1"], r["sentence2"]) for r in rows])
+        encoded = model.opened.tokenizer(model.task).encode(
+            [(r["sentence1"], r["sentence2"]) for r in rows]
+        )
         logits = model.outputs(encoded)["logits"]
     if tolerance is not None:
         # A file of a fixed shape reads as many tokens as it takes.
@@ -186,20 +220,34 @@ def test_files_of_all_tools_score_as_the_runtime_and_scikit_learn_say(folder, na
 
 
 def test_a_file_beside_its_float_model(folder) -> None:
-    found = octobert.evaluate(folder / "qdq.onnx", folder / "data", task=TASK, reference=folder / "renamed.onnx", samples=8)
+    found = octobert.evaluate(
+        folder / "qdq.onnx",
+        folder / "data",
+        task=TASK,
+        reference=folder / "renamed.onnx",
+        samples=8,
+    )
     assert list(found.scores) == ["qdq.onnx", "ort-f32"]
     assert found.comparison is not None
     assert (found.comparison.candidate, found.comparison.reference) == ("qdq.onnx", "ort-f32")
     assert 0 < found.comparison.output_error < 1
     timed = octobert.benchmark(
-        folder / "qdq.onnx", reference=folder / "model.onnx", batch=[1], sequence=[8], repeats=3, threads=1
+        folder / "qdq.onnx",
+        reference=folder / "model.onnx",
+        batch=[1],
+        sequence=[8],
+        repeats=3,
+        threads=1,
     )
     assert {latency.candidate for latency in timed.latencies} == {"ort-f32", "qdq.onnx"}
     assert {speedup.reference for speedup in timed.speedups} == {"ort-f32"}
     sizes = {footprint.candidate: footprint.size_bytes for footprint in timed.footprints}
     assert sizes["qdq.onnx"] >= (folder / "qdq.onnx").stat().st_size
     assert timed.precisions == {"qdq.onnx": "int8 + f32"}
-    assert {row["model"]: row["precision"] for row in timed.to_rows()} == {"qdq.onnx": "int8 + f32", "ort-f32": "f32"}
+    assert {row["model"]: row["precision"] for row in timed.to_rows()} == {
+        "qdq.onnx": "int8 + f32",
+        "ort-f32": "f32",
+    }
 
 
 def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -> None:
@@ -207,7 +255,11 @@ def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -
     assert opened(folder / "dynamic.onnx").precision("f32") == "int8 + f32"
     proto = onnx.load(folder / "model.onnx")
     names = {"N": 8, "K": 8, "bits": 4, "block_size": 16}
-    proto.graph.node.append(onnx.helper.make_node("MatMulNBits", ["a", "b", "c"], ["d"], domain="com.microsoft", **names))
+    proto.graph.node.append(
+        onnx.helper.make_node(
+            "MatMulNBits", ["a", "b", "c"], ["d"], domain="com.microsoft", **names
+        )
+    )
     onnx.save(proto, tmp_path / "four.onnx")
     assert integers_of(tmp_path / "four.onnx") == "int4"
 
@@ -217,7 +269,11 @@ def test_only_irs_with_quantized_weights_are_called_int8(folder, tmp_path) -> No
     import openvino
 
     assert opened(folder / "model.xml").precision("bf16") == "bf16"
-    openvino.save_model(openvino.Core().read_model(folder / "qdq.onnx"), tmp_path / "qdq.xml", compress_to_fp16=False)
+    openvino.save_model(
+        openvino.Core().read_model(folder / "qdq.onnx"),
+        tmp_path / "qdq.xml",
+        compress_to_fp16=False,
+    )
     assert openvino_runtime.integers_of(tmp_path / "qdq.xml") == "int8"
 
 
@@ -234,7 +290,12 @@ def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> No
         shutil.copyfile(folder / name, tmp_path / name)
     setting = Setting(threads=1, tokens=64)
     result = Tuned(
-        goal="latency", setting=setting, ratio=Estimate(value=0.9, low=0.88, high=0.92), default_ms=1.0, rows=8, tried=()
+        goal="latency",
+        setting=setting,
+        ratio=Estimate(value=0.9, low=0.88, high=0.92),
+        default_ms=1.0,
+        rows=8,
+        tried=(),
     )
     tuned_file.write_tuned(tmp_path / "model.onnx", result)
     assert (tmp_path / "model.onnx.tuned.json").is_file()
@@ -242,19 +303,28 @@ def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> No
     assert octobert.load(folder / "model.onnx", task=TASK).setting != setting
 
 
-def test_token_states_are_pooled_as_the_files_beside_the_model_say(captured, checkpoint, tmp_path) -> None:
+def test_token_states_are_pooled_as_the_files_beside_the_model_say(
+    captured, checkpoint, tmp_path
+) -> None:
     source = checkpoint("bert", "embedding")
     for path in source.iterdir():
         if path.is_file() and path.suffix == ".json":
             shutil.copyfile(path, tmp_path / path.name)
     model = ir.from_proto(ir.to_proto(captured("bert", "embedding").model))
     operators.save(model, tmp_path / "both.onnx")
-    model.graph.outputs[:] = [value for value in model.graph.outputs if value.name == "last_hidden_state"]
+    model.graph.outputs[:] = [
+        value for value in model.graph.outputs if value.name == "last_hidden_state"
+    ]
     model.graph.outputs[0].name = "token_embeddings"
     operators.save(model, tmp_path / "states.onnx")
     texts = ["the of and", "it"]
-    both, states = (octobert.load(tmp_path / name, task="embedding")(texts) for name in ("both.onnx", "states.onnx"))
-    np.testing.assert_allclose([a["embedding"] for a in states], [a["embedding"] for a in both], atol=SUM_ORDER)
+    both, states = (
+        octobert.load(tmp_path / name, task="embedding")(texts)
+        for name in ("both.onnx", "states.onnx")
+    )
+    np.testing.assert_allclose(
+        [a["embedding"] for a in states], [a["embedding"] for a in both], atol=SUM_ORDER
+    )
 
 
 def test_rows_of_a_data_set_are_answered_by_number(folder, tmp_path) -> None:
@@ -276,7 +346,9 @@ def test_rows_of_a_data_set_are_answered_by_number(folder, tmp_path) -> None:
     rows = readers.read_file(folder / "data" / "validation.tsv")
     assert [line["row"] for line in told] == [3, 1]
     assert told[0]["input"] == [rows[2]["sentence1"], rows[2]["sentence2"]]
-    octobert.evaluate(folder / "model.onnx", folder / "data", task=TASK, predictions=tmp_path / "all.jsonl")
+    octobert.evaluate(
+        folder / "model.onnx", folder / "data", task=TASK, predictions=tmp_path / "all.jsonl"
+    )
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert len(lines) == len(rows)
     for one in told:
@@ -295,7 +367,11 @@ def test_float_files_and_files_with_pairs_are_fused(folder, tmp_path) -> None:
         found = octobert.fuse(folder / name, tmp_path / f"fused-{name}")
         assert found.counts.get("SkipLayerNormalization", 0) >= 4, name
         proto = onnx.load(tmp_path / f"fused-{name}")
-        assert {value.name for value in proto.graph.input} == {"input_ids", "attention_mask", "token_type_ids"}
+        assert {value.name for value in proto.graph.input} == {
+            "input_ids",
+            "attention_mask",
+            "token_type_ids",
+        }
     for name, message in (
         ("dynamic.onnx", "integer operators"),
         ("qoperator.onnx", "integer operators"),
@@ -324,7 +400,14 @@ WRONG: dict[str, tuple[type[OctobertError], list[str], str]] = {
     ),
     "too long": (
         ModelError,
-        ["evaluate", "fixed.onnx", "--data", "data", "--task", "{text-classification: {max_length: 32}}"],
+        [
+            "evaluate",
+            "fixed.onnx",
+            "--data",
+            "data",
+            "--task",
+            "{text-classification: {max_length: 32}}",
+        ],
         r"the file takes fewer tokens \(got 32, expected at most 24",
     ),
     "no such row": (
@@ -332,15 +415,31 @@ WRONG: dict[str, tuple[type[OctobertError], list[str], str]] = {
         ["predict", "model.onnx", "--task", TASK, "--data", "data", "--row", "41"],
         r"there is no such row \(got 41, expected 1 to 40\)",
     ),
-    "rows without data": (DataError, ["predict", "model.onnx", "--task", TASK, "--row", "4"], r"--row without --data"),
+    "rows without data": (
+        DataError,
+        ["predict", "model.onnx", "--task", TASK, "--row", "4"],
+        r"--row without --data",
+    ),
     "n-best of classes": (
         RecipeError,
         ["evaluate", "model.onnx", "--task", TASK, "--data", "data", "--nbest", "n.json"],
         r"only answers to questions have n-best lists",
     ),
-    "half an IR": (ModelError, ["inspect", "alone.xml"], r"the weights of the IR are missing; copy alone\.bin beside it"),
-    "another runtime's file": (TargetError, ["inspect", "alone.xml", "--target", "ort-cpu"], r"does not open such files"),
-    "an IR to check": (ModelError, ["check", "alone.xml"], r"an IR is not checked \(expected an \.onnx file\)"),
+    "half an IR": (
+        ModelError,
+        ["inspect", "alone.xml"],
+        r"the weights of the IR are missing; copy alone\.bin beside it",
+    ),
+    "another runtime's file": (
+        TargetError,
+        ["inspect", "alone.xml", "--target", "ort-cpu"],
+        r"does not open such files",
+    ),
+    "an IR to check": (
+        ModelError,
+        ["check", "alone.xml"],
+        r"an IR is not checked \(expected an \.onnx file\)",
+    ),
 }
 
 
@@ -355,7 +454,9 @@ def test_what_cannot_be_asked_of_a_file_is_one_sentence(folder, name: str, monke
 
 
 def test_packages_have_their_own_task(finished) -> None:
-    with pytest.raises(RecipeError, match=r"--task is for model files \(got a package, which has its own\)"):
+    with pytest.raises(
+        RecipeError, match=r"--task is for model files \(got a package, which has its own\)"
+    ):
         opened(finished[1] / "ort-cpu", task=TASK)
 
 
@@ -365,7 +466,10 @@ def test_a_mask_of_four_axes_is_refused_by_name(folder, tmp_path) -> None:
     for _ in range(2):
         shape.dim.add().dim_value = 1
     onnx.save(proto, tmp_path / "mask.onnx")
-    with pytest.raises(ModelError, match=r"reads its attention_mask with 4 axes \(got attention_mask int64 \[\?, \?, 1, 1\]"):
+    with pytest.raises(
+        ModelError,
+        match=r"reads its attention_mask with 4 axes \(got attention_mask int64 \[\?, \?, 1, 1\]",
+    ):
         opened(tmp_path / "mask.onnx")
 
 
@@ -375,14 +479,23 @@ def test_outputs_are_found_by_name_then_by_shape() -> None:
 
     answers = HEADS["question-answering"]
     squad = ports(("unstack:1", (-1, 256)), ("unstack:0", (-1, 256)), ("unique_ids:0", (-1,)))
-    assert outputs_of(answers, squad, where="m") == {"start_logits": "unstack:0", "end_logits": "unstack:1"}
+    assert outputs_of(answers, squad, where="m") == {
+        "start_logits": "unstack:0",
+        "end_logits": "unstack:1",
+    }
     two = ports(("a", (-1, -1)), ("b", (-1, -1)))
     assert outputs_of(answers, two, where="m") == {"start_logits": "a", "end_logits": "b"}
     classes = HEADS["sequence-classification"]
     encoder = ports(("last_hidden_state", (-1, -1, 32)), ("pooler_output", (-1, 32)))
-    with pytest.raises(ModelError, match=r"got last_hidden_state float32 \[\?, \?, 32\], pooler_output"):
+    with pytest.raises(
+        ModelError, match=r"got last_hidden_state float32 \[\?, \?, 32\], pooler_output"
+    ):
         outputs_of(classes, encoder, where="m")
     with pytest.raises(ModelError, match="not those of a sequence-classification model"):
         outputs_of(classes, ports(("x", (-1, 7))), classes=2, where="m")
-    assert outputs_of(classes, [*encoder, *ports(("x", (-1, 2)))], classes=2, where="m") == {"logits": "x"}
-    assert outputs_of(HEADS["embedding"], encoder, where="m") == {"last_hidden_state": "last_hidden_state"}
+    assert outputs_of(classes, [*encoder, *ports(("x", (-1, 2)))], classes=2, where="m") == {
+        "logits": "x"
+    }
+    assert outputs_of(HEADS["embedding"], encoder, where="m") == {
+        "last_hidden_state": "last_hidden_state"
+    }

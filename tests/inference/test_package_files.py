@@ -54,7 +54,9 @@ def test_every_changed_and_missing_file_is_named(package: Path) -> None:
     for check in (octobert.verify, lambda folder: octobert.load(folder, verify=True)):
         with pytest.raises(ModelError, match="the package is not as octobert wrote it") as error:
             check(package)
-        assert error.value.got == ", ".join([f"{names[0]} is missing", *(f"{name} has another content" for name in names[1:])])
+        assert error.value.got == ", ".join(
+            [f"{names[0]} is missing", *(f"{name} has another content" for name in names[1:])]
+        )
     assert octobert_cli("verify", str(package)).returncode == ModelError.exit_code
 
 
@@ -67,7 +69,11 @@ def test_a_model_file_that_was_cut_is_named_without_reading_it(package: Path, ch
         path.unlink()
         if change == "cut":
             path.write_bytes(content[: len(content) // 2])
-        said = f"{name} has {len(content) // 2:,} bytes, not {len(content):,}" if change == "cut" else f"{name} is missing"
+        said = (
+            f"{name} has {len(content) // 2:,} bytes, not {len(content):,}"
+            if change == "cut"
+            else f"{name} is missing"
+        )
         with pytest.raises(ModelError) as error:
             octobert.load(package)
         assert error.value.got == said
@@ -81,7 +87,9 @@ def test_a_model_without_the_outputs_of_its_task_is_named(finished, tmp_path: Pa
     package = shutil.copytree(finished[1] / "ort-cpu", tmp_path / "package")
     path = package / "onnx" / "model_quantized.onnx"
     path.write_bytes(path.read_bytes().replace(b"logits", b"LOGITS"))
-    with pytest.raises(ModelError, match=r"other outputs than its task reads \(got LOGITS, expected logits\)") as error:
+    with pytest.raises(
+        ModelError, match=r"other outputs than its task reads \(got LOGITS, expected logits\)"
+    ) as error:
         octobert.load(package)
     assert error.value.where == str(path)
 
@@ -96,13 +104,25 @@ def edited(package: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no such target": (lambda m: m.update(target="ort-gpu"), 'there is no target "ort-gpu"'),
-    "a target that is no text": (lambda m: m.update(target=None), "target: Input should be a valid string, not None"),
+    "a target that is no text": (
+        lambda m: m.update(target=None),
+        "target: Input should be a valid string, not None",
+    ),
     "no such task": (lambda m: m["task"].update(name="x"), "the task x cannot be made"),
-    "an option of another task": (lambda m: m["task"].update(options={"stride": 1}), "the task text-classification cannot"),
+    "an option of another task": (
+        lambda m: m["task"].update(options={"stride": 1}),
+        "the task text-classification cannot",
+    ),
     "no files": (lambda m: m.pop("files"), "files: Field required"),
-    "a key of a later version": (lambda m: m.update(later=1), "later: Extra inputs are not permitted"),
+    "a key of a later version": (
+        lambda m: m.update(later=1),
+        "later: Extra inputs are not permitted",
+    ),
     **{
-        name: (lambda m, name=name: m["files"].update({name: "0" * 64}), "the path leaves the package")
+        name: (
+            lambda m, name=name: m["files"].update({name: "0" * 64}),
+            "the path leaves the package",
+        )
         for name in ("../outside", "/etc/passwd", "a/../../b", "C:\\x", "..", "")
     },
 }

@@ -28,7 +28,9 @@ def archive(package: Path, tmp_path: Path) -> Path:
     return tmp_path / "ort-cpu.zip"
 
 
-def test_equal_packages_give_equal_bytes_and_the_unpacked_one_opens(package: Path, archive: Path, tmp_path: Path) -> None:
+def test_equal_packages_give_equal_bytes_and_the_unpacked_one_opens(
+    package: Path, archive: Path, tmp_path: Path
+) -> None:
     shutil.copytree(package, tmp_path / "copy")
     names = [*package_files.read_manifest(package).files, "octobert.json"]
     for name in names:
@@ -36,11 +38,15 @@ def test_equal_packages_give_equal_bytes_and_the_unpacked_one_opens(package: Pat
     package_files.write_zip(tmp_path / "copy", reversed(names), tmp_path / "other.zip", "ort-cpu")
     assert file_digest(archive) == file_digest(tmp_path / "other.zip")
     shutil.unpack_archive(archive, tmp_path / "unpacked")
-    assert octobert.verify(tmp_path / "unpacked" / "ort-cpu").files == octobert.verify(archive).files
+    assert (
+        octobert.verify(tmp_path / "unpacked" / "ort-cpu").files == octobert.verify(archive).files
+    )
     assert octobert.verify(archive).added == ()
 
 
-def test_what_tune_wrote_into_the_unpacked_package_stays(archive: Path, tmp_path: Path, monkeypatch) -> None:
+def test_what_tune_wrote_into_the_unpacked_package_stays(
+    archive: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("ort-cpu/tuned.json", "{}")
@@ -68,35 +74,58 @@ def changed(archive: Path, name: str, content: bytes | None) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("ort-cpu/config.json", b"{}", r"the package is not as octobert wrote it \(got config.json has another content\)"),
-        ("ort-cpu/tokenizer.json", None, r"the package is not as octobert wrote it \(got tokenizer.json is missing\)"),
-        ("ort-cpu/octobert.json", None, r"not a zip file of a package \(got 0 files of that name, expected octobert.json\)"),
+        (
+            "ort-cpu/config.json",
+            b"{}",
+            r"the package is not as octobert wrote it \(got config.json has another content\)",
+        ),
+        (
+            "ort-cpu/tokenizer.json",
+            None,
+            r"the package is not as octobert wrote it \(got tokenizer.json is missing\)",
+        ),
+        (
+            "ort-cpu/octobert.json",
+            None,
+            r"not a zip file of a package \(got 0 files of that name, expected octobert.json\)",
+        ),
         ("ort-cpu/octobert.json", b"[]", r"octobert.json cannot be read"),
         ("other/octobert.json", b"{}", r"not a zip file of a package \(got 2 files of that name"),
     ],
 )
-def test_a_zip_file_that_is_not_as_it_was_written(archive: Path, name: str, content: bytes | None, message: str) -> None:
+def test_a_zip_file_that_is_not_as_it_was_written(
+    archive: Path, name: str, content: bytes | None, message: str
+) -> None:
     with pytest.raises(ModelError, match=message):
         octobert.verify(changed(archive, name, content))
 
 
-def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_listed(archive: Path) -> None:
+def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_listed(
+    archive: Path,
+) -> None:
     assert octobert.verify(changed(archive, "beside.txt", b"x")).added == ("beside.txt",)
     with pytest.raises(ModelError, match="a file of the zip file lies outside of its folder"):
         octobert.verify(changed(archive, "../evil.txt", b"x"))
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match=r"the zip file cannot be read .*copy it again, or package the model again"):
+    with pytest.raises(
+        ModelError, match=r"the zip file cannot be read .*copy it again, or package the model again"
+    ):
         octobert.verify(archive)
 
 
 def test_a_zip_file_is_opened_by_its_name(archive: Path, package: Path) -> None:
     text = ("the one", "of it")
     assert octobert.load(archive)([text])[0]["label"] == octobert.load(package)([text])[0]["label"]
-    with pytest.raises(ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"):
+    with pytest.raises(
+        ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"
+    ):
         octobert.manifest(archive)
     empty = archive.with_name("empty.zip")
     with zipfile.ZipFile(empty, "w") as other:
         other.writestr("x/readme.txt", "no package")
-    with pytest.raises(ModelError, match=r"empty\.zip: not a zip file of a package \(expected octobert.json\); check the path"):
+    with pytest.raises(
+        ModelError,
+        match=r"empty\.zip: not a zip file of a package \(expected octobert.json\); check the path",
+    ):
         octobert.load(empty)

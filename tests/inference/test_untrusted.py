@@ -27,8 +27,12 @@ def changed_card(package: Path, **changes: object) -> None:
     (package / "octobert.json").write_text(json.dumps({**card, **changes}))
 
 
-@pytest.mark.parametrize("target", ["wandb", "os", "../../hostile/wandb", "octobert.core.plugins", "_ort", "ort-cpu\x00"])
-def test_a_card_names_a_plugin_and_not_a_module(package: Path, tmp_path: Path, monkeypatch, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["wandb", "os", "../../hostile/wandb", "octobert.core.plugins", "_ort", "ort-cpu\x00"]
+)
+def test_a_card_names_a_plugin_and_not_a_module(
+    package: Path, tmp_path: Path, monkeypatch, target: str
+) -> None:
     folder = hostile_folder(tmp_path / "hostile")
     monkeypatch.syspath_prepend(folder)
     changed_card(package, target=target)
@@ -51,7 +55,9 @@ def test_operators_of_a_library_are_refused_by_name(finished, tmp_path: Path, ta
 
 
 @pytest.mark.parametrize("command", ["benchmark", "tune", "predict_rows", "evaluate"])
-def test_functions_for_rows_do_not_run_without_permission(package: Path, tmp_path: Path, command: str) -> None:
+def test_functions_for_rows_do_not_run_without_permission(
+    package: Path, tmp_path: Path, command: str
+) -> None:
     code, ran = tmp_path / "rows.py", tmp_path / "ran"
     code.write_text(f"open({str(ran)!r}, 'w')\ndef rows(split): return []\n")
     source = f"{code}:rows"

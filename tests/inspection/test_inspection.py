@@ -43,7 +43,13 @@ def captured(captured):
 
 def ranges_for(found: tuple[Site, ...]) -> Ranges:
     """Ranges that fit random weights."""
-    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
+    provenance = {
+        "samples": 1,
+        "tokens": 1,
+        "data_digest": "",
+        "model_digest": "",
+        "source": "test",
+    }
     interval = Interval(low=-4.0, high=4.0, bound=4.0)
     values = {site.value: interval for site in found if not site.is_weight}
     return Ranges(calibrator="minmax", options={}, intervals=values, provenance=provenance)
@@ -53,7 +59,9 @@ def plan_for(captured, method=static, target: str = "ort-cpu", **options: object
     """A plan for the tiny BERT."""
     found = sites.find_sites(captured.model.graph, captured.family)
     capabilities = plugins.load("targets", target).CAPABILITIES
-    plan: QuantPlan = method.plan(found, ranges_for(found), capabilities, exact_options(method, target, **options))
+    plan: QuantPlan = method.plan(
+        found, ranges_for(found), capabilities, exact_options(method, target, **options)
+    )
     capability.check(plan, capabilities)
     return plan
 
@@ -81,7 +89,13 @@ def package(captured, checkpoint, tmp_path_factory) -> Path:
     manifest = PackageManifest(
         octobert=None,
         target="ort-cpu",
-        task={"name": "text-classification", "options": {}, "labels": ("a", "b"), "head": head, "primary": None},
+        task={
+            "name": "text-classification",
+            "options": {},
+            "labels": ("a", "b"),
+            "head": head,
+            "primary": None,
+        },
         recipe={},
         model={"family": "bert", "head": head, "sizes": sizes, "parity": parity},
         model_digest="",
@@ -102,7 +116,9 @@ def profiled(runtime, path: Path) -> Profile:
 
 def fallen_back(runtime, path: Path, profile: Profile):
     products = runtime.products(path)
-    matched, fallbacks = inspector.fallen_back(products, profile.operators, lambda one: runtime.why(one, FEATURES))
+    matched, fallbacks = inspector.fallen_back(
+        products, profile.operators, lambda one: runtime.why(one, FEATURES)
+    )
     return products, matched, fallbacks
 
 
@@ -154,7 +170,10 @@ def test_conversions_that_are_left_are_those_of_the_optimized_graph(captured, tm
     path = written(captured, tmp_path / "model.onnx", placement="qdqbert")
     profile = profiled(ort, path)
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level, settings.optimized_model_filepath = 3, str(tmp_path / "optimized.onnx")
+    settings.log_severity_level, settings.optimized_model_filepath = (
+        3,
+        str(tmp_path / "optimized.onnx"),
+    )
     onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
     left = [node.name for node in nodes if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
@@ -172,12 +191,17 @@ def test_dynamic_quantization_is_seen_as_such(captured, tmp_path) -> None:
     assert not fallbacks
     found = inspection(profile, products=products, matched=matched)
     text = " ".join(answers.answers(found, fast_with=()))
-    assert f"Quantization is dynamic: every run measures the input ranges of {len(products)} products" in text
+    assert (
+        f"Quantization is dynamic: every run measures the input ranges of {len(products)} products"
+        in text
+    )
 
 
 def test_openvino_shows_what_it_computed_in_8_bits(captured, tmp_path) -> None:
     pytest.importorskip("openvino")
-    path = written(captured, tmp_path / "model.onnx", target="openvino-cpu", placement="matmul-attention")
+    path = written(
+        captured, tmp_path / "model.onnx", target="openvino-cpu", placement="matmul-attention"
+    )
     profile = profiled(openvino, path)
     products, matched, fallbacks = fallen_back(openvino, path, profile)
     # OpenVINO reads from the file what ONNX says of it.
@@ -185,15 +209,23 @@ def test_openvino_shows_what_it_computed_in_8_bits(captured, tmp_path) -> None:
     assert read(products) == read(ort.products(path))
     assert matched == len(products)
     # Which products run in integers is for the CPU to say; whatever does not is a fallback, and nothing else is.
-    computed = {name: one for one in profile.operators if one.kind == "product" for name in one.covers}
+    computed = {
+        name: one for one in profile.operators if one.kind == "product" for name in one.covers
+    }
     fell = {one.name for one in fallbacks}
     for one in products:
         if one.weight:
             assert (one.name in fell) == (not computed[one.name].integer)
-    linear = [ops[0] for (layer, part), ops in by_place(profile).items() if layer is not None and part != "attention"]
+    linear = [
+        ops[0]
+        for (layer, part), ops in by_place(profile).items()
+        if layer is not None and part != "attention"
+    ]
     assert len(linear) == LINEARS
     if "avx2" in FEATURES:
-        assert {(one.type, one.precision, one.integer) for one in linear} == {("FullyConnected", "int8", True)}
+        assert {(one.type, one.precision, one.integer) for one in linear} == {
+            ("FullyConnected", "int8", True)
+        }
 
 
 def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
@@ -203,8 +235,15 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
     path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
     session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
     theirs = session._compiled
-    ours = runtime.Core().compile_model(str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1)))
-    for name in ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"):
+    ours = runtime.Core().compile_model(
+        str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1))
+    )
+    for name in (
+        "INFERENCE_PRECISION_HINT",
+        "PERFORMANCE_HINT",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+        "INFERENCE_NUM_THREADS",
+    ):
         assert ours.get_property(name) == theirs.get_property(name)
 
 
@@ -220,7 +259,9 @@ def test_times_are_positive_and_add_up(captured, tmp_path, runtime) -> None:
     assert parts.total_ms > 0
     assert parts.between_ms >= 0
     assert parts.total_ms == pytest.approx(sum(one.ms for one in found.operators))
-    assert parts.products_ms + parts.conversions_ms + parts.others_ms == pytest.approx(parts.total_ms)
+    assert parts.products_ms + parts.conversions_ms + parts.others_ms == pytest.approx(
+        parts.total_ms
+    )
     assert {one.layer for one in found.operators} == {None, 0, 1}
     unplaced = [one.name for one in found.operators if one.layer is None and not one.part]
     assert len(unplaced) <= len(found.operators) // 20
@@ -251,7 +292,9 @@ def test_names_say_where_an_operator_belongs(name: str, family: str, expected: t
     assert places.place(name, plugins.load("families", family).FAMILY) == expected
 
 
-def ran(name: str, *reads: str, kind: str = "other", covers: tuple[str, ...] = ()) -> tuple[Operator, tuple[str, ...]]:
+def ran(
+    name: str, *reads: str, kind: str = "other", covers: tuple[str, ...] = ()
+) -> tuple[Operator, tuple[str, ...]]:
     facts = {
         "name": name,
         "type": "T",
@@ -272,7 +315,11 @@ def test_operators_without_names_go_where_their_readers_go() -> None:
             ran("Convert_1"),
             ran("MVN_2", "Convert_1"),
             ran(layer.format(0, "output.LayerNorm"), "MVN_2"),
-            ran(layer.format(1, "self.query"), covers=(layer.format(1, "self.query"), "pooler.x"), kind="product"),
+            ran(
+                layer.format(1, "self.query"),
+                covers=(layer.format(1, "self.query"), "pooler.x"),
+                kind="product",
+            ),
             ran("Last_3", layer.format(1, "self.query")),
             ran("Alone"),
         ],
@@ -284,7 +331,14 @@ def test_operators_without_names_go_where_their_readers_go() -> None:
 
 def operator(type_: str, ms: float, kind: str = "other", precision: str = "f32") -> Operator:
     return Operator(
-        name=type_, type=type_, kind=kind, precision=precision, integer=precision == "int8", ms=ms, layer=None, part=""
+        name=type_,
+        type=type_,
+        kind=kind,
+        precision=precision,
+        integer=precision == "int8",
+        ms=ms,
+        layer=None,
+        part="",
     )  # type: ignore[arg-type]
 
 
@@ -294,9 +348,25 @@ def profile_of(*operators: Operator) -> Profile:
 
 def inspection(profile: Profile, **more: object) -> Inspection:
     here = environment.current().model_copy(update={"features": ("avx2",)})
-    plain = {"model": "m.onnx", "target": "ort-cpu", "runtime": "ort", "version": "1", "batch": 1, "sequence": 8, "threads": 1}
+    plain = {
+        "model": "m.onnx",
+        "target": "ort-cpu",
+        "runtime": "ort",
+        "version": "1",
+        "batch": 1,
+        "sequence": 8,
+        "threads": 1,
+    }
     return Inspection(
-        **{**plain, "environment": here, "products": (), "matched": 0, "fallbacks": (), "profile": profile, **more}
+        **{
+            **plain,
+            "environment": here,
+            "products": (),
+            "matched": 0,
+            "fallbacks": (),
+            "profile": profile,
+            **more,
+        }
     )
 
 
@@ -305,7 +375,10 @@ def latency(name: str, ms: float) -> Latency:
 
 
 def test_answers_are_made_of_the_figures() -> None:
-    eight = Product(name="a", inputs=(Operand(dtype="uint8", symmetric=False), Operand(dtype="int8", symmetric=True)))
+    eight = Product(
+        name="a",
+        inputs=(Operand(dtype="uint8", symmetric=False), Operand(dtype="int8", symmetric=True)),
+    )
     ours = profile_of(
         operator("MatMulIntegerToFloat", 4.0, "product", "int8"),
         operator("QuantizeLinear", 1.0, "conversion", "mixed"),
@@ -329,18 +402,25 @@ def test_answers_are_made_of_the_figures() -> None:
         "Matrix products take 80% of the float model's time at 1 × 8. Even with products that cost nothing, the model would be only 5.0 times as fast.",
         "Most of the 8-bit model's time goes to MatMulIntegerToFloat in 8 bits (50%), Erf (38%), QuantizeLinear (12%).",
     )
-    busy = found.model_copy(update={"latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0))})
-    assert "The machine was busy: a run takes 8.00 ms at best and 80.00 ms in the median" in " ".join(
-        answers.answers(busy, fast_with=())
+    busy = found.model_copy(
+        update={"latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0))}
+    )
+    assert (
+        "The machine was busy: a run takes 8.00 ms at best and 80.00 ms in the median"
+        in " ".join(answers.answers(busy, fast_with=()))
     )
     # Nothing of VNNI where the CPU has it, and no float model means no comparison.
     alone = answers.answers(inspection(ours, products=(eight,), matched=1), fast_with=("avx2",))
-    assert alone[0].startswith("There is no float model to compare with: package the model without --no-float")
+    assert alone[0].startswith(
+        "There is no float model to compare with: package the model without --no-float"
+    )
     assert not any("VNNI" in one or "float model's" in one for one in alone)
 
 
 def test_reasons_come_from_the_file() -> None:
-    int8, uint8, wide = (Operand(dtype=t, symmetric=t == "int8") for t in ("int8", "uint8", "uint16"))
+    int8, uint8, wide = (
+        Operand(dtype=t, symmetric=t == "int8") for t in ("int8", "uint8", "uint16")
+    )
     avx2 = frozenset(("avx2",))
     cases = {
         (None, int8): "only the weights are 8-bit in the file",
@@ -354,11 +434,25 @@ def test_reasons_come_from_the_file() -> None:
     attention = Product(name="a", inputs=(uint8, uint8), weight=False)
     assert "two activations that are not symmetric" in (openvino.why(attention, avx2) or "")
     half = Product(name="a", inputs=(uint8, None), weight=False)
-    assert ort.why(half, avx2) == openvino.why(half, avx2) == "only one of the two inputs is 8-bit in the file"
+    assert (
+        ort.why(half, avx2)
+        == openvino.why(half, avx2)
+        == "only one of the two inputs is 8-bit in the file"
+    )
 
 
 def test_a_package_through_the_command(package, monkeypatch) -> None:
-    command = ["inspect", str(package), "--runtime", "--sequence", "8", "--repeats", "3", "--threads", "1"]
+    command = [
+        "inspect",
+        str(package),
+        "--runtime",
+        "--sequence",
+        "8",
+        "--repeats",
+        "3",
+        "--threads",
+        "1",
+    ]
     done = CliRunner().invoke(app, [*command, "--json"])
     assert done.exit_code == 0, done.output
     (plain,) = json.loads(done.stdout)
@@ -387,28 +481,55 @@ def test_errors_are_sentences(package, tmp_path) -> None:
         opened(tmp_path / "none.onnx")
     with pytest.raises(TargetError, match=r'there is no target "ort-cup"; did you mean "ort-cpu"'):
         opened(file, target="ort-cup")
-    with pytest.raises(TargetError, match=r"made for another target \(got openvino-cpu, expected ort-cpu\); omit --target"):
+    with pytest.raises(
+        TargetError,
+        match=r"made for another target \(got openvino-cpu, expected ort-cpu\); omit --target",
+    ):
         opened(package, target="openvino-cpu")
     (tmp_path / "m.xml").touch()
-    with pytest.raises(TargetError, match=r"the target ort-cpu does not open such files \(got \.xml, expected \.onnx\)"):
+    with pytest.raises(
+        TargetError,
+        match=r"the target ort-cpu does not open such files \(got \.xml, expected \.onnx\)",
+    ):
         opened(tmp_path / "m.xml", target="ort-cpu")
     with pytest.raises(
-        ModelError, match=r"--sequence: the sequence is longer than the model allows \(got 65, expected at most 64\)"
+        ModelError,
+        match=r"--sequence: the sequence is longer than the model allows \(got 65, expected at most 64\)",
     ):
         inspector.inspect(opened(package), sequence=65)
     if not plugins.load("targets", "ort-cuda").probe().available:
         with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
             inspector.inspect(opened(file, target="ort-cuda"))
     (tmp_path / "broken.onnx").write_bytes(b"x")
-    for runtime in (ort, *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else [])):
+    for runtime in (
+        ort,
+        *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else []),
+    ):
         with pytest.raises(TargetError, match=r"cannot (open|compile) and run the model"):
-            runtime.profile(tmp_path / "broken.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None)
+            runtime.profile(
+                tmp_path / "broken.onnx",
+                FEEDS,
+                SessionOptions(threads=1),
+                warmup=1,
+                runs=1,
+                family=None,
+            )
 
 
 def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
     value = helper.make_tensor_value_info
     node = helper.make_node("Relu", ["pixels"], ["y"], name="relu")
-    graph = helper.make_graph([node], "g", [value("pixels", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [1])])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"the model has other inputs than an encoder \(got pixels, expected input_ids, "):
-        ort.profile(tmp_path / "m.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None)
+    graph = helper.make_graph(
+        [node], "g", [value("pixels", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [1])]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"the model has other inputs than an encoder \(got pixels, expected input_ids, ",
+    ):
+        ort.profile(
+            tmp_path / "m.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None
+        )

@@ -14,7 +14,9 @@ from octobert.models import azureml
 from octobert.models.source import resolve
 from tests.support.cli import octobert as program
 
-NAME = "azureml://subscriptions/0000/resourcegroups/group/workspaces/space/models/bert-hf/versions/3"
+NAME = (
+    "azureml://subscriptions/0000/resourcegroups/group/workspaces/space/models/bert-hf/versions/3"
+)
 
 
 class Recorded:
@@ -30,7 +32,9 @@ class Recorded:
     def download(self, name: str, version: str, download_path: Any) -> None:
         self.asked.append(("download", name, version))
         if version != "3":
-            raise RuntimeError(f"(ModelNotFound) Model container with name: {name} and version: {version} not found.")
+            raise RuntimeError(
+                f"(ModelNotFound) Model container with name: {name} and version: {version} not found."
+            )
         for inner, content in self.files.items():
             place = Path(download_path, name, inner)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +62,20 @@ def test_a_model_is_downloaded_once_and_found_in_its_folder(
 
 
 def test_nothing_stays_of_a_download_that_failed(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"could not be downloaded from AzureML .*ModelNotFound.*az login"):
+    with pytest.raises(
+        ModelError, match=r"could not be downloaded from AzureML .*ModelNotFound.*az login"
+    ):
         azureml.downloaded(NAME.replace("versions/3", "versions/9"), Recorded({}))
-    with pytest.raises(ModelError, match=r"does not hold one model \(got neither, expected config.json, or one .onnx file\)"):
+    with pytest.raises(
+        ModelError,
+        match=r"does not hold one model \(got neither, expected config.json, or one .onnx file\)",
+    ):
         azureml.downloaded(NAME, Recorded({"notes.txt": b""}))
-    assert [path.name for path in (tmp_path / "cache" / "azureml").iterdir() if path.name.startswith("partial")] == []
+    assert [
+        path.name
+        for path in (tmp_path / "cache" / "azureml").iterdir()
+        if path.name.startswith("partial")
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +86,19 @@ def test_nothing_stays_of_a_download_that_failed(tmp_path: Path) -> None:
         (NAME, "a model of AzureML needs its client; "),
     ],
 )  # fmt: skip
-def test_names_that_cannot_be_resolved_are_one_sentence(name: str, message: str, tmp_path: Path) -> None:
-    done = program("quantize", name, "--task", "mrpc", "--data", tmp_path, "--out", tmp_path / "out", "--dry-run")
+def test_names_that_cannot_be_resolved_are_one_sentence(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    done = program(
+        "quantize",
+        name,
+        "--task",
+        "mrpc",
+        "--data",
+        tmp_path,
+        "--out",
+        tmp_path / "out",
+        "--dry-run",
+    )
     assert done.returncode == ModelError.exit_code
     assert f"octobert: {name}: {message}" in done.stderr

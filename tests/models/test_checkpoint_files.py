@@ -30,7 +30,10 @@ def test_a_truncated_download(folder, kept: float) -> None:
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
-    with pytest.raises(ModelError, match=r"model.safetensors: the weights are cut off or damaged .*download or copy it again"):
+    with pytest.raises(
+        ModelError,
+        match=r"model.safetensors: the weights are cut off or damaged .*download or copy it again",
+    ):
         weight_files(folder, allow_pickle=False)
 
 
@@ -55,7 +58,10 @@ def test_a_checkpoint_with_a_part_missing(folder) -> None:
     index = folder / "model.safetensors.index.json"
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     for content, message in (
-        (json.dumps({"weight_map": names}), r"weights are missing \(got no model-00002-of-00002.safetensors"),
+        (
+            json.dumps({"weight_map": names}),
+            r"weights are missing \(got no model-00002-of-00002.safetensors",
+        ),
         (json.dumps({"weight_map": [1]}), r"index.json cannot be read"),
         ("{", r"index.json is not JSON"),
     ):
@@ -67,8 +73,13 @@ def test_a_checkpoint_with_a_part_missing(folder) -> None:
 def test_settings_that_transformers_refuses_are_a_sentence(folder) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "layer_norm_eps": "x"}))
-    for load in (lambda: load_torch(folder, HEAD), lambda: load_base(folder, HEAD, ("a", "b"), dropout=False)):
-        with pytest.raises(ModelError, match=r"transformers cannot load the checkpoint \(got .*layer_norm_eps"):
+    for load in (
+        lambda: load_torch(folder, HEAD),
+        lambda: load_base(folder, HEAD, ("a", "b"), dropout=False),
+    ):
+        with pytest.raises(
+            ModelError, match=r"transformers cannot load the checkpoint \(got .*layer_norm_eps"
+        ):
             load()
 
 
@@ -77,11 +88,17 @@ def add_to_config(folder: Path, **more: object) -> None:
     (folder / "config.json").write_text(json.dumps({**config, **more}))
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_experts_implementation"])
+@pytest.mark.parametrize(
+    "key", ["attn_implementation", "_attn_implementation", "_experts_implementation"]
+)
 def test_a_config_does_not_choose_code_of_the_hub(folder, key: str) -> None:
     """transformers would download the repository and import it, whatever the caller asks for."""
     add_to_config(folder, **{key: "kernels-community/flash-attn2"})
-    for model in (load_torch(folder, HEAD), load_torch(folder, HEAD, attention=None), load_base(folder, HEAD, ("a", "b"))):
+    for model in (
+        load_torch(folder, HEAD),
+        load_torch(folder, HEAD, attention=None),
+        load_base(folder, HEAD, ("a", "b")),
+    ):
         assert model.config._attn_implementation in ("eager", "sdpa")
     assert load_torch(folder, HEAD).config._attn_implementation == "eager"
 
@@ -94,18 +111,26 @@ def test_a_config_with_code_of_its_own_is_refused(folder) -> None:
             load()
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "torchao"])
+@pytest.mark.parametrize(
+    "method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "torchao"]
+)
 def test_a_checkpoint_that_is_quantized_already_is_refused_at_once(folder, method: str) -> None:
     add_to_config(folder, quantization_config={"quant_method": method, "bits": 4})
     with pytest.raises(
-        ModelError, match=rf"quantized already \(got quantization_config of {method}.*; give the float checkpoint"
+        ModelError,
+        match=rf"quantized already \(got quantization_config of {method}.*; give the float checkpoint",
     ):
         resolve(folder)
 
 
 def test_an_adapter_is_refused(folder) -> None:
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/else"}))
-    with pytest.raises(ModelError, match=r"adapter_config.json: the checkpoint has an adapter .*merge it into the model"):
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "somebody/else"})
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"adapter_config.json: the checkpoint has an adapter .*merge it into the model",
+    ):
         load_torch(folder, HEAD)
 
 
@@ -120,7 +145,9 @@ def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monke
     monkeypatch.chdir(folder)
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Enemy()}, folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="only pickle weights, and opening a pickle file runs code"):
+    with pytest.raises(
+        ModelError, match="only pickle weights, and opening a pickle file runs code"
+    ):
         load_torch(folder, HEAD)
     # torch opens only tensors, and refuses this file.
     with pytest.raises(ModelError, match="transformers cannot load the checkpoint"):
@@ -128,8 +155,14 @@ def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monke
     assert not (folder / "the-pickle-ran").exists()
 
 
-@pytest.mark.parametrize("stated", ["../other", "/etc", "a" * 300, "\ud800", ["1_Pooling"], "a\x00b"])
+@pytest.mark.parametrize(
+    "stated", ["../other", "/etc", "a" * 300, "\ud800", ["1_Pooling"], "a\x00b"]
+)
 def test_modules_lie_in_the_folder(folder, stated: object) -> None:
-    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Pooling", "path": stated}]))
-    with pytest.raises(ModelError, match=r"modules.json: (the path of a module is no folder|a module lies outside)"):
+    (folder / "modules.json").write_text(
+        json.dumps([{"type": "sentence_transformers.models.Pooling", "path": stated}])
+    )
+    with pytest.raises(
+        ModelError, match=r"modules.json: (the path of a module is no folder|a module lies outside)"
+    ):
         modules_of(folder)

@@ -50,7 +50,10 @@ LENGTHS = (9, 4, 30, 1, 7, 22)
 def rows(pad_id: int) -> list[Encoded]:
     """Random rows, none of whose tokens is padding."""
     generator = np.random.default_rng(1)
-    return [Encoded(generator.integers(pad_id + 4, 90, n), np.zeros(n, dtype=np.int64), False) for n in LENGTHS]
+    return [
+        Encoded(generator.integers(pad_id + 4, 90, n), np.zeros(n, dtype=np.int64), False)
+        for n in LENGTHS
+    ]
 
 
 class Family:
@@ -74,18 +77,35 @@ class Family:
         activations = sorted({site.value for site in self.sites if not site.is_weight})
         self.statistics = observer.observe(self.float, self.rows, pad_id, activations)
         minmax = plugins.load("calibrators", "minmax")
-        intervals = {name: minmax.interval(one, minmax.Options()) for name, one in self.statistics.items()}
-        provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
-        self.ranges = Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=provenance)
+        intervals = {
+            name: minmax.interval(one, minmax.Options()) for name, one in self.statistics.items()
+        }
+        provenance = {
+            "samples": 1,
+            "tokens": 1,
+            "data_digest": "",
+            "model_digest": "",
+            "source": "test",
+        }
+        self.ranges = Ranges(
+            calibrator="minmax", options={}, intervals=intervals, provenance=provenance
+        )
 
     def plan(self, target: str, **options: object) -> QuantPlan:
         capabilities = plugins.load("targets", target).CAPABILITIES
-        return static.plan(self.sites, self.ranges, capabilities, exact_options(static, target, **options))
+        return static.plan(
+            self.sites, self.ranges, capabilities, exact_options(static, target, **options)
+        )
 
     def refined(self, plan: QuantPlan) -> dict:
         refiner = plugins.load("corrections", "weight-rounding")
         return apply_corrections.correct_layers(
-            self.float, self.rows, self.pad_id, plan, [(refiner, refiner.Options())], lambda *_: None
+            self.float,
+            self.rows,
+            self.pad_id,
+            plan,
+            [(refiner, refiner.Options())],
+            lambda *_: None,
         )
 
     def written(self, plan: QuantPlan, name: str, changes: dict | None = None) -> Path:
@@ -131,9 +151,13 @@ def test_8_bits_follow_the_float_model(family, name: str, target: str) -> None:
     for index in (0, 3):
         alone = feeds_of([one.rows[index]], one.pad_id)
         whole = states(theirs, together)[index]
-        np.testing.assert_allclose(states(theirs, alone)[0], whole, rtol=0, atol=PADDED * np.abs(whole).max())
+        np.testing.assert_allclose(
+            states(theirs, alone)[0], whole, rtol=0, atol=PADDED * np.abs(whole).max()
+        )
         # In 8 bits a sum in another order may round a value the other way.
-        np.testing.assert_allclose(states(quantized, alone)[0], ours[index], rtol=0, atol=0.02 * np.abs(ours).max())
+        np.testing.assert_allclose(
+            states(quantized, alone)[0], ours[index], rtol=0, atol=0.02 * np.abs(ours).max()
+        )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -147,7 +171,10 @@ def test_pytorch_computes_what_is_written(family, name: str) -> None:
         for lengths in ([9, 4, 1], [1], [30]):
             feeds = batch(lengths, pad_id=one.pad_id)
             ours, theirs = states(session, feeds), outputs_of(path, feeds)
-            assert relative_error(ours, theirs) < (PYTORCH if plan is None else PYTORCH_8_BITS), (kind, lengths)
+            assert relative_error(ours, theirs) < (PYTORCH if plan is None else PYTORCH_8_BITS), (
+                kind,
+                lengths,
+            )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -173,8 +200,14 @@ def test_every_placement_can_be_written_and_run(family, name: str, placement: st
     # Everything in 8 bits, residual stream and probabilities included, costs more than linear layers alone.
     assert relative_error(ours, states(opened("ort-cpu", one.captured), feeds)) < 3 * LOOSE
     if placement == "ffn":
-        linears = [s for s in one.sites if s.part in ("ffn_up", "ffn_down") and s.role in ("linear.input", "linear.weight")]
-        assert {site for site, _ in plan.quantized if site.role != "embedding.weight"} == set(linears)
+        linears = [
+            s
+            for s in one.sites
+            if s.part in ("ffn_up", "ffn_down") and s.role in ("linear.input", "linear.weight")
+        ]
+        assert {site for site, _ in plan.quantized if site.role != "embedding.weight"} == set(
+            linears
+        )
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -190,7 +223,9 @@ def test_rows_of_one_token_and_of_padding_alone_are_finite(family, name: str) ->
 def test_sensitivity_measures_every_value(family, name: str) -> None:
     one = family(name)
     plan = one.plan("ort-cpu")
-    result = sensitivity.measure(ir.load(one.float), plan, one.rows, one.pad_id, one.statistics, lambda *_: None)
+    result = sensitivity.measure(
+        ir.load(one.float), plan, one.rows, one.pad_id, one.statistics, lambda *_: None
+    )
     assert {h.value for h in result.values} == {site.value for site, _ in plan.quantized}
     assert all(np.isfinite(h.output_error) for h in result.values)
     units = search.units_of(plan)
@@ -205,11 +240,19 @@ def test_weights_that_layers_share_are_there_once(captured, family) -> None:
     assert len(changes) == 6
     stem = one.family.shared_layer
     for path in (one.captured, one.float, one.written(one.plan("ort-cpu"), "shared", changes)):
-        matrices = [n for n, v in ir.load(path).graph.initializers.items() if len(v.shape) == 2 and n.startswith(stem)]
+        matrices = [
+            n
+            for n, v in ir.load(path).graph.initializers.items()
+            if len(v.shape) == 2 and n.startswith(stem)
+        ]
         assert len(matrices) == 6, path
         assert not [n for n in matrices if ".repeat." in n]
     quantized = ir.load(one.folder / "shared.onnx").graph
-    readers = [n for n in quantized if n.op_type == "DequantizeLinear" and str(n.inputs[0].name).startswith(stem)]
+    readers = [
+        n
+        for n in quantized
+        if n.op_type == "DequantizeLinear" and str(n.inputs[0].name).startswith(stem)
+    ]
     assert len([n for n in readers if n.inputs[0].const_value is not None]) == 6
 
 
@@ -262,12 +305,35 @@ def test_a_window_hides_what_lies_outside(captured, length: int, tmp_path: Path)
     ("name", "config"),
     [
         ("deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
-        ("deberta-v2", {"position_biased_input": True, "share_att_key": False, "pos_att_type": ["c2p"], "type_vocab_size": 2}),
+        (
+            "deberta-v2",
+            {
+                "position_biased_input": True,
+                "share_att_key": False,
+                "pos_att_type": ["c2p"],
+                "type_vocab_size": 2,
+            },
+        ),
         ("deberta-v2", {"relative_attention": False}),
         ("mobilebert", {"use_bottleneck": False, "num_feedforward_networks": 1}),
         ("mobilebert", {"normalization_type": "layer_norm", "use_bottleneck_attention": True}),
-        ("mobilebert", {"key_query_shared_bottleneck": False, "intra_bottleneck_size": 32, "trigram_input": False}),
-        ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_pooling": "mean"}),
+        (
+            "mobilebert",
+            {
+                "key_query_shared_bottleneck": False,
+                "intra_bottleneck_size": 32,
+                "trigram_input": False,
+            },
+        ),
+        (
+            "modernbert",
+            {
+                "norm_bias": True,
+                "attention_bias": True,
+                "mlp_bias": True,
+                "classifier_pooling": "mean",
+            },
+        ),
         ("albert", {"num_hidden_layers": 3, "hidden_act": "gelu"}),
         ("bert", {"hidden_act": "gelu_new"}),
     ],
@@ -275,11 +341,17 @@ def test_a_window_hides_what_lies_outside(captured, length: int, tmp_path: Path)
 def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
     """Captured, equal to PyTorch, and with every linear layer of the layers named."""
     folder = make_checkpoint(tmp_path / "model", name, "sequence-classification", **config)
-    result = capture.capture(resolve(folder), "sequence-classification", parity_feeds(pad_of(folder)))
+    result = capture.capture(
+        resolve(folder), "sequence-classification", parity_feeds(pad_of(folder))
+    )
     assert result.parity.largest_difference <= parity.TOLERANCE
     found = sites.find_sites(result.model.graph, result.family)
     layers = [result.family.layer.format(i) for i in range(result.sizes.layers)]
-    assert not [s.module for s in found if s.part == "head" and any(s.module.startswith(f"{layer}.") for layer in layers)]
+    assert not [
+        s.module
+        for s in found
+        if s.part == "head" and any(s.module.startswith(f"{layer}.") for layer in layers)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -290,18 +362,36 @@ def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
             {"num_hidden_groups": 2},
             r"this variant of albert is not supported \(got num_hidden_groups 2, expected num_hidden_groups 1\)",
         ),
-        ("albert", {"inner_group_num": 2}, r"this variant of albert is not supported \(got inner_group_num 2"),
+        (
+            "albert",
+            {"inner_group_num": 2},
+            r"this variant of albert is not supported \(got inner_group_num 2",
+        ),
         (
             "bert",
             {"is_decoder": True},
             r"this variant of bert is not supported \(got is_decoder true, expected is_decoder false\)",
         ),
-        ("mobilebert", {"is_encoder_decoder": True}, r"this variant of mobilebert is not supported"),
-        ("deberta-v2", {"model_type": "deberta"}, r'model type "deberta" is not supported; did you mean "deberta-v2"'),
-        ("modernbert", {"model_type": "modernbert-decoder"}, r'model type "modernbert-decoder" is not supported'),
+        (
+            "mobilebert",
+            {"is_encoder_decoder": True},
+            r"this variant of mobilebert is not supported",
+        ),
+        (
+            "deberta-v2",
+            {"model_type": "deberta"},
+            r'model type "deberta" is not supported; did you mean "deberta-v2"',
+        ),
+        (
+            "modernbert",
+            {"model_type": "modernbert-decoder"},
+            r'model type "modernbert-decoder" is not supported',
+        ),
     ],
 )
-def test_variants_that_are_refused(checkpoint, tmp_path: Path, name: str, change: dict, message: str) -> None:
+def test_variants_that_are_refused(
+    checkpoint, tmp_path: Path, name: str, change: dict, message: str
+) -> None:
     folder = shutil.copytree(checkpoint(name, "sequence-classification"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
@@ -312,19 +402,30 @@ def test_variants_that_are_refused(checkpoint, tmp_path: Path, name: str, change
 def test_a_part_without_a_name_is_refused(captured, checkpoint, tmp_path: Path) -> None:
     """A MobileBERT graph without its config is taken for a BERT, which has no bottlenecks."""
     operators.save(captured("mobilebert").model, tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match=r"an encoder layer has a part that bert models do not have \(got .*bottleneck\.input"):
+    with pytest.raises(
+        ModelError,
+        match=r"an encoder layer has a part that bert models do not have \(got .*bottleneck\.input",
+    ):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds())
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path: Path, name: str) -> None:
+def test_a_captured_graph_can_be_captured_again(
+    captured, checkpoint, tmp_path: Path, name: str
+) -> None:
     """What octobert wrote is an ONNX file like any other, without the exporter's notes: all parts are found by shape."""
     first = captured(name)
     operators.save(first.model, tmp_path / "model.onnx")
-    (tmp_path / "config.json").write_bytes((checkpoint(name, "sequence-classification") / "config.json").read_bytes())
+    (tmp_path / "config.json").write_bytes(
+        (checkpoint(name, "sequence-classification") / "config.json").read_bytes()
+    )
     pad_id = pad_of(tmp_path)
-    again = capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds(pad_id))
-    assert sites.find_sites(again.model.graph, again.family) == sites.find_sites(first.model.graph, first.family)
+    again = capture.capture(
+        resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds(pad_id)
+    )
+    assert sites.find_sites(again.model.graph, again.family) == sites.find_sites(
+        first.model.graph, first.family
+    )
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -334,7 +435,10 @@ def test_gelu_in_both_forms_is_written_in_plain_operators(approximate: str, tmp_
 
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n"]))
     node = operators.make_node("Gelu", [x], "y", {"approximate": approximate})
-    model = ir.Model(ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g"), ir_version=10)
+    model = ir.Model(
+        ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g"),
+        ir_version=10,
+    )
     lowering.lower_fused_(model.graph)
     model.graph.outputs[0].name = "y"
     operators.save(model, tmp_path / "gelu.onnx")
@@ -351,7 +455,9 @@ def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, 
     if not HEADS[head].architecture:
         load_torch(folder, head)
         return
-    with pytest.raises(ModelError, match=rf"no weights for its {head} head .*missing .*(classifier|head)"):
+    with pytest.raises(
+        ModelError, match=rf"no weights for its {head} head .*missing .*(classifier|head)"
+    ):
         load_torch(folder, head)
 
 
@@ -360,22 +466,37 @@ def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, 
     [
         ("mpnet", 512, {"max_position_embeddings": 514}),
         ("deberta-v2", 512, {"max_position_embeddings": 512, "position_buckets": 256}),
-        ("modernbert", 300, {"max_position_embeddings": 512, "local_attention": 128, "num_hidden_layers": 2}),
+        (
+            "modernbert",
+            300,
+            {"max_position_embeddings": 512, "local_attention": 128, "num_hidden_layers": 2},
+        ),
     ],
 )
-def test_positions_of_long_texts_fall_into_the_same_buckets(tmp_path: Path, name: str, length: int, config: dict) -> None:
+def test_positions_of_long_texts_fall_into_the_same_buckets(
+    tmp_path: Path, name: str, length: int, config: dict
+) -> None:
     """Real sizes of buckets and windows, on a small model: a logarithm rounded the other way would move a whole diagonal."""
-    folder = make_checkpoint(tmp_path / "model", name, "token-classification", **{"num_hidden_layers": 1, **config})
-    feeds = [batch([length, length // 2], pad_id=pad_of(folder)), batch([length - 3], pad_id=pad_of(folder), seed=1)]
+    folder = make_checkpoint(
+        tmp_path / "model", name, "token-classification", **{"num_hidden_layers": 1, **config}
+    )
+    feeds = [
+        batch([length, length // 2], pad_id=pad_of(folder)),
+        batch([length - 3], pad_id=pad_of(folder), seed=1),
+    ]
     result = capture.capture(resolve(folder), "token-classification", feeds)
     operators.save(result.model, tmp_path / "float.onnx")
-    ours, theirs = (opened(target, tmp_path / "float.onnx").run(feeds[0])["logits"][0] for target in TARGETS)
+    ours, theirs = (
+        opened(target, tmp_path / "float.onnx").run(feeds[0])["logits"][0] for target in TARGETS
+    )
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_fixed_graph_is_static_and_computes_the_same(family, tmp_path, name: str, quantized: bool) -> None:
+def test_a_fixed_graph_is_static_and_computes_the_same(
+    family, tmp_path, name: str, quantized: bool
+) -> None:
     one = family(name)
     path = one.written(one.plan("ort-cpu"), "to-fix") if quantized else one.captured
     model = ir.load(path)
@@ -385,4 +506,6 @@ def test_a_fixed_graph_is_static_and_computes_the_same(family, tmp_path, name: s
     assert_static(model)
     assert sum(node.op_type == "DequantizeLinear" for node in model.graph) == before
     feeds = batch([16, 9], pad_id=one.pad_id)
-    assert largest_error(outputs_of(tmp_path / "fixed.onnx", feeds), outputs_of(path, feeds)) <= SAME
+    assert (
+        largest_error(outputs_of(tmp_path / "fixed.onnx", feeds), outputs_of(path, feeds)) <= SAME
+    )

@@ -40,9 +40,15 @@ def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
     operators.save(captured.model, tmp_path / "model.onnx")
     feeds = batch([9, 4])
     theirs = TorchSession(source.path, SessionOptions(), MASKED.name).run(feeds)["logits"]
-    ours = targets.load("ort-cpu").open_session(tmp_path / "model.onnx", SessionOptions(threads=1)).run(feeds)["logits"]
+    ours = (
+        targets.load("ort-cpu")
+        .open_session(tmp_path / "model.onnx", SessionOptions(threads=1))
+        .run(feeds)["logits"]
+    )
     real = feeds["attention_mask"].astype(bool)
-    np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())
+    np.testing.assert_allclose(
+        ours[real], theirs[real], rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max()
+    )
     teacher = checkpoint_teacher(source.path, MASKED.name, Distill())
     inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
     assert abs(float(teacher.loss(teacher.model(**inputs), inputs))) < 1e-6
@@ -51,7 +57,10 @@ def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
 def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
     source = resolve(checkpoint("bert", "question-answering"))
     heads.check_head(source, "question-answering")
-    with pytest.raises(ModelError, match=r"an embedding would drop the head of the checkpoint \(got BertForQuestionAnswering"):
+    with pytest.raises(
+        ModelError,
+        match=r"an embedding would drop the head of the checkpoint \(got BertForQuestionAnswering",
+    ):
         heads.check_head(source, "embedding")
     assert not heads.has_head(source, "token-classification")
     with pytest.raises(
@@ -59,7 +68,9 @@ def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
         match=r"no token-classification head \(got BertForQuestionAnswering, expected an architecture that ends in ForToken",
     ):
         heads.check_head(source, "token-classification")
-    with pytest.raises(ModelError, match='there is no head "question-answring"; did you mean "question-answering"'):
+    with pytest.raises(
+        ModelError, match='there is no head "question-answring"; did you mean "question-answering"'
+    ):
         heads.head_of("question-answring")
 
 
@@ -78,14 +89,18 @@ def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
         ("BertModel", "masked-lm", False),
     ],
 )
-def test_heads_of_pre_training_are_not_told_by_the_config(checkpoint, stated: str, head: str, fits: bool) -> None:
+def test_heads_of_pre_training_are_not_told_by_the_config(
+    checkpoint, stated: str, head: str, fits: bool
+) -> None:
     """Its weights are: a checkpoint without those of a head is refused when it is opened."""
     source = resolve(checkpoint("bert"))
     source = source.model_copy(update={"config": {**source.config, "architectures": [stated]}})
     if fits:
         heads.check_head(source, head)
     else:
-        with pytest.raises(ModelError, match=f"the checkpoint has no {head} head|an {head} would drop the head"):
+        with pytest.raises(
+            ModelError, match=f"the checkpoint has no {head} head|an {head} would drop the head"
+        ):
             heads.check_head(source, head)
 
 
@@ -94,7 +109,11 @@ def test_the_families_of_a_head_are_those_of_transformers() -> None:
 
     for head, names in (("masked-lm", "MASKED_LM"), ("next-sentence", "NEXT_SENTENCE_PREDICTION")):
         known = getattr(modeling_auto, f"MODEL_FOR_{names}_MAPPING_NAMES")
-        ours = {name for name, family in families().items() if not HEADS[head].families or family in HEADS[head].families}
+        ours = {
+            name
+            for name, family in families().items()
+            if not HEADS[head].families or family in HEADS[head].families
+        }
         assert ours == set(families()) & set(known)
 
 
@@ -114,16 +133,27 @@ def test_modules_after_a_head_are_not_dropped(checkpoint, tmp_path: Path) -> Non
 def test_a_source_goes_to_another_process_and_comes_back(checkpoint) -> None:
     source = resolve(checkpoint("roberta"))
     assert ModelSource.model_validate_json(source.model_dump_json()) == source
-    assert (source.kind, source.longest_input, source.tokenizer_folder) == ("checkpoint", 64, source.path)
+    assert (source.kind, source.longest_input, source.tokenizer_folder) == (
+        "checkpoint",
+        64,
+        source.path,
+    )
     assert source.labels == ("different", "same")
     assert source.family.model_types[0] == "roberta"
 
 
-def test_an_onnx_file_has_its_config_and_tokenizer_beside_it_or_above(captured, checkpoint, tmp_path: Path) -> None:
+def test_an_onnx_file_has_its_config_and_tokenizer_beside_it_or_above(
+    captured, checkpoint, tmp_path: Path
+) -> None:
     (tmp_path / "onnx").mkdir()
     operators.save(captured("bert").model, tmp_path / "onnx" / "model.onnx")
     bare = resolve(tmp_path / "onnx" / "model.onnx")
-    assert (bare.kind, bare.config, bare.tokenizer_folder, bare.longest_input) == ("onnx", {}, tmp_path / "onnx", 512)
+    assert (bare.kind, bare.config, bare.tokenizer_folder, bare.longest_input) == (
+        "onnx",
+        {},
+        tmp_path / "onnx",
+        512,
+    )
     (tmp_path / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
     source = resolve(str(tmp_path / "onnx" / "model.onnx"))
     assert (source.tokenizer_folder, source.longest_input) == (tmp_path, 64)
@@ -132,7 +162,9 @@ def test_an_onnx_file_has_its_config_and_tokenizer_beside_it_or_above(captured, 
 
 def test_a_file_that_is_no_onnx_model(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_text("x")
-    with pytest.raises(ModelError, match=r"not a model \(got \.pt, expected a checkpoint folder or an \.onnx file"):
+    with pytest.raises(
+        ModelError, match=r"not a model \(got \.pt, expected a checkpoint folder or an \.onnx file"
+    ):
         resolve(tmp_path / "model.pt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"not a checkpoint folder \(got no config\.json\)"):

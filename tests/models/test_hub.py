@@ -95,19 +95,35 @@ def asked() -> list[tuple[str, str, str | None]]:
 def found(asked: list[Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each step gave."""
     folder = tmp_path_factory.mktemp("embedder")
-    dense = ("Dense", {"in_features": 8, "out_features": 2, "activation_function": "torch.nn.modules.activation.Tanh"})
+    dense = (
+        "Dense",
+        {
+            "in_features": 8,
+            "out_features": 2,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        },
+    )
     write_modules(folder, [("Pooling", {"pooling_mode": "mean"}), dense, dense])
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    embedder = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    embedder = {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
     rows = {
-        name: b"text,label\n" + b"".join(b"%s %d,%d\n" % (name[0].encode(), i, i % 2) for i in range(20))
+        name: b"text,label\n"
+        + b"".join(b"%s %d,%d\n" % (name[0].encode(), i, i % 2) for i in range(20))
         for name in ("train.csv", "dev.csv")
     }
     with serving() as web:
         open_hub(web)
-        publish(web, "me/embedder", {**TOKENS, **embedder, "model.safetensors": b"x", "README.md": b"not needed"})
+        publish(
+            web,
+            "me/embedder",
+            {**TOKENS, **embedder, "model.safetensors": b"x", "README.md": b"not needed"},
+        )
         publish(web, "me/plain", {**TOKENS, "model.safetensors": WEIGHTS})
-        publish(web, "me/plain", {**TOKENS, "model.safetensors": b"x", "vocab.txt": b""}, revision="v1")
+        publish(
+            web, "me/plain", {**TOKENS, "model.safetensors": b"x", "vocab.txt": b""}, revision="v1"
+        )
         publish(web, "me/gated", TOKENS, gated=True)
         publish(web, "me/gated-data", {"README.md": CARD, **rows}, data=True, gated=True)
         for revision in ("main", "v1"):
@@ -115,8 +131,19 @@ def found(asked: list[Any], tmp_path_factory: pytest.TempPathFactory) -> dict[st
         web.files["/api/datasets/glue"] = web.files["/api/datasets/nyu-mll/glue"]
         web.breaks[f"/me/plain/resolve/{commit_of('me/plain')}/model.safetensors"] = [1 << 19]
         home = str(tmp_path_factory.mktemp("home"))
-        environment = os.environ | {"HF_ENDPOINT": web.address, "HF_HOME": home, "HF_HUB_OFFLINE": "0", "OCTOBERT_CACHE": home}
-        done = subprocess.run([sys.executable, "-c", STEPS], env=environment, capture_output=True, text=True, timeout=120)
+        environment = os.environ | {
+            "HF_ENDPOINT": web.address,
+            "HF_HOME": home,
+            "HF_HUB_OFFLINE": "0",
+            "OCTOBERT_CACHE": home,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", STEPS],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         asked += web.asked
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -124,16 +151,34 @@ def found(asked: list[Any], tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def test_every_module_is_downloaded_and_its_pickles_only_if_that_is_allowed(found) -> None:
-    assert "me/embedder/2_Dense/pytorch_model.bin: the checkpoint has only pickle weights" in found["pickle refused"]
-    expected = {"1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin", "3_Dense/model.safetensors"}
-    assert expected | {"config.json", "model.safetensors", "modules.json", "tokenizer.json"} <= set(found["pickle allowed"])
+    assert (
+        "me/embedder/2_Dense/pytorch_model.bin: the checkpoint has only pickle weights"
+        in found["pickle refused"]
+    )
+    expected = {
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/pytorch_model.bin",
+        "3_Dense/model.safetensors",
+    }
+    assert expected | {"config.json", "model.safetensors", "modules.json", "tokenizer.json"} <= set(
+        found["pickle allowed"]
+    )
     assert "README.md" not in found["pickle allowed"]
 
 
 def test_a_download_that_breaks_off_continues(found, asked) -> None:
-    assert found["broken"] == found["again"] == found["cached"] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert (
+        found["broken"]
+        == found["again"]
+        == found["cached"]
+        == ["config.json", "model.safetensors", "tokenizer.json"]
+    )
     place = f"/me/plain/resolve/{commit_of('me/plain')}/model.safetensors"
-    assert [span for method, path, span in asked if (method, path) == ("GET", place)] == [None, f"bytes={1 << 19}-"]
+    assert [span for method, path, span in asked if (method, path) == ("GET", place)] == [
+        None,
+        f"bytes={1 << 19}-",
+    ]
 
 
 def test_a_revision_is_what_is_asked_for(found) -> None:
@@ -144,7 +189,10 @@ def test_a_revision_is_what_is_asked_for(found) -> None:
 
 def test_a_data_set_is_named_with_its_subset_and_slices(found) -> None:
     assert found["subset"]["rows"] == [["t 0", "t 1"], ["d 1", "d 2"]]
-    assert found["subset"]["how"] == "nyu-mll/glue on the hub: calibrated from train[:10%], evaluated on validation[1:3]"
+    assert (
+        found["subset"]["how"]
+        == "nyu-mll/glue on the hub: calibrated from train[:10%], evaluated on validation[1:3]"
+    )
     assert [len(rows) for rows in found["old name"]["rows"]] == [20, 20]
     assert found["old name"] == found["full name"] == found["cached data"]
     assert found["subset"]["digest"] != found["old name"]["digest"]
@@ -162,14 +210,23 @@ def test_a_data_set_is_named_with_its_subset_and_slices(found) -> None:
             "gated data",
             r"the data set is gated, .*accept its licence on http://127.*/datasets/me/gated-data, and give your token",
         ),
-        ("no such tag", r"me/plain: the model has no such revision .*look for its branches and tags on http"),
-        ("nobody", r"me/nobody: there is no file or folder of that name, .*check the name, the network and your token"),
+        (
+            "no such tag",
+            r"me/plain: the model has no such revision .*look for its branches and tags on http",
+        ),
+        (
+            "nobody",
+            r"me/nobody: there is no file or folder of that name, .*check the name, the network and your token",
+        ),
         ("no such data", r"me/nothing: there is no file or folder of that name"),
         (
             "not cached",
             r"me/other: there is no folder of that name, and the model is not in the cache .*unset HF_HUB_OFFLINE once",
         ),
-        ("no such subset", r"has no such configuration or split \(got BuilderConfig 'mrcp' not found. Available: \['mrpc'\]\)"),
+        (
+            "no such subset",
+            r"has no such configuration or split \(got BuilderConfig 'mrcp' not found. Available: \['mrpc'\]\)",
+        ),
     ],
 )
 def test_what_the_hub_does_not_give(found, step: str, message: str) -> None:

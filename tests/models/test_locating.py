@@ -46,11 +46,20 @@ def server() -> Iterator[Web]:
 
 @pytest.fixture
 def web(server: Web) -> Web:
-    server.files, server.breaks, server.status, server.headers, server.asked, server.tags = {}, {}, {}, {}, [], True
+    server.files, server.breaks, server.status, server.headers, server.asked, server.tags = (
+        {},
+        {},
+        {},
+        {},
+        [],
+        True,
+    )
     return server
 
 
-def zipped(files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], object] | None = None) -> bytes:
+def zipped(
+    files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], object] | None = None
+) -> bytes:
     """A zip file with these files; an entry can be changed before it is written."""
     held = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -65,7 +74,13 @@ def zipped(files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], object] 
 
 
 def of_folder(folder: Path, top: str = "") -> bytes:
-    return zipped({f"{top}{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*") if p.is_file()})
+    return zipped(
+        {
+            f"{top}{p.relative_to(folder).as_posix()}": p.read_bytes()
+            for p in folder.rglob("*")
+            if p.is_file()
+        }
+    )
 
 
 # ---- zip files
@@ -90,7 +105,10 @@ def test_a_zip_file_with_one_onnx_file_is_that_file(float_path, checkpoint, tmp_
     path.write_bytes(zipped(files))
     assert resolve(path).path.name == "model.onnx"
     path.write_bytes(zipped({**files, "onnx/other.onnx": b""}))
-    with pytest.raises(ModelError, match=r"does not hold one model \(got onnx/model.onnx, onnx/other.onnx, expected a folder"):
+    with pytest.raises(
+        ModelError,
+        match=r"does not hold one model \(got onnx/model.onnx, onnx/other.onnx, expected a folder",
+    ):
         resolve(path)
 
 
@@ -115,7 +133,9 @@ def as_link(entry: zipfile.ZipInfo) -> None:
         (b"<html>", r"the zip file cannot be unpacked"),
     ],
 )  # fmt: skip
-def test_a_zip_file_that_is_refused_leaves_nothing(tmp_path, cache, content: bytes, message: str) -> None:
+def test_a_zip_file_that_is_refused_leaves_nothing(
+    tmp_path, cache, content: bytes, message: str
+) -> None:
     path = tmp_path / "model.zip"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=message):
@@ -127,7 +147,9 @@ def test_a_large_file_is_refused_before_anything_is_written(tmp_path, monkeypatc
     monkeypatch.setattr(archives, "MOST_BYTES", 100)
     path = tmp_path / "model.zip"
     path.write_bytes(zipped({"config.json": b"0" * 101}))
-    with pytest.raises(ModelError, match=r"holds more than any model \(got 101 bytes, expected at most 100\)"):
+    with pytest.raises(
+        ModelError, match=r"holds more than any model \(got 101 bytes, expected at most 100\)"
+    ):
         resolve(path)
 
 
@@ -141,7 +163,10 @@ def test_a_url_is_downloaded_once_and_its_digest_shown(web, checkpoint, cache) -
     content = of_folder(checkpoint("bert", HEAD), "MRPC/")
     web.files["/a model.zip"] = content
     digest = hashlib.sha256(content).hexdigest()
-    with pytest.warns(DownloadWarning, match=rf"downloaded {web.address}/a%20model.zip \(.* bytes\); add #sha256={digest}"):
+    with pytest.warns(
+        DownloadWarning,
+        match=rf"downloaded {web.address}/a%20model.zip \(.* bytes\); add #sha256={digest}",
+    ):
         first = resolve(f"{web.address}/a model.zip")
     assert first.digest == resolve(checkpoint("bert", HEAD)).digest
     # The server says that it is the same, or does not answer.
@@ -173,7 +198,8 @@ def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(we
     web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 0, 0, 0]
     url = f"{web.address}/m.zip"
     with pytest.raises(
-        ModelError, match=r"could not be downloaded \(got 1,048,576 bytes; .*run the command again, which continues"
+        ModelError,
+        match=r"could not be downloaded \(got 1,048,576 bytes; .*run the command again, which continues",
     ):
         downloads.downloaded(url)
     web.asked.clear()
@@ -201,14 +227,19 @@ def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint
     web.files["/m/onnx/model.onnx"] = float_path.read_bytes()
     for name in ("tokenizer.json", "config.json"):
         web.files[f"/m/{name}"] = (checkpoint("bert", HEAD) / name).read_bytes()
-    with pytest.warns(DownloadWarning, match="with config.json, tokenizer.json .* to accept these files only") as told:
+    with pytest.warns(
+        DownloadWarning, match="with config.json, tokenizer.json .* to accept these files only"
+    ) as told:
         found = resolve(f"{web.address}/m/onnx/model.onnx")
     assert found.kind == "onnx"
     assert found.config["model_type"] == "bert"
     assert Tokenizer(found.tokenizer_folder).encode([("the",)])
     # The digest is that of all of them.
     digest = str(told[0].message).partition("#")[2].split()[0]
-    lines = [f"{hashlib.sha256(content).hexdigest()}  {Path(name).name}\n" for name, content in web.files.items()]
+    lines = [
+        f"{hashlib.sha256(content).hexdigest()}  {Path(name).name}\n"
+        for name, content in web.files.items()
+    ]
     lines.sort(key=lambda line: line.split()[1])
     assert digest == "sha256=" + hashlib.sha256("".join(lines).encode()).hexdigest()
     url = f"{web.address}/m/onnx/model.onnx"
@@ -216,7 +247,10 @@ def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint
     assert resolve(f"{url}#{digest}") == found
     assert web.asked == []
     alone = hashlib.sha256(web.files["/m/onnx/model.onnx"]).hexdigest()
-    with pytest.raises(ModelError, match=rf"digest of model.onnx alone: with config.json, tokenizer.json it is {digest}"):
+    with pytest.raises(
+        ModelError,
+        match=rf"digest of model.onnx alone: with config.json, tokenizer.json it is {digest}",
+    ):
         resolve(f"{url}#sha256={alone}")
     for change in ({"/m/config.json": b"{}"}, {"/m/onnx/model.onnx_data": b"other weights"}):
         shutil.rmtree(found.path.parent)
@@ -240,7 +274,9 @@ def test_what_is_in_the_cache_is_used_only_as_it_came(web, checkpoint, cache) ->
         assert resolve(url).digest == first.digest
         assert path.read_bytes() != damaged
     assert archive.read_bytes() == content
-    (cache / "downloads" / archive.parent.name / "download.json").write_text('{"files": {"m.zip": 1}}')
+    (cache / "downloads" / archive.parent.name / "download.json").write_text(
+        '{"files": {"m.zip": 1}}'
+    )
     assert resolve(url).digest == first.digest
 
 
@@ -265,7 +301,14 @@ def test_a_url_that_gives_no_model(web, cache, name: str, message: str) -> None:
     assert not list(cache.glob("downloads/*/*.zip"))
 
 
-NO_ADDRESSES = ("http://[::1", "http://a..b", f"http://{'a' * 64}.com", "http://", "http://a:99999999", "http://a:x")
+NO_ADDRESSES = (
+    "http://[::1",
+    "http://a..b",
+    f"http://{'a' * 64}.com",
+    "http://",
+    "http://a:99999999",
+    "http://a:x",
+)
 
 
 def test_addresses_that_are_none() -> None:
@@ -285,7 +328,10 @@ def test_a_password_in_a_url_reaches_nobody(monkeypatch, web, user: str) -> None
     assert "secret" not in str(caught.value)
     assert asked == []
     monkeypatch.undo()
-    web.status["/m.zip"], web.headers["/m.zip"] = 302, {"Location": f"http://{user}@127.0.0.1:1/m.zip"}
+    web.status["/m.zip"], web.headers["/m.zip"] = (
+        302,
+        {"Location": f"http://{user}@127.0.0.1:1/m.zip"},
+    )
     with pytest.raises(ModelError, match="has a user name or a password"):
         downloads.downloaded(f"{web.address}/m.zip")
 
@@ -313,7 +359,10 @@ def test_an_answer_that_is_none_is_a_sentence(web) -> None:
         (206, {"Content-Range": f"bytes 0-0/{'9' * 5000}"}),
         (206, {"Content-Range": f"bytes {'9' * 5000}-0/1"}),
         *((302, {"Location": f"{address}/m.zip"}) for address in NO_ADDRESSES),
-        *((302, {"Location": place}) for place in ("http://", "//", "http:///x", "\t", "https://a\x00b/x")),
+        *(
+            (302, {"Location": place})
+            for place in ("http://", "//", "http:///x", "\t", "https://a\x00b/x")
+        ),
     ):
         web.status["/m.zip"], web.headers["/m.zip"] = status, headers
         with pytest.raises(ModelError):
@@ -341,22 +390,36 @@ def archive(checkpoint, tmp_path) -> Path:
         weights = {key.replace(new, name): value for key, value in weights.items()}
     torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     config = json.loads((folder / "config.json").read_text())
-    for key in ("model_type", "architectures", "id2label", "label2id", "transformers_version", "dtype"):
+    for key in (
+        "model_type",
+        "architectures",
+        "id2label",
+        "label2id",
+        "transformers_version",
+        "dtype",
+    ):
         config.pop(key, None)
-    (folder / "config.json").write_text(json.dumps({**config, "finetuning_task": "mrpc", "num_labels": 2}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "finetuning_task": "mrpc", "num_labels": 2})
+    )
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)) + "\n")
+    (folder / "vocab.txt").write_text(
+        "\n".join(sorted(vocabulary, key=vocabulary.__getitem__)) + "\n"
+    )
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true, "max_len": 64}')
     for name in ("tokenizer.json", "model.safetensors"):
         (folder / name).unlink()
     return folder
 
 
-def test_an_old_archive_works_with_its_family_and_pickles_allowed(archive, checkpoint, tmp_path) -> None:
+def test_an_old_archive_works_with_its_family_and_pickles_allowed(
+    archive, checkpoint, tmp_path
+) -> None:
     path = tmp_path / "MRPC.zip"
     path.write_bytes(of_folder(archive, "MRPC/"))
     with pytest.raises(
-        ModelError, match=r"config.json: the config does not say of which type the model is .*name it with family: bert, or"
+        ModelError,
+        match=r"config.json: the config does not say of which type the model is .*name it with family: bert, or",
     ):
         resolve(path)
     found = resolve(path, family="bert")
@@ -366,7 +429,8 @@ def test_an_old_archive_works_with_its_family_and_pickles_allowed(archive, check
     feeds = {name: torch.from_numpy(array) for name, array in batch([9, 4]).items()}
     with torch.no_grad():
         answers = [
-            load_torch(f, HEAD, allow_pickle=True)(**feeds).logits.numpy() for f in (found.path, checkpoint("bert", HEAD))
+            load_torch(f, HEAD, allow_pickle=True)(**feeds).logits.numpy()
+            for f in (found.path, checkpoint("bert", HEAD))
         ]
     np.testing.assert_array_equal(*answers)
     ours, theirs = Tokenizer(found.tokenizer_folder), Tokenizer(checkpoint("bert", HEAD))
@@ -399,14 +463,23 @@ def test_an_architecture_names_the_type_too(archive) -> None:
         assert resolve(archive).config["model_type"] == kind
     path.write_text(json.dumps({**config, "model_type": "bert"}))
     assert resolve(archive, family="bert").path == archive
-    with pytest.raises(ModelError, match=r"names another model type \(got family: roberta, expected bert\); leave family out"):
+    with pytest.raises(
+        ModelError,
+        match=r"names another model type \(got family: roberta, expected bert\); leave family out",
+    ):
         resolve(archive, family="roberta")
-    with pytest.raises(RecipeError, match=r'family: there is no such model type; did you mean "bert"\? \(got \'brt\'\)'):
+    with pytest.raises(
+        RecipeError,
+        match=r'family: there is no such model type; did you mean "bert"\? \(got \'brt\'\)',
+    ):
         parse({"model": "m", "task": "mrpc", "data": "d", "family": "brt"})
 
 
 def test_a_server_that_refuses_what_is_not_there_has_no_files_beside_a_model(web, cache) -> None:
     web.files["/model.onnx"] = b"x"
-    web.status = {f"/{name}": 403 for name in ("model.onnx_data", "model.onnx.data", "config.json", "vocab.txt")}
+    web.status = {
+        f"/{name}": 403
+        for name in ("model.onnx_data", "model.onnx.data", "config.json", "vocab.txt")
+    }
     digest = hashlib.sha256(b"x").hexdigest()
     assert downloads.downloaded(f"{web.address}/model.onnx#sha256={digest}").read_bytes() == b"x"

@@ -25,22 +25,36 @@ ATOL = 2e-6
 WIDTH = 8
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
-MEAN: tuple[str, dict[str, Any]] = ("Pooling", {"embedding_dimension": WIDTH, "pooling_mode": "mean"})
+MEAN: tuple[str, dict[str, Any]] = (
+    "Pooling",
+    {"embedding_dimension": WIDTH, "pooling_mode": "mean"},
+)
 
 
-def dense(into: int, outof: int, activation: str = TANH, **more: object) -> tuple[str, dict[str, Any]]:
-    return "Dense", {"in_features": into, "out_features": outof, "activation_function": activation, **more}
+def dense(
+    into: int, outof: int, activation: str = TANH, **more: object
+) -> tuple[str, dict[str, Any]]:
+    return "Dense", {
+        "in_features": into,
+        "out_features": outof,
+        "activation_function": activation,
+        **more,
+    }
 
 
 def encoder() -> ir.Model:
     """A graph whose token states are rows of a table, not less than 0 nor more."""
     ids, mask = (
-        ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["batch", "sequence"]))
+        ir.Value(
+            name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["batch", "sequence"])
+        )
         for name in ("input_ids", "attention_mask")
     )
     graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": 18}, name="encoder")
     table = np.random.default_rng(0).standard_normal((50, WIDTH)).astype(np.float32)
-    node = operators.make_node("Gather", [operators.initializer(graph, "table", table), ids], "states")
+    node = operators.make_node(
+        "Gather", [operators.initializer(graph, "table", table), ids], "states"
+    )
     graph.extend([node])
     graph.outputs.append(node.outputs[0])
     return ir.Model(graph, ir_version=9)
@@ -50,11 +64,16 @@ def feeds() -> dict[str, np.ndarray]:
     """Rows of one token and of several, with padding that no mode may read."""
     lengths = np.array([1, 6, 3])
     mask = (np.arange(6) < lengths[:, None]).astype(np.int64)
-    return {"input_ids": np.random.default_rng(1).integers(0, 50, mask.shape), "attention_mask": mask}
+    return {
+        "input_ids": np.random.default_rng(1).integers(0, 50, mask.shape),
+        "attention_mask": mask,
+    }
 
 
 def run(model: ir.Model) -> np.ndarray:
-    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, feeds())[0]
 
 
@@ -75,12 +94,36 @@ def both(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     [
         *([("Pooling", {"pooling_mode": mode})] for mode in MODES),
         [("Pooling", {"pooling_mode": list(reversed(MODES))}), ("Normalize", {})],
-        [("Pooling", {f"pooling_mode_{key}": True for key in ("mean_tokens", "lasttoken", "cls_token", "max_tokens")})],
-        *([MEAN, dense(WIDTH, 5, f"torch.nn.modules.activation.{name}")] for name in ("Tanh", "ReLU", "Sigmoid", "GELU")),
-        [MEAN, ("Normalize", None), dense(WIDTH, 12, IDENTITY, bias=False), ("LayerNorm", {"dimension": 12}), dense(12, 3)],
-        [MEAN, ("Dropout", {"dropout": 0.5}), dense(WIDTH, 4, use_residual=True), ("Normalize", {})],
+        [
+            (
+                "Pooling",
+                {
+                    f"pooling_mode_{key}": True
+                    for key in ("mean_tokens", "lasttoken", "cls_token", "max_tokens")
+                },
+            )
+        ],
+        *(
+            [MEAN, dense(WIDTH, 5, f"torch.nn.modules.activation.{name}")]
+            for name in ("Tanh", "ReLU", "Sigmoid", "GELU")
+        ),
+        [
+            MEAN,
+            ("Normalize", None),
+            dense(WIDTH, 12, IDENTITY, bias=False),
+            ("LayerNorm", {"dimension": 12}),
+            dense(12, 3),
+        ],
+        [
+            MEAN,
+            ("Dropout", {"dropout": 0.5}),
+            dense(WIDTH, 4, use_residual=True),
+            ("Normalize", {}),
+        ],
     ],
-    ids=lambda modules: "-".join(kind for kind, _ in modules) + str(modules[0][1].get("pooling_mode", ""))[:12],
+    ids=lambda modules: (
+        "-".join(kind for kind, _ in modules) + str(modules[0][1].get("pooling_mode", ""))[:12]
+    ),
 )
 def test_every_module_computes_what_the_reference_does(
     tmp_path: Path, modules: list[tuple[str, dict[str, Any] | None]]
@@ -92,7 +135,9 @@ def test_every_module_computes_what_the_reference_does(
 
 
 def test_vectors_are_truncated_last(tmp_path: Path) -> None:
-    folder = write_modules(tmp_path, [MEAN, ("Normalize", {})], truncate_dim=3, similarity_fn_name="dot")
+    folder = write_modules(
+        tmp_path, [MEAN, ("Normalize", {})], truncate_dim=3, similarity_fn_name="dot"
+    )
     graph, in_torch, expected = both(folder)
     assert graph.shape == (3, 3)
     np.testing.assert_allclose(graph, expected, rtol=0, atol=ATOL)
@@ -110,7 +155,11 @@ def test_a_file_that_pools_by_itself_is_only_truncated(tmp_path: Path) -> None:
 def test_names_of_modules_in_every_version(tmp_path: Path) -> None:
     new = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
     folder = write_modules(
-        tmp_path, [(new, {"pooling_mode": "max"}), ("sentence_transformers.base.modules.dense.Dense", dense(WIDTH, 2)[1])]
+        tmp_path,
+        [
+            (new, {"pooling_mode": "max"}),
+            ("sentence_transformers.base.modules.dense.Dense", dense(WIDTH, 2)[1]),
+        ],
     )
     step = Dense(folder="2_Dense", in_features=WIDTH, out_features=2)
     assert pooling_of(folder) == Pooling(modes=("max",), steps=(step,))
@@ -129,23 +178,71 @@ def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
             {},
             r"the module CNN is not supported \(got 2_CNN, expected Dense, LayerNorm, Normalize or Dropout",
         ),
-        ([MEAN, ("custom_code.Pooling", {})], {}, r"needs its own Python code.*got custom_code\.Pooling"),
-        ([("Pooling", {"pooling_mode": "median"})], {}, r"the pooling is not supported \(got median, expected cls, max, mean"),
-        ([("Pooling", {"pooling_mode_new_tokens": True})], {}, r"the pooling is not supported \(got pooling_mode_new_tokens"),
-        ([("WordWeights", {}), MEAN], {}, r"these modules are not supported \(got Transformer, WordWeights, Pooling"),
+        (
+            [MEAN, ("custom_code.Pooling", {})],
+            {},
+            r"needs its own Python code.*got custom_code\.Pooling",
+        ),
+        (
+            [("Pooling", {"pooling_mode": "median"})],
+            {},
+            r"the pooling is not supported \(got median, expected cls, max, mean",
+        ),
+        (
+            [("Pooling", {"pooling_mode_new_tokens": True})],
+            {},
+            r"the pooling is not supported \(got pooling_mode_new_tokens",
+        ),
+        (
+            [("WordWeights", {}), MEAN],
+            {},
+            r"these modules are not supported \(got Transformer, WordWeights, Pooling",
+        ),
         (
             [MEAN, dense(WIDTH, 2, "my.Swish")],
             {},
             r"the activation function is not supported \(got my\.Swish, expected Identity",
         ),
-        ([MEAN, ("Normalize", {"module_input_name": "token_embeddings"})], {}, r"this use of Normalize is not supported"),
-        ([MEAN, ("Dense", {"in_features": "x", "out_features": 2})], {}, r"the config of Dense cannot be read"),
-        ([("Pooling", {"pooling_mode": 5})], {}, r"the pooling is not supported \(got 5, expected cls"),
-        ([MEAN, dense(WIDTH + 1, 2)], {}, r"the module in 2_Dense reads vectors of another width \(got 9, expected 8"),
-        ([MEAN, dense(WIDTH, 4), dense(5, 2)], {}, r"the module in 3_Dense reads vectors of another width \(got 5, expected 4"),
-        ([MEAN], {"truncate_dim": "x"}, r"config_sentence_transformers\.json cannot be followed \(got truncate_dim"),
-        ([MEAN], {"truncate_dim": -1}, r"config_sentence_transformers\.json cannot be followed \(got truncate_dim"),
-        ([MEAN], {"model_type": "SparseEncoder"}, r"makes no embeddings \(got SparseEncoder, expected SentenceTransformer"),
+        (
+            [MEAN, ("Normalize", {"module_input_name": "token_embeddings"})],
+            {},
+            r"this use of Normalize is not supported",
+        ),
+        (
+            [MEAN, ("Dense", {"in_features": "x", "out_features": 2})],
+            {},
+            r"the config of Dense cannot be read",
+        ),
+        (
+            [("Pooling", {"pooling_mode": 5})],
+            {},
+            r"the pooling is not supported \(got 5, expected cls",
+        ),
+        (
+            [MEAN, dense(WIDTH + 1, 2)],
+            {},
+            r"the module in 2_Dense reads vectors of another width \(got 9, expected 8",
+        ),
+        (
+            [MEAN, dense(WIDTH, 4), dense(5, 2)],
+            {},
+            r"the module in 3_Dense reads vectors of another width \(got 5, expected 4",
+        ),
+        (
+            [MEAN],
+            {"truncate_dim": "x"},
+            r"config_sentence_transformers\.json cannot be followed \(got truncate_dim",
+        ),
+        (
+            [MEAN],
+            {"truncate_dim": -1},
+            r"config_sentence_transformers\.json cannot be followed \(got truncate_dim",
+        ),
+        (
+            [MEAN],
+            {"model_type": "SparseEncoder"},
+            r"makes no embeddings \(got SparseEncoder, expected SentenceTransformer",
+        ),
         (
             [("Pooling", {"pooling_mode": "mean", "include_prompt": False})],
             {"prompts": {"query": "q: "}},
@@ -153,28 +250,44 @@ def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_supported_is_named(tmp_path: Path, modules: list[Any], about: dict[str, Any], message: str) -> None:
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, modules: list[Any], about: dict[str, Any], message: str
+) -> None:
     folder = write_modules(tmp_path, modules, **about)
     with pytest.raises(ModelError, match=message):
         pooling_of(folder)
 
 
 def test_a_prompt_that_would_be_left_out_matters_only_where_there_is_one(tmp_path: Path) -> None:
-    folder = write_modules(tmp_path, [("Pooling", {"pooling_mode": "mean", "include_prompt": False})], prompts={"query": ""})
+    folder = write_modules(
+        tmp_path,
+        [("Pooling", {"pooling_mode": "mean", "include_prompt": False})],
+        prompts={"query": ""},
+    )
     assert not pooling_of(folder).include_prompt
 
 
 def test_an_encoder_elsewhere_or_with_another_output(tmp_path: Path) -> None:
     folder = write_modules(tmp_path, [MEAN])
     (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "fill-mask"}))
-    with pytest.raises(ModelError, match=r"the encoder's output is not supported \(got fill-mask with last_hidden_state"):
+    with pytest.raises(
+        ModelError,
+        match=r"the encoder's output is not supported \(got fill-mask with last_hidden_state",
+    ):
         pooling_of(folder)
     entries = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([entries[0] | {"path": "0_Transformer"}, entries[1]]))
-    with pytest.raises(ModelError, match=r"the encoder is in a folder of its own \(got 0_Transformer"):
+    (folder / "modules.json").write_text(
+        json.dumps([entries[0] | {"path": "0_Transformer"}, entries[1]])
+    )
+    with pytest.raises(
+        ModelError, match=r"the encoder is in a folder of its own \(got 0_Transformer"
+    ):
         pooling_of(folder)
     (folder / "modules.json").unlink()
-    with pytest.raises(ModelError, match=r"states a pooling, but not which modules follow it.*download modules\.json too"):
+    with pytest.raises(
+        ModelError,
+        match=r"states a pooling, but not which modules follow it.*download modules\.json too",
+    ):
         pooling_of(folder)
 
 
@@ -183,7 +296,10 @@ def test_weights_of_modules_are_checked(tmp_path: Path) -> None:
     own = folder / "2_Dense"
     config = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps(config | {"out_features": 3}))
-    with pytest.raises(ModelError, match=r'no weights "linear\.weight" of its shape \(got shape \(2, 8\), expected \(3, 8\)'):
+    with pytest.raises(
+        ModelError,
+        match=r'no weights "linear\.weight" of its shape \(got shape \(2, 8\), expected \(3, 8\)',
+    ):
         pooler_of(folder)
     (own / "model.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(ModelError, match=r"2_Dense: the module's weights cannot be read"):
@@ -201,7 +317,9 @@ def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(tmp_path: Path) 
     own, expected = folder / "2_Dense", pooler_of(folder)
     torch.save(load_file(own / "model.safetensors"), own / "pytorch_model.bin")
     (own / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"pytorch_model\.bin: the checkpoint has only pickle weights"):
+    with pytest.raises(
+        ModelError, match=r"pytorch_model\.bin: the checkpoint has only pickle weights"
+    ):
         pooler_of(folder)
     loaded = pooler_of(folder, allow_pickle=True).weights
     assert all(np.array_equal(loaded[name], array) for name, array in expected.weights.items())
@@ -209,7 +327,9 @@ def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(tmp_path: Path) 
 
 def test_modules_belong_to_a_model(tmp_path: Path) -> None:
     """They are copied with it, and its digest covers them."""
-    folder = write_modules(tmp_path / "model", [MEAN, dense(WIDTH, 2), ("Normalize", None)], prompts={})
+    folder = write_modules(
+        tmp_path / "model", [MEAN, dense(WIDTH, 2), ("Normalize", None)], prompts={}
+    )
     (folder / "config.json").write_text('{"model_type": "bert"}')
     expected = ["modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"]
     assert module_files(folder) == [*expected, "2_Dense/config.json", "2_Dense/model.safetensors"]

@@ -35,7 +35,11 @@ def quick(request: Request, work: Path, *_: object) -> Response:
 @pytest.fixture
 def recipe(finished, tmp_path: Path):
     plain = finished[0].model_dump(by_alias=True, exclude_unset=True)
-    plain |= {"task": plain["task"]["name"], "targets": ["ort-cpu"], "cache": str(tmp_path / "cache")}
+    plain |= {
+        "task": plain["task"]["name"],
+        "targets": ["ort-cpu"],
+        "cache": str(tmp_path / "cache"),
+    }
     return parse(plain)
 
 
@@ -50,7 +54,10 @@ def test_two_output_directories_share_what_they_have_in_common(recipe, tmp_path:
         with pytest.raises(Enough):
             runner.run(recipe, tmp_path / name, executor=counted)
     assert ran == ["data", "capture", "transform", "transform"]
-    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "cache" / ".octobert" / "store").iterdir()) == [
+    assert sorted(
+        path.name.partition("-")[0]
+        for path in (tmp_path / "cache" / ".octobert" / "store").iterdir()
+    ) == [
         "capture",
         "data",
     ]
@@ -63,12 +70,17 @@ def test_two_output_directories_share_what_they_have_in_common(recipe, tmp_path:
 
 
 def test_a_cache_is_held_by_one_run(recipe, tmp_path: Path) -> None:
-    with locked(tmp_path / "cache" / ".octobert"), pytest.raises(BusyError, match="choose another --out or --cache") as caught:
+    with (
+        locked(tmp_path / "cache" / ".octobert"),
+        pytest.raises(BusyError, match="choose another --out or --cache") as caught,
+    ):
         runner.run(recipe, tmp_path / "out", executor=quick)
     assert caught.value.where == str(tmp_path / "cache")
 
 
-def test_clean_removes_what_the_runs_of_a_directory_used_or_everything(recipe, tmp_path: Path) -> None:
+def test_clean_removes_what_the_runs_of_a_directory_used_or_everything(
+    recipe, tmp_path: Path
+) -> None:
     out, cache = tmp_path / "out", tmp_path / "cache"
     with pytest.raises(Enough):
         runner.run(recipe, out, executor=quick)
@@ -89,7 +101,13 @@ def test_nothing_of_the_user_in_the_folder_of_a_cache_is_touched(recipe, tmp_pat
     """Also not what has names of octobert's own."""
     cache, names = (
         tmp_path / "cache",
-        ("store/work-important/x", "store/work-temporary-1-2/x", "store/notes", "process/x", "lock"),
+        (
+            "store/work-important/x",
+            "store/work-temporary-1-2/x",
+            "store/notes",
+            "process/x",
+            "lock",
+        ),
     )
     for name in names:
         (cache / name).parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +125,9 @@ def test_a_cache_may_be_the_output_directory(recipe, tmp_path: Path) -> None:
     assert len(cleaning.clean(out)) == 2
 
 
-@pytest.mark.parametrize("pointer", ["{folder}/victim", "victim", "../victim", "/", "{folder}/gone"])
+@pytest.mark.parametrize(
+    "pointer", ["{folder}/victim", "victim", "../victim", "/", "{folder}/gone"]
+)
 def test_an_output_directory_of_somebody_else_names_nothing_that_is_removed(
     pointer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,11 +141,17 @@ def test_an_output_directory_of_somebody_else_names_nothing_that_is_removed(
     (hidden / "events.jsonl").write_text(json.dumps({"event": "done", "entries": names}) + "\n")
     before = sorted(tmp_path.rglob("victim/**/*"))
     assert cleaning.clean(tmp_path / "out") == {}
-    assert [path for path in sorted(tmp_path.rglob("victim/**/*")) if path.name not in ("lock", "process")] == before
+    assert [
+        path
+        for path in sorted(tmp_path.rglob("victim/**/*"))
+        if path.name not in ("lock", "process")
+    ] == before
     assert not (tmp_path / "gone").exists()
 
 
-@pytest.mark.parametrize("link", [".octobert", ".octobert/store", ".octobert/lock", ".octobert/partial-cache"])
+@pytest.mark.parametrize(
+    "link", [".octobert", ".octobert/store", ".octobert/lock", ".octobert/partial-cache"]
+)
 def test_nothing_happens_through_a_link(link: str, recipe, tmp_path: Path) -> None:
     victim, place = tmp_path / "victim", tmp_path / "out" / link
     place.parent.mkdir(parents=True)
@@ -142,13 +168,17 @@ def test_nothing_happens_through_a_link(link: str, recipe, tmp_path: Path) -> No
     place.symlink_to(victim if place.name in (".octobert", "store") else victim / "lock")
     with pytest.raises((Enough, StorageError)):
         runner.run(
-            recipe.model_copy(update={"cache": None if place.name != "partial-cache" else recipe.cache}),
+            recipe.model_copy(
+                update={"cache": None if place.name != "partial-cache" else recipe.cache}
+            ),
             tmp_path / "out",
             executor=quick,
         )
     with suppress(StorageError):
         cleaning.clean(tmp_path / "out")
-    assert sorted(str(path.relative_to(victim)) for path in victim.rglob("*") if path.is_file()) == sorted(files)
+    assert sorted(
+        str(path.relative_to(victim)) for path in victim.rglob("*") if path.is_file()
+    ) == sorted(files)
     assert {(victim / name).read_text() for name in files} == {"mine"}
 
 
@@ -162,13 +192,21 @@ def test_the_level_of_the_log_is_that_of_the_run_and_its_runtimes(recipe, tmp_pa
 
     def looked(request: Request, work: Path, *rest: object) -> Response:
         options = SessionOptions()
-        seen.extend((logs.level(), ort._settings(options, 1).log_severity_level, openvino.settings_of(options)["LOG_LEVEL"]))
+        seen.extend(
+            (
+                logs.level(),
+                ort._settings(options, 1).log_severity_level,
+                openvino.settings_of(options)["LOG_LEVEL"],
+            )
+        )
         seen.append(logging.getLogger("octobert").level)
         raise Enough
 
     before = logging.getLogger("octobert").level
     with pytest.raises(Enough):
-        runner.run(recipe.model_copy(update={"log_level": "warning"}), tmp_path / "out", executor=looked)
+        runner.run(
+            recipe.model_copy(update={"log_level": "warning"}), tmp_path / "out", executor=looked
+        )
     assert seen == ["warning", 2, "LOG_WARNING", logging.WARNING]
     assert (logs.level(), logging.getLogger("octobert").level) == (None, before)
     assert ort._settings(SessionOptions(), 1).log_severity_level == 3

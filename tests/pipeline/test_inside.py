@@ -27,7 +27,14 @@ def collected(values: np.ndarray) -> TensorStatistics:
 
 
 def plan_with(value: str, quantizer: Quantizer | None, target: str = "ort-cpu") -> QuantPlan:
-    place = {"role": "linear.input", "part": "ffn_up", "module": "m", "layer": 0, "node": "n", "input": 0}
+    place = {
+        "role": "linear.input",
+        "part": "ffn_up",
+        "module": "m",
+        "layer": 0,
+        "node": "n",
+        "input": 0,
+    }
     decision = Decision(site=Site(**place, value=value), quantizer=quantizer, reason="")
     return QuantPlan(method="static", placement="all", target=target, decisions=(decision,))
 
@@ -35,7 +42,9 @@ def plan_with(value: str, quantizer: Quantizer | None, target: str = "ort-cpu") 
 NORMAL = np.random.default_rng(0).normal(0.3, 1.0, 20_000)
 
 
-@pytest.mark.parametrize("values", [NORMAL, np.maximum(NORMAL, 0), np.exp(4 * NORMAL), np.full(9, 3.0), np.zeros(4)])
+@pytest.mark.parametrize(
+    "values", [NORMAL, np.maximum(NORMAL, 0), np.exp(4 * NORMAL), np.full(9, 3.0), np.zeros(4)]
+)
 def test_a_histogram_has_every_value_once(values: np.ndarray) -> None:
     found = _evidence.histogram(collected(values), 64)
     assert sum(found.counts) == len(values)
@@ -53,15 +62,22 @@ def test_a_histogram_has_every_value_once(values: np.ndarray) -> None:
         (Quantizer(dtype="int8", symmetric=True, low=-1.0, high=1.5), (-1.5, 1.5)),
     ],
 )
-def test_the_clipped_share_is_that_of_the_values_outside(quantizer: Quantizer, interval: tuple[float, float]) -> None:
-    (found,) = _evidence.activations({"x": collected(NORMAL)}, {"ort-cpu": plan_with("x", quantizer)})
+def test_the_clipped_share_is_that_of_the_values_outside(
+    quantizer: Quantizer, interval: tuple[float, float]
+) -> None:
+    (found,) = _evidence.activations(
+        {"x": collected(NORMAL)}, {"ort-cpu": plan_with("x", quantizer)}
+    )
     assert found.intervals["ort-cpu"] == interval
     outside = np.mean((interval[0] > NORMAL) | (interval[1] < NORMAL))
     assert found.clipped["ort-cpu"] == pytest.approx(outside, abs=ONE_BIN)
 
 
 def test_a_constant_inside_its_interval_is_not_clipped() -> None:
-    assert [_evidence.clipped(collected(np.zeros(4)), interval) for interval in ((0.0, 0.0), (-1.0, 0.0), (0.0, 1.0))] == [
+    assert [
+        _evidence.clipped(collected(np.zeros(4)), interval)
+        for interval in ((0.0, 0.0), (-1.0, 0.0), (0.0, 1.0))
+    ] == [
         0,
         0,
         0,
@@ -71,15 +87,22 @@ def test_a_constant_inside_its_interval_is_not_clipped() -> None:
 def test_float_and_dynamic_activations_have_no_interval() -> None:
     plans = {
         "ort-cpu": plan_with("x", None),
-        "openvino-cpu": plan_with("x", Quantizer(dtype="uint8", symmetric=False, dynamic=True), "openvino-cpu"),
+        "openvino-cpu": plan_with(
+            "x", Quantizer(dtype="uint8", symmetric=False, dynamic=True), "openvino-cpu"
+        ),
     }
-    (found,) = _evidence.activations({"x": collected(NORMAL), "read by nobody": collected(NORMAL)}, plans)
+    (found,) = _evidence.activations(
+        {"x": collected(NORMAL), "read by nobody": collected(NORMAL)}, plans
+    )
     assert (found.intervals, found.clipped) == ({}, {})
 
 
 def test_of_many_activations_those_stay_that_lose_most() -> None:
     one, count = collected(NORMAL[:100]), _evidence.MOST_ACTIVATIONS + 50
-    quantizers = [Quantizer(dtype="uint8", symmetric=False, low=-9.0, high=9.0 if i % 2 else 0.5) for i in range(count)]
+    quantizers = [
+        Quantizer(dtype="uint8", symmetric=False, low=-9.0, high=9.0 if i % 2 else 0.5)
+        for i in range(count)
+    ]
     decisions = [each for i, q in enumerate(quantizers) for each in plan_with(f"x{i}", q).decisions]
     plan = plan_with("x", None).model_copy(update={"decisions": tuple(decisions)})
     found = _evidence.activations({f"x{i}": one for i in range(count)}, {"ort-cpu": plan})
@@ -91,7 +114,9 @@ def test_of_many_activations_those_stay_that_lose_most() -> None:
 
 def test_long_curves_are_thinned() -> None:
     steps = tuple(range(1, 5001))
-    thinned = _evidence._thinned(Curve(name="qat", steps=steps, values={"loss": tuple(1 / s for s in steps)}))
+    thinned = _evidence._thinned(
+        Curve(name="qat", steps=steps, values={"loss": tuple(1 / s for s in steps)})
+    )
     assert thinned.steps[:2] == (1, 4)
     assert len(thinned.steps) <= _evidence.MOST_STEPS
     assert thinned.values["loss"] == tuple(1 / s for s in thinned.steps)
@@ -105,8 +130,15 @@ def test_a_run_keeps_the_inside_of_its_models(finished) -> None:
         ranged = {s.value for s, q in plan.quantized if not s.is_weight and q.low is not None}
         assert {each.value for each in evidence.activations if target in each.intervals} == ranged
     assert all(sum(each.histogram.counts) > 0 for each in evidence.activations)
-    groups = [group for each in report.transforms.transforms for group in each.groups if group["alpha"] is not None]
-    assert [(each.module, each.kind) for each in evidence.smoothed] == [(group["module"], group["kind"]) for group in groups]
+    groups = [
+        group
+        for each in report.transforms.transforms
+        for group in each.groups
+        if group["alpha"] is not None
+    ]
+    assert [(each.module, each.kind) for each in evidence.smoothed] == [
+        (group["module"], group["kind"]) for group in groups
+    ]
     assert all(len(each.before) == len(each.after) <= 128 for each in evidence.smoothed)
     assert all(list(each.before) == sorted(each.before, reverse=True) for each in evidence.smoothed)
 
@@ -120,10 +152,14 @@ def test_a_run_says_what_was_executed(finished) -> None:
         assert sum(part.ms for part in each.parts) == pytest.approx(each.total_ms)
         assert sum(kind.ms for kind in each.types) == pytest.approx(each.total_ms)
         assert each.products == each.integer_products > 0
-        assert any(part.layer == 0 and part.part == "ffn_up" and part.integer > 0 for part in each.parts)
+        assert any(
+            part.layer == 0 and part.part == "ffn_up" and part.integer > 0 for part in each.parts
+        )
 
 
-def test_a_profiler_that_fails_is_a_sentence(finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_that_fails_is_a_sentence(
+    finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe, out, _ = finished
 
     def broken(*_: object, **__: object) -> None:
@@ -139,7 +175,11 @@ def test_a_profiler_that_fails_is_a_sentence(finished, tmp_path: Path, monkeypat
     assert "a profile without node times" in found.sentences[0]
 
 
-@pytest.mark.parametrize(("changes", "planned"), [({}, True), ({"profile": False}, False), ({"measure": False}, False)])
-def test_profiles_are_planned_where_models_are_measured(finished, changes: dict, planned: bool) -> None:
+@pytest.mark.parametrize(
+    ("changes", "planned"), [({}, True), ({"profile": False}, False), ({"measure": False}, False)]
+)
+def test_profiles_are_planned_where_models_are_measured(
+    finished, changes: dict, planned: bool
+) -> None:
     recipe = finished[0].model_copy(update=changes)
     assert any(step.stage == "profile" for step in steps_of(recipe)) == planned

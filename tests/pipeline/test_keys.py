@@ -22,7 +22,11 @@ from tests.support.runs import FAST, warmed
 from tests.support.stages import changed, step_of
 
 ROOT = Path(octobert.__file__).parent
-STAGES = [module.name for module in pkgutil.iter_modules(stages.__path__) if not module.name.startswith("_")]
+STAGES = [
+    module.name
+    for module in pkgutil.iter_modules(stages.__path__)
+    if not module.name.startswith("_")
+]
 
 
 @pytest.fixture
@@ -54,7 +58,9 @@ def test_a_mistyped_input_is_found_when_the_step_is_planned() -> None:
 
     with pytest.raises(ValueError, match="ranges"):
         signature_of(quantize.run).inputs(
-            capture=StepResult(step="capture"), data=StepResult(step="data"), float_graph=StepResult(step="capture")
+            capture=StepResult(step="capture"),
+            data=StepResult(step="data"),
+            float_graph=StepResult(step="capture"),
         )
 
 
@@ -87,7 +93,9 @@ def test_how_a_training_is_carried_out_does_not_count(steps) -> None:
     digests = {"data": "x"}
     assert keys.key_of(plain["finetune"], digests) == keys.key_of(many["finetune"], digests)
     assert keys.key_of(plain["finetune"], digests) != keys.key_of(other["finetune"], digests)
-    assert changed(plain["finetune"].options, training=Training(processes=3)).training.processes == 3
+    assert (
+        changed(plain["finetune"].options, training=Training(processes=3)).training.processes == 3
+    )
 
 
 def test_another_version_of_octobert_or_of_a_package_is_another_key(steps, monkeypatch) -> None:
@@ -110,10 +118,29 @@ MAKERS = {
     "accelerate": {"finetune", "qat"},
     "onnxscript": {"capture", "export"},
     "onnx-ir": {"capture", "transform", "quantize", "search", "export", "sensitivity", "sweep"},
-    "onnxruntime": {"capture", "transform", "observe", "sensitivity", "search", "export", "evaluate", "benchmark", "sweep"},
+    "onnxruntime": {
+        "capture",
+        "transform",
+        "observe",
+        "sensitivity",
+        "search",
+        "export",
+        "evaluate",
+        "benchmark",
+        "sweep",
+    },
     "openvino": {"search", "export", "evaluate", "benchmark", "sweep"},
     "numpy": set(STAGES),
-    "tokenizers": {"data", "capture", "finetune", "qat", "observe", "evaluate", "benchmark", "package"},
+    "tokenizers": {
+        "data",
+        "capture",
+        "finetune",
+        "qat",
+        "observe",
+        "evaluate",
+        "benchmark",
+        "package",
+    },
     "datasets": {"data"},
 }
 
@@ -126,13 +153,29 @@ def forget() -> None:
 
 def test_the_version_of_what_makes_a_model_is_in_its_key(steps, monkeypatch) -> None:
     """In that of every stage that uses it: a result of another version is not served."""
-    planned = {step.stage: step for step in steps(finetune={"epochs": 1}, qat={"epochs": 1}, accuracy={"max_drop": 1}).values()}
-    before, real = {stage: keys.key_of(step, {}) for stage, step in planned.items()}, keys.metadata.version
+    planned = {
+        step.stage: step
+        for step in steps(
+            finetune={"epochs": 1}, qat={"epochs": 1}, accuracy={"max_drop": 1}
+        ).values()
+    }
+    before, real = (
+        {stage: keys.key_of(step, {}) for stage, step in planned.items()},
+        keys.metadata.version,
+    )
     for package, users in MAKERS.items():
-        monkeypatch.setattr(keys.metadata, "version", lambda name, other=package: "0.0" if name == other else real(name))
+        monkeypatch.setattr(
+            keys.metadata,
+            "version",
+            lambda name, other=package: "0.0" if name == other else real(name),
+        )
         forget()
-        changed_keys = {stage for stage, step in planned.items() if keys.key_of(step, {}) != before[stage]}
-        assert {stage for stage in STAGES if keys.package_versions(stage).get(package) == "0.0"} >= users, package
+        changed_keys = {
+            stage for stage, step in planned.items() if keys.key_of(step, {}) != before[stage]
+        }
+        assert {
+            stage for stage in STAGES if keys.package_versions(stage).get(package) == "0.0"
+        } >= users, package
         assert changed_keys >= users & set(planned), package
     monkeypatch.undo()
     forget()
@@ -150,8 +193,14 @@ def test_a_change_of_any_module_that_a_stage_imports_is_another_key(name: str) -
             continue
         loaded.add(module)
         for node in ast.parse(closure[module].read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("octobert"):
-                assert node.module == "octobert" or node.module in closure, f"{module} imports {node.module}"
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.startswith("octobert")
+            ):
+                assert node.module == "octobert" or node.module in closure, (
+                    f"{module} imports {node.module}"
+                )
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert len(loaded) > 5
 
@@ -161,13 +210,20 @@ def test_code_counts_and_only_what_a_stage_imports(tmp_path) -> None:
     shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
 
     def digest(stage: str) -> dict[str, str]:
-        return {name: path.read_text() for name, path in keys.closure(f"{keys.STAGES}.{stage}", root).items()}
+        return {
+            name: path.read_text()
+            for name, path in keys.closure(f"{keys.STAGES}.{stage}", root).items()
+        }
 
     before = {stage: digest(stage) for stage in STAGES}
     for changed_file, counts, does_not in (
         ("graph/qdq.py", {"quantize", "search", "sweep", "transform"}, {"data"}),
         ("quantization/calibrators/mse.py", {"calibrate", "sweep"}, {"data", "capture"}),
-        ("targets/openvino_cpu.py", {"export", "evaluate", "quantize", "benchmark"}, {"data", "capture", "calibrate"}),
+        (
+            "targets/openvino_cpu.py",
+            {"export", "evaluate", "quantize", "benchmark"},
+            {"data", "capture", "calibrate"},
+        ),
         ("training/trainer.py", {"finetune", "qat"}, {"data", "observe", "calibrate"}),
         ("cli/main.py", set(), set(STAGES)),
     ):

@@ -34,7 +34,11 @@ def recipe_for(model: object, data: object, **changes: object):
     plain = {
         "model": str(model),
         "task": "text-classification",
-        "data": {"source": str(data), "calibrate": {"from": "train", "samples": 16}, "tune": {"from": "train", "samples": 24}},
+        "data": {
+            "source": str(data),
+            "calibrate": {"from": "train", "samples": 16},
+            "tune": {"from": "train", "samples": 24},
+        },
         "targets": ["ort-cpu"],
         "measure": False,
         "prune": {"speedup": 1.2, "tokens": 1000},
@@ -52,15 +56,21 @@ def known_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def noted(capture, units, folder, *given, **named):
         session = opened(capture, units, folder, *given, **named)
-        every = cutting.find(ir.load(capture.path("model.onnx")).graph, _artifacts.family_of(capture))[0]
-        removed[id(session)] = sum(1 - units[each.module] / each.units for each in every if each.module in units) / len(every)
+        every = cutting.find(
+            ir.load(capture.path("model.onnx")).graph, _artifacts.family_of(capture)
+        )[0]
+        removed[id(session)] = sum(
+            1 - units[each.module] / each.units for each in every if each.module in units
+        ) / len(every)
         return session
 
     def timed(sessions, feeds, seconds, seed):
         for session in sessions:
             session.run(feeds[0])
         share = 0.8 if len(sessions) == 2 else 1.0  # two: a pruned model and the whole one
-        return np.array([[[10.0 - 9.0 * share * removed[id(session)]] * len(feeds)] * 4 for session in sessions])
+        return np.array(
+            [[[10.0 - 9.0 * share * removed[id(session)]] * len(feeds)] * 4 for session in sessions]
+        )
 
     def kept(*given, **named):
         found = against(*given, **named)
@@ -74,19 +84,32 @@ def known_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return measured
 
 
-def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(checkpoint, pairs) -> None:
-    recipe = recipe_for(checkpoint("bert"), pairs, measure=True, benchmark=FAST, accuracy={"max_drop": 0.1})
+def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(
+    checkpoint, pairs
+) -> None:
+    recipe = recipe_for(
+        checkpoint("bert"), pairs, measure=True, benchmark=FAST, accuracy={"max_drop": 0.1}
+    )
     steps = {step.name: step.needs for step in steps_of(recipe)}
     assert steps["prune"] == {"capture": "capture", "data": "data"}
     assert steps["transform"]["float_graph"] == "prune"
-    assert steps["quantize/ort-cpu"]["float_graph"] == steps["search/ort-cpu"]["float_graph"] == "transform"
+    assert (
+        steps["quantize/ort-cpu"]["float_graph"]
+        == steps["search/ort-cpu"]["float_graph"]
+        == "transform"
+    )
     assert steps["evaluate/ort-f32"]["capture"] == steps["package/ort-cpu"]["capture"] == "capture"
     assert steps["report"]["pruned"] == "prune"
-    plain = {step.name: step.needs for step in steps_of(recipe_for(checkpoint("bert"), pairs, transforms=[]))}
+    plain = {
+        step.name: step.needs
+        for step in steps_of(recipe_for(checkpoint("bert"), pairs, transforms=[]))
+    }
     assert plain["observe"]["float_graph"] == plain["quantize/ort-cpu"]["float_graph"] == "prune"
 
 
-def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(checkpoint, pairs, known_times, out: Path) -> None:
+def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(
+    checkpoint, pairs, known_times, out: Path
+) -> None:
     recover = {"epochs": 2, "learning_rate": 1e-3}
     changes = {
         "baselines": [],
@@ -108,7 +131,9 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(chec
     assert any(each.kept < each.sublayer.units for each in taken.sublayers)
     (captured,) = (out / ".octobert" / "store").glob("capture-*")
     (pruned,) = (out / ".octobert" / "store").glob("prune-*")
-    sizes = [operators.initializer_bytes(ir.load(folder / "model.onnx")) for folder in (captured, pruned)]
+    sizes = [
+        operators.initializer_bytes(ir.load(folder / "model.onnx")) for folder in (captured, pruned)
+    ]
     assert sizes[1] < sizes[0]
     for target in TARGETS:
         packaged = out / target / "onnx" / "model.onnx"
@@ -126,7 +151,9 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(chec
 
 
 @pytest.mark.usefixtures("known_times")
-def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(checkpoint, pairs, out: Path) -> None:
+def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(
+    checkpoint, pairs, out: Path
+) -> None:
     # Ten times is more than all heads and neurons take.
     recipe = recipe_for(checkpoint("bert"), pairs, prune={"speedup": 10, "tokens": 1000})
     report = runner.run(recipe, out, executor=inline.run)
@@ -137,7 +164,9 @@ def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(checkpoint,
     (captured,) = (out / ".octobert" / "store").glob("capture-*")
     (pruned,) = (out / ".octobert" / "store").glob("prune-*")
     assert (pruned / "model.onnx").read_bytes() == (captured / "model.onnx").read_bytes()
-    with pytest.raises(AccuracyError, match="pruning found no model that is as wanted; the whole model is packaged"):
+    with pytest.raises(
+        AccuracyError, match="pruning found no model that is as wanted; the whole model is packaged"
+    ):
         run_command._check_criterion(report)
 
 
@@ -182,22 +211,48 @@ def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"transforms": ["prune"]}, r"prune: a key of its own, not a transform; write prune: \{speedup: 1.3\}"),
-        ({"transforms": [{"prune": {"speedup": 1.3}}]}, r"prune: a key of its own, not a transform"),
+        (
+            {"transforms": ["prune"]},
+            r"prune: a key of its own, not a transform; write prune: \{speedup: 1.3\}",
+        ),
+        (
+            {"transforms": [{"prune": {"speedup": 1.3}}]},
+            r"prune: a key of its own, not a transform",
+        ),
         ({"qat": {"epochs": 1}}, "prune and qat exclude each other: qat trains the checkpoint"),
         ({"prune": {"speedup": 0.9}}, r"prune.speedup: input should be greater than 1"),
         ({"prune": 1}, r"prune.speedup: input should be greater than 1"),
-        ({"prune": {"max_drop": -0.1}}, r"prune.max_drop: input should be greater than or equal to 0"),
+        (
+            {"prune": {"max_drop": -0.1}},
+            r"prune.max_drop: input should be greater than or equal to 0",
+        ),
         ({"prune": {"speed": 2}}, "prune.speed: unknown key; "),
-        ({"choose": {}, "measure": True}, r"choose and prune exclude each other; let the search try it"),
+        (
+            {"choose": {}, "measure": True},
+            r"choose and prune exclude each other; let the search try it",
+        ),
         ({"prune": {"target": "ort-gpu"}}, 'there is no target "ort-gpu"'),
-        ({"prune": {"target": "qnn"}}, "pruning times the kernels of a target, and this machine runs none of them"),
+        (
+            {"prune": {"target": "qnn"}},
+            "pruning times the kernels of a target, and this machine runs none of them",
+        ),
         ({"task": "feature-extraction"}, "the task compares 8 bits with float only"),
-        ({"data": {"evaluate": "train", "tune": "train"}}, "the rows to search on are the evaluation rows"),
+        (
+            {"data": {"evaluate": "train", "tune": "train"}},
+            "the rows to search on are the evaluation rows",
+        ),
     ],
 )
-def test_what_cannot_be_pruned_is_said_before_anything_runs(checkpoint, pairs, changes: dict[str, Any], sentence: str) -> None:
-    plain = {"model": str(checkpoint("bert")), "task": "text-classification", "measure": False, "prune": 1.2, **changes}
+def test_what_cannot_be_pruned_is_said_before_anything_runs(
+    checkpoint, pairs, changes: dict[str, Any], sentence: str
+) -> None:
+    plain = {
+        "model": str(checkpoint("bert")),
+        "task": "text-classification",
+        "measure": False,
+        "prune": 1.2,
+        **changes,
+    }
     plain["data"] = {"source": str(pairs), **changes.get("data", {})}
     with pytest.raises(OctobertError, match=sentence):
         steps_of(parse(plain))

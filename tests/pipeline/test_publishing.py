@@ -22,7 +22,12 @@ from octobert.pipeline.contract import Step
 from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, Folder, publish, recover
 
-OLD = {"octobert.json": "old", "onnx/model.onnx": "float", "onnx/model_quantized.onnx": "old weights", "old.txt": "only old"}
+OLD = {
+    "octobert.json": "old",
+    "onnx/model.onnx": "float",
+    "onnx/model_quantized.onnx": "old weights",
+    "old.txt": "only old",
+}
 NEW = {
     "octobert.json": "new",
     "onnx/model.onnx": "float",
@@ -43,11 +48,18 @@ def put(folder: Path, contents: Mapping[str, str]) -> Folder:
 def put_once(out: Path, contents: Mapping[str, str]) -> Folder:
     """A result in the store of an output directory."""
     folder = out / HIDDEN / "store" / text_digest(repr(contents))[:8]
-    return Folder(folder, {n: text_digest(t) for n, t in contents.items()}) if folder.exists() else put(folder, contents)
+    return (
+        Folder(folder, {n: text_digest(t) for n, t in contents.items()})
+        if folder.exists()
+        else put(folder, contents)
+    )
 
 
 def published(
-    out: Path, folders: Mapping[str, Mapping[str, str]], report: str, needed: Collection[str] | None = ()
+    out: Path,
+    folders: Mapping[str, Mapping[str, str]],
+    report: str,
+    needed: Collection[str] | None = (),
 ) -> list[str]:
     """Publish folders with these contents, and a report."""
     stored = {name: put_once(out, contents) for name, contents in folders.items()}
@@ -58,12 +70,20 @@ def published(
 
 def contents(out: Path) -> dict[str, str]:
     """What a user sees: relative path → text."""
-    return {path.relative_to(out).as_posix(): path.read_text() for path in files.files_in(out) if HIDDEN not in path.parts}
+    return {
+        path.relative_to(out).as_posix(): path.read_text()
+        for path in files.files_in(out)
+        if HIDDEN not in path.parts
+    }
 
 
 def seen(folders: Mapping[str, Mapping[str, str]], report: str, **more: str) -> dict[str, str]:
     """What a user should see."""
-    inner = {f"{name}/{file}": text for name, contents in folders.items() for file, text in contents.items()}
+    inner = {
+        f"{name}/{file}": text
+        for name, contents in folders.items()
+        for file, text in contents.items()
+    }
     return {**inner, "report.json": report, **more}
 
 
@@ -129,10 +149,18 @@ def crashes(start: Path, act: Callable[[Path], object], tmp_path: Path) -> Itera
 
 def test_a_crash_at_any_change_leaves_the_old_or_the_new(system, tmp_path, request) -> None:
     """Every crash, then every recovery: all of the old run or all of the new one, and the user's files in both."""
-    start, before, after = tmp_path / "start", {"a": OLD, "b": OLD, "stale": OTHER}, {"a": NEW, "b": OTHER}
+    start, before, after = (
+        tmp_path / "start",
+        {"a": OLD, "b": OLD, "stale": OTHER},
+        {"a": NEW, "b": OTHER},
+    )
     published(start, before, "old")
     put_once(start, NEW)
-    mine = {"a/tuned.json": "tuned", "a/notes/mine.txt": "mine", "a/onnx/model_quantized.onnx": "edited"}
+    mine = {
+        "a/tuned.json": "tuned",
+        "a/notes/mine.txt": "mine",
+        "a/onnx/model_quantized.onnx": "edited",
+    }
     for name, text in mine.items():
         (start / name).parent.mkdir(exist_ok=True)
         (start / name).write_text(text)
@@ -210,7 +238,13 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     stage, record = f"{HIDDEN}/publishing", f"{HIDDEN}/publishing/partial-published.json"
     first = order.index(("place", "a"))
     recorded = order.index(("sync", record))
-    for name in (*(f"new/a/{file}" for file in NEW), "new/a/onnx", "new/a", "new/report.json", "new"):
+    for name in (
+        *(f"new/a/{file}" for file in NEW),
+        "new/a/onnx",
+        "new/a",
+        "new/report.json",
+        "new",
+    ):
         assert order.index(("sync", f"{stage}/{name}")) < recorded < first
     assert ("sync", stage) in order[recorded:first], "the name of the record"
     places = [name for kind, name in order if kind == "place"]
@@ -241,7 +275,10 @@ def test_publishing_the_same_again_touches_nothing(tmp_path) -> None:
     before = {path: files.file_stamp(path) for path in paths}
     notes = published(out, {"a": OLD}, "old")
     assert {path: files.file_stamp(path) for path in paths} == before
-    assert [note.partition(" was changed")[0] for note in notes] == [str(out / "a" / "octobert.json"), str(out / "report.json")]
+    assert [note.partition(" was changed")[0] for note in notes] == [
+        str(out / "a" / "octobert.json"),
+        str(out / "report.json"),
+    ]
     assert all("remove it and run again to have it back" in note for note in notes)
     (out / "a" / "onnx" / "model.onnx").unlink()
     published(out, {"a": OLD}, "old")
@@ -271,7 +308,10 @@ def test_files_of_the_user_stay_when_a_package_is_replaced(tmp_path) -> None:
     assert (out / "a" / "link").is_symlink()
     said = "\n".join(notes)
     for name in ("a/new", "a/octobert.json", "a/old.txt", "report.json"):
-        assert f"{out / name} was not as octobert wrote it, and was replaced; yours is now {out / name}.kept" in said
+        assert (
+            f"{out / name} was not as octobert wrote it, and was replaced; yours is now {out / name}.kept"
+            in said
+        )
     assert f"{out / 'a' / 'tuned.json'} was measured with the model that was there before" in said
     (out / "a" / "octobert.json").write_text("edited twice")
     published(out, {"a": OLD}, "old")
@@ -281,11 +321,16 @@ def test_files_of_the_user_stay_when_a_package_is_replaced(tmp_path) -> None:
 
 def test_a_package_without_a_record_says_itself_what_was_published(tmp_path) -> None:
     """The hidden folder may be removed to save space; packages list their files."""
-    out, listed = tmp_path / "out", {"octobert.json": json.dumps({"files": {"a.bin": text_digest("a")}})}
+    out, listed = (
+        tmp_path / "out",
+        {"octobert.json": json.dumps({"files": {"a.bin": text_digest("a")}})},
+    )
     put(out / "a", {**listed, "a.bin": "a", "mine.txt": "mine"})
     put(out / "b", {**listed, "a.bin": "edited"})
     published(out, {"a": NEW, "b": NEW}, "new")
-    assert contents(out) == seen({"a": NEW, "b": NEW}, "new", **{"a/mine.txt": "mine", "b/a.bin.kept": "edited"})
+    assert contents(out) == seen(
+        {"a": NEW, "b": NEW}, "new", **{"a/mine.txt": "mine", "b/a.bin.kept": "edited"}
+    )
 
 
 def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report(tmp_path) -> None:
@@ -298,13 +343,16 @@ def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report
     assert any(note.startswith(f"{out / 'c'} belongs to an earlier run") for note in notes)
     published(out, {"checkpoint": {"trained.json": "again"}}, "new", needed=None)
     published(out, {"c": OLD}, "new", needed={"a"})
-    assert (out / "a").exists(), "training alone says nothing about packages, and a run does not remove its own model"
+    assert (out / "a").exists(), (
+        "training alone says nothing about packages, and a run does not remove its own model"
+    )
 
 
 def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> None:
     out = tmp_path / "out"
     put(
-        out / HIDDEN / "publishing", {"published.json": '{"files": {"../x": {"": "0"}}, "replaced": ["../x"]}', "new/x": "evil"}
+        out / HIDDEN / "publishing",
+        {"published.json": '{"files": {"../x": {"": "0"}}, "replaced": ["../x"]}', "new/x": "evil"},
     )
     (tmp_path / "x").write_text("mine")
     published(out, {"a": OLD}, "old")
@@ -321,7 +369,9 @@ def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> 
             stored = put_once(out, {"a.zip": content})
             folders["a.zip"] = Folder(stored.path / "a.zip", {"": text_digest(content)})
         with locked(out / HIDDEN) as hold:
-            return recover(out) + publish(out, folders, {"report.json": str(content)}, hold, needed=())
+            return recover(out) + publish(
+                out, folders, {"report.json": str(content)}, hold, needed=()
+            )
 
     assert run("one") == run("two") == []
     assert contents(out) == seen({"a": OLD}, "two") | {"a.zip": "two"}
@@ -332,7 +382,9 @@ def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> 
     ]
     (out / "a.zip").unlink()
     run("three")
-    assert run(None) == [f"{out / 'a.zip'} was removed: it belonged to an earlier run with other targets"]
+    assert run(None) == [
+        f"{out / 'a.zip'} was removed: it belonged to an earlier run with other targets"
+    ]
     assert not (out / "a.zip").exists()
 
 
@@ -348,7 +400,9 @@ class Nothing(FrozenModel):
 
 def step(name: str, path: Path) -> Step:
     """A step that reads a file."""
-    options = Options(file=UserCode(kind="train", path=path, function="train", where="", digest="", stamp=""))
+    options = Options(
+        file=UserCode(kind="train", path=path, function="train", where="", digest="", stamp="")
+    )
     return Step(name, name.partition("/")[0], Nothing(), options)
 
 
@@ -368,13 +422,21 @@ def test_what_is_in_the_way_is_refused_before_a_run_starts(tmp_path) -> None:
         publishing.check_output([packaged], tmp_path / ("x" * 300))
 
 
-@pytest.mark.parametrize("place", [".", "a", "a/onnx/model.onnx", ".octobert/store/capture-0/model.onnx", "checkpoint"])
-def test_a_run_that_would_change_what_it_reads_is_refused(place: str, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "place", [".", "a", "a/onnx/model.onnx", ".octobert/store/capture-0/model.onnx", "checkpoint"]
+)
+def test_a_run_that_would_change_what_it_reads_is_refused(
+    place: str, tmp_path, monkeypatch
+) -> None:
     """The run would never come to an end: every repetition finds other inputs."""
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / "out" / place, Path("out") / place):
-        with pytest.raises(StorageError, match="the run would change the files that it reads; choose another --out"):
+        with pytest.raises(
+            StorageError, match="the run would change the files that it reads; choose another --out"
+        ):
             publishing.check_output([step("finetune", path), step("package/a", path)], Path("out"))
-    publishing.check_output([step("data", Path("out/mine.csv")), step("package/a", Path("out/b"))], Path("out"))
+    publishing.check_output(
+        [step("data", Path("out/mine.csv")), step("package/a", Path("out/b"))], Path("out")
+    )
     assert publishing.read_in(Path("out"), [step("data", Path("out/b/onnx"))]) == {"b"}

@@ -12,13 +12,21 @@ from tests.support.runs import TARGETS
 
 def quick(recipe: Recipe, **changes: object) -> Recipe:
     """The tiny run, quick, with nothing set about measuring."""
-    plain = {"model": recipe.model, "task": "text-classification", "data": recipe.data.source, "quick": True}
+    plain = {
+        "model": recipe.model,
+        "task": "text-classification",
+        "data": recipe.data.source,
+        "quick": True,
+    }
     return parse({**plain, "targets": ["ort-cpu"], **changes})
 
 
 def test_a_quick_run_measures_less(finished) -> None:
     steps = {step.name: step for step in steps_of(quick(finished[0]))}
-    assert [name for name in steps if name.startswith("evaluate/")] == ["evaluate/ort-f32", "evaluate/ort-cpu"]
+    assert [name for name in steps if name.startswith("evaluate/")] == [
+        "evaluate/ort-f32",
+        "evaluate/ort-cpu",
+    ]
     assert steps["data"].options.evaluate.samples == 128
     timed = steps["benchmark"].options.benchmark
     assert (timed.batch, timed.repeats, timed.sequence) == ((1,), 12, ("data", 64))
@@ -28,7 +36,12 @@ def test_a_quick_run_measures_less(finished) -> None:
 
 def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
     plain = {"model": "m", "task": "text-classification", "data": "d", "quick": True}
-    for given, seconds in (({"goal": "throughput"}, 4), ({"seconds": 60}, 4), ({"seconds": 2}, 2), ({}, None)):
+    for given, seconds in (
+        ({"goal": "throughput"}, 4),
+        ({"seconds": 60}, 4),
+        ({"seconds": 2}, 2),
+        ({}, None),
+    ):
         assert shortened(parse({**plain, "benchmark": given}), []).benchmark.seconds == seconds
 
 
@@ -40,7 +53,12 @@ def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None
 
 def test_what_the_recipe_sets_is_an_upper_limit(finished) -> None:
     rows = {"source": finished[0].data.source, "evaluate": {"from": "validation", "samples": 30}}
-    given = quick(finished[0], data=rows, benchmark={"batch": [8, 4], "repeats": 5}, baselines=["openvino-f32"])
+    given = quick(
+        finished[0],
+        data=rows,
+        benchmark={"batch": [8, 4], "repeats": 5},
+        baselines=["openvino-f32"],
+    )
     facts = facts_of(given, tune=False)
     assert facts.recipe.data.evaluate.samples == 30
     assert (facts.benchmark.batch, facts.benchmark.repeats) == ((4,), 5)

@@ -20,7 +20,14 @@ import octobert
 from octobert.cli.run import print_report
 from octobert.config.loading import parse
 from octobert.core import plugins
-from octobert.core.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
+from octobert.core.errors import (
+    BusyError,
+    DataError,
+    ModelError,
+    OctobertError,
+    StorageError,
+    TargetError,
+)
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -39,7 +46,9 @@ from tests.support.pages import markup_of
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences, warmed
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
-WITHOUT_TORCH = [name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"]
+WITHOUT_TORCH = [
+    name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"
+]
 
 
 def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: object):
@@ -77,7 +86,13 @@ def test_the_layout_of_the_output(finished) -> None:
         if target.startswith("openvino"):
             expected |= {"openvino_model.xml", "openvino_model.bin"}
         assert names == expected
-    assert {p.name for p in out.iterdir()} == {".octobert", "evidence.json", "report.html", "report.json", *recipe.targets}
+    assert {p.name for p in out.iterdir()} == {
+        ".octobert",
+        "evidence.json",
+        "report.html",
+        "report.json",
+        *recipe.targets,
+    }
     assert not list((out / ".octobert").glob("publish-*"))
     assert not list((out / ".octobert" / "store").glob("work-*"))
 
@@ -108,14 +123,18 @@ def test_the_report_has_everything(finished) -> None:
     assert "://" not in page
 
 
-def test_running_again_reuses_everything_and_a_change_runs_only_what_depends_on_it(finished) -> None:
+def test_running_again_reuses_everything_and_a_change_runs_only_what_depends_on_it(
+    finished,
+) -> None:
     recipe, out, report = finished
     seen = Seen()
     assert runner.run(recipe, out, seen, executor=inline.run) == report
     assert seen.ran == []
     verdicts = {v.step: v for v in runner.dry_run(recipe, out)}
     assert {v.action for v in verdicts.values()} == {"reuse"}
-    changed = recipe.model_copy(update={"calibrate": recipe.calibrate.model_copy(update={"name": "percentile"})})
+    changed = recipe.model_copy(
+        update={"calibrate": recipe.calibrate.model_copy(update={"name": "percentile"})}
+    )
     verdicts = {v.step: v for v in runner.dry_run(changed, out)}
     kept = {"data", "capture", "observe", "evaluate/ort-f32", "evaluate/torch-f32"}
     assert all(verdicts[name].action == "reuse" for name in kept)
@@ -134,24 +153,46 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
             stream.write(" ")
     seen = Seen()
     edited = str(copy / "ort-cpu" / "octobert.json")
-    with pytest.warns(octobert.PublishedFileWarning, match=f"^{edited} was changed after octobert wrote it, and was left"):
+    with pytest.warns(
+        octobert.PublishedFileWarning,
+        match=f"^{edited} was changed after octobert wrote it, and was left",
+    ):
         runner.run(recipe, copy, seen, executor=inline.run)
     # It comes out the same to the byte, so nothing after it has to run; the report tells how long it took, and is made anew.
-    assert [name for name in seen.ran if not name.startswith(("report", "package"))] == ["calibrate"]
+    assert [name for name in seen.ran if not name.startswith(("report", "package"))] == [
+        "calibrate"
+    ]
     # So is the package; what the user did to it stays, and harmed nothing in the store.
     assert (copy / "ort-cpu" / "tuned.json").read_text() == " "
-    assert (copy / "ort-cpu" / "octobert.json").read_text() == (out / "ort-cpu" / "octobert.json").read_text() + " "
+    assert (copy / "ort-cpu" / "octobert.json").read_text() == (
+        out / "ort-cpu" / "octobert.json"
+    ).read_text() + " "
 
 
 def test_a_package_without_the_float_graph(finished, tmp_path, capsys) -> None:
     recipe, source, _ = finished
-    out = warmed(source, tmp_path / "out", "data", "capture", "transform", "observe", "calibrate", "quantize", "export")
-    small = recipe.model_copy(update={"float_model": False, "targets": ("ort-cpu",), "measure": False})
+    out = warmed(
+        source,
+        tmp_path / "out",
+        "data",
+        "capture",
+        "transform",
+        "observe",
+        "calibrate",
+        "quantize",
+        "export",
+    )
+    small = recipe.model_copy(
+        update={"float_model": False, "targets": ("ort-cpu",), "measure": False}
+    )
     report = runner.run(small, out, executor=inline.run)
     package = out / "ort-cpu"
     assert not (package / "onnx" / "model.onnx").exists()
     assert octobert.verify(package).added == ()
-    whole, light = (sum(each.stat().st_size for each in folder.rglob("*.onnx")) for folder in (source / "ort-cpu", package))
+    whole, light = (
+        sum(each.stat().st_size for each in folder.rglob("*.onnx"))
+        for folder in (source / "ort-cpu", package)
+    )
     assert light < whole
     print_report(report, out, as_json=False)
     assert "the float graph" not in capsys.readouterr().out
@@ -166,7 +207,10 @@ def test_a_package_without_the_float_graph(finished, tmp_path, capsys) -> None:
     ):
         done = run_command(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "There is no float model to compare with: package the model without --no-float" in done.stderr
+        assert (
+            "There is no float model to compare with: package the model without --no-float"
+            in done.stderr
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -175,7 +219,12 @@ def test_a_package_predicts_what_was_measured(finished, target: str) -> None:
     rows = readers.read_file(Path(recipe.data.source) / "validation.tsv")
     model = octobert.load(out / target)
     answers = model([(r["sentence1"], r["sentence2"]) for r in rows])
-    accuracy = np.mean([a["label"] == ("different", "same")[int(r["label"])] for a, r in zip(answers, rows, strict=True)])
+    accuracy = np.mean(
+        [
+            a["label"] == ("different", "same")[int(r["label"])]
+            for a, r in zip(answers, rows, strict=True)
+        ]
+    )
     measured = next(s.value for s in report.scores[target] if s.metric == "accuracy")
     assert accuracy == pytest.approx(measured)
     assert all(0.5 <= a["score"] <= 1.0 for a in answers)
@@ -195,7 +244,9 @@ def test_the_onnx_file_gives_the_same_logits_in_both_runtimes(finished, target: 
     feeds = {i.name: feeds[i.name] for i in session.get_inputs()}
     one = session.run(None, feeds)[0]
     core = openvino.Core()
-    compiled = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core.compile_model(
+        core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
     two = compiled(feeds)[0]
     # A float32 sum that lands on the other side of a rounding step moves one 8-bit code: a percent of the logits, at most.
     np.testing.assert_allclose(one, two, atol=0.02 * np.abs(one).max())
@@ -211,7 +262,9 @@ import octobert
 for target in {WITHOUT_TORCH!r}:
     print(octobert.load({str(out)!r} + "/" + target)([("the of", "and a")])[0]["label"])
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert set(result.stdout.split()) <= {"different", "same"}
 
 
@@ -220,7 +273,9 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(captured, checkpoint, tmp_
     folder = shutil.copytree(checkpoint("bert", "embedding"), tmp_path / "embedder")
     operators.save(captured("bert", "embedding").model, folder / "model.onnx")
     (folder / "model.safetensors").unlink()
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": f"the of {i} and a{i}"}) + "\n" for i in range(40)))
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"body": f"the of {i} and a{i}"}) + "\n" for i in range(40))
+    )
     recipe = recipe_for(
         folder / "model.onnx", tmp_path / "texts.jsonl", task={"embedding": {"text": "body"}}, targets=["ort-cpu"],
         baselines=["torch-f32"],
@@ -239,11 +294,15 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(captured, checkpoint, tmp_
 
 def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, out) -> None:
     same = {"train": str(pairs / "validation.tsv"), "validation": str(pairs / "validation.tsv")}
-    recipe = recipe_for(checkpoint("bert"), pairs, data={**same, "calibrate": {"from": "train", "samples": 10}})
+    recipe = recipe_for(
+        checkpoint("bert"), pairs, data={**same, "calibrate": {"from": "train", "samples": 10}}
+    )
     with pytest.raises(DataError, match="10 of 10 calibration rows are also evaluated"):
         runner.run(recipe, out, executor=inline.run)
     assert not list((out / ".octobert" / "store").glob("*data*"))
-    events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()
+    ]
     assert events[-1]["event"] == "failure"
     assert "refuse_leakage" in events[-1]["traceback"]
     allowed = recipe_for(
@@ -255,9 +314,16 @@ def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, 
 
 
 def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) -> None:
-    text = (pairs / "train.tsv").read_text() + "\n".join((pairs / "validation.tsv").read_text().splitlines()[1:]) + "\n"
+    text = (
+        (pairs / "train.tsv").read_text()
+        + "\n".join((pairs / "validation.tsv").read_text().splitlines()[1:])
+        + "\n"
+    )
     (pairs / "train.tsv").write_text(text)
-    source = {"source": str(pairs), "calibrate": {"from": "train", "samples": 200, "drop_evaluated": True}}
+    source = {
+        "source": str(pairs),
+        "calibrate": {"from": "train", "samples": 200, "drop_evaluated": True},
+    }
     recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], measure=False)
     report = runner.run(recipe, out, executor=inline.run)
     assert (report.data.dropped_rows, report.data.calibration_rows) == (40, 80)
@@ -270,14 +336,26 @@ class Enough(Exception):
 @pytest.mark.parametrize(
     ("stage", "name", "change", "refused"),
     [
-        ("capture", "model/config.json", lambda path: path.write_text(path.read_text() + " "), True),
+        (
+            "capture",
+            "model/config.json",
+            lambda path: path.write_text(path.read_text() + " "),
+            True,
+        ),
         ("capture", "model/model.safetensors", lambda path: path.unlink(), True),
-        ("data", "data/train.tsv", lambda path: path.write_text(path.read_text() + "one\tmore\t1\n"), True),
+        (
+            "data",
+            "data/train.tsv",
+            lambda path: path.write_text(path.read_text() + "one\tmore\t1\n"),
+            True,
+        ),
         ("capture", "model/config.json", lambda path: path.write_text(path.read_text()), False),
         ("data", "data/train.tsv", lambda path: os.utime(path), False),
     ],
 )
-def test_inputs_that_change_while_they_are_read(checkpoint, pairs, tmp_path, stage, name, change, refused) -> None:
+def test_inputs_that_change_while_they_are_read(
+    checkpoint, pairs, tmp_path, stage, name, change, refused
+) -> None:
     """Otherwise what was made from the new files would be stored under the key of the old ones."""
     model, out = shutil.copytree(checkpoint("bert"), tmp_path / "model"), tmp_path / "out"
 
@@ -290,7 +368,11 @@ def test_inputs_that_change_while_they_are_read(checkpoint, pairs, tmp_path, sta
 
     with pytest.raises(StorageError if refused else Enough) as raised:
         runner.run(recipe_for(model, pairs, targets=["ort-cpu"]), out, executor=changing)
-    assert not refused or "the files were changed while octobert read them; run the same command again" in str(raised.value)
+    assert (
+        not refused
+        or "the files were changed while octobert read them; run the same command again"
+        in str(raised.value)
+    )
     assert bool(list((out / ".octobert" / "store").glob(f"{stage}-*"))) is not refused
 
 
@@ -313,9 +395,13 @@ def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:
     with locked(tmp_path / "out" / ".octobert"):
         code = "from tests.pipeline.test_runner import *; runner.run(recipe_for(*sys.argv[1:3]), Path(sys.argv[3]))"
         arguments = [str(checkpoint("bert")), str(pairs), str(tmp_path / "out")]
-        with pytest.raises(BusyError, match=f"another octobert run is at work.*process {os.getpid()}"):
+        with pytest.raises(
+            BusyError, match=f"another octobert run is at work.*process {os.getpid()}"
+        ):
             runner.run(recipe, tmp_path / "out", executor=inline.run)
-        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+        )
         assert "BusyError" in result.stderr
 
 
@@ -338,13 +424,18 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
     temporary.mkdir()
     source = tmp_path / "data"
     source.mkdir()
-    for name, part in (("train", pairs_of_sentences(6000)), ("validation", pairs_of_sentences(20, 9000))):
+    for name, part in (
+        ("train", pairs_of_sentences(6000)),
+        ("validation", pairs_of_sentences(20, 9000)),
+    ):
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = command_for(checkpoint("bert"), source, tmp_path)
     store, deadline = out / ".octobert" / "store", time.time() + 240
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(command, cwd=hostile, env=environment, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(
+        command, cwd=hostile, env=environment, stderr=subprocess.DEVNULL
+    ) as child:
         while not list(store.glob("work-observe-*")) and time.time() < deadline:
             time.sleep(0.005)
         assert list(store.glob("work-observe-*")), "the run never reached calibration"
@@ -355,9 +446,15 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
     done = run_command(*command[len(PROGRAM) :], "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
-    events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()
+    ]
     second = max(i for i, e in enumerate(events) if e["event"] == "run")
-    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture", "transform"]
+    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == [
+        "data",
+        "capture",
+        "transform",
+    ]
     assert not list(store.glob("work-*"))
 
 
@@ -379,9 +476,17 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
 
 
 def test_a_stage_that_can_write_nothing_at_all_says_so(checkpoint, pairs, tmp_path) -> None:
-    step = next(step for step in steps_of(recipe_for(checkpoint("bert"), pairs)) if step.name == "data")
+    step = next(
+        step for step in steps_of(recipe_for(checkpoint("bert"), pairs)) if step.name == "data"
+    )
     options = step.options.model_dump(mode="json", by_alias=True)
-    request = Request(stage=step.stage, inputs={}, options=options, scratch=tmp_path / "scratch", temporary=tmp_path)
+    request = Request(
+        stage=step.stage,
+        inputs={},
+        options=options,
+        scratch=tmp_path / "scratch",
+        temporary=tmp_path,
+    )
     (tmp_path / "work").mkdir()
     size = len(request.model_dump_json())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -406,8 +511,12 @@ def test_a_library_that_hides_a_full_disk(tmp_path) -> None:
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
-    request = Request(stage="capture", inputs={}, options={}, scratch=Path("nowhere"), temporary=tmp_path)
-    with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"):
+    request = Request(
+        stage="capture", inputs={}, options={}, scratch=Path("nowhere"), temporary=tmp_path
+    )
+    with pytest.raises(
+        OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"
+    ):
         local.run(request, tmp_path, lambda *_: None)
 
 
@@ -415,16 +524,32 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
     ("change", "error", "message"),
     [
         ({"model": "./nowhere"}, ModelError, r"\./nowhere: there is no such file or folder"),
-        ({"model": "package:no_such_package/x"}, ModelError, r'the package "no_such_package" is not installed'),
+        (
+            {"model": "package:no_such_package/x"},
+            ModelError,
+            r'the package "no_such_package" is not installed',
+        ),
         ({"data": "./nowhere"}, DataError, r"there is no such file or folder"),
         (
             {"task": {"text-classification": {"max_length": 65}}},
             ModelError,
             r"longer than the model allows \(got 65, expected at most 64",
         ),
-        ({"benchmark": {**FAST, "sequence": [65]}}, ModelError, r"benchmark.sequence: the sequence is longer .*at most 64"),
-        ({"task": {"text-classification": {"text": "sentence"}}}, DataError, r'there is no column "sentence".*did you mean'),
-        ({"quantize": {"static": {"disable": ["*"]}}}, OctobertError, r"the plan quantizes nothing"),
+        (
+            {"benchmark": {**FAST, "sequence": [65]}},
+            ModelError,
+            r"benchmark.sequence: the sequence is longer .*at most 64",
+        ),
+        (
+            {"task": {"text-classification": {"text": "sentence"}}},
+            DataError,
+            r'there is no column "sentence".*did you mean',
+        ),
+        (
+            {"quantize": {"static": {"disable": ["*"]}}},
+            OctobertError,
+            r"the plan quantizes nothing",
+        ),
         (
             {"seed": 0, "task": {"text-classification": {"text": ["sentence1", "sentenc2"]}}},
             DataError,
@@ -433,8 +558,12 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
         ({"task": "embedding"}, ModelError, r"an embedding would drop the head of the checkpoint"),
     ],
 )
-def test_bad_input_stops_with_one_sentence(checkpoint, pairs, out, change: dict, error: type, message: str) -> None:
-    recipe = recipe_for(checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change})
+def test_bad_input_stops_with_one_sentence(
+    checkpoint, pairs, out, change: dict, error: type, message: str
+) -> None:
+    recipe = recipe_for(
+        checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change}
+    )
     with pytest.raises(error, match=message):
         runner.run(recipe, out, executor=inline.run)
     assert not (out / "ort-cpu").exists()
@@ -445,9 +574,13 @@ def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch
     import importlib.util
 
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a)
+    )
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["openvino-cpu"])
-    with pytest.raises(TargetError, match=r"the target openvino-cpu cannot run here .*pip install .*\[openvino\]'"):
+    with pytest.raises(
+        TargetError, match=r"the target openvino-cpu cannot run here .*pip install .*\[openvino\]'"
+    ):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out").exists()
 
@@ -457,7 +590,9 @@ def test_a_model_without_a_tokenizer(checkpoint, pairs, tmp_path) -> None:
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "mute")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match="there is no tokenizer beside the model"):
-        runner.run(recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out", executor=inline.run)
+        runner.run(
+            recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out", executor=inline.run
+        )
 
 
 def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_path) -> None:
@@ -477,7 +612,10 @@ def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path)
         runner.run(recipe, tmp_path / "file", executor=inline.run)
     (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
     (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
-    with pytest.raises(StorageError, match="a package or a checkpoint would replace a folder that octobert did not write"):
+    with pytest.raises(
+        StorageError,
+        match="a package or a checkpoint would replace a folder that octobert did not write",
+    ):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
 
@@ -492,7 +630,9 @@ def test_a_store_ignores_a_manifest_that_does_not_fit(tmp_path) -> None:
 
 
 def test_a_first_run_that_fails_leaves_nothing_behind(checkpoint, pairs, tmp_path) -> None:
-    recipe = recipe_for(checkpoint("bert"), pairs, task={"text-classification": {"text": "x", "label": "y"}})
+    recipe = recipe_for(
+        checkpoint("bert"), pairs, task={"text-classification": {"text": "x", "label": "y"}}
+    )
     with pytest.raises(DataError, match='no column "x", and there is no column "y"'):
         runner.run(recipe, tmp_path / "new" / "out", executor=inline.run)
     assert list(tmp_path.iterdir()) == [pairs]
@@ -504,14 +644,22 @@ def test_a_first_run_that_fails_leaves_nothing_behind(checkpoint, pairs, tmp_pat
 
 
 def test_a_run_that_fails_keeps_what_it_has_made(checkpoint, pairs, tmp_path) -> None:
-    recipe = recipe_for(checkpoint("bert"), pairs, quantize={"static": {"disable": ["*"]}}, targets=["ort-cpu"], baselines=[])
+    recipe = recipe_for(
+        checkpoint("bert"),
+        pairs,
+        quantize={"static": {"disable": ["*"]}},
+        targets=["ort-cpu"],
+        baselines=[],
+    )
     with pytest.raises(OctobertError, match="the plan quantizes nothing"):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert list((tmp_path / "out" / ".octobert" / "store").glob("data-*"))
 
 
 def test_a_dry_run_reads_the_rows(checkpoint, pairs, tmp_path) -> None:
-    verdicts = runner.dry_run(recipe_for(checkpoint("bert"), pairs), tmp_path / "out", executor=inline.run)
+    verdicts = runner.dry_run(
+        recipe_for(checkpoint("bert"), pairs), tmp_path / "out", executor=inline.run
+    )
     assert verdicts[0].reason == "not in the store: 24 calibration rows, 40 evaluation rows"
     empty = shutil.copytree(pairs, tmp_path / "empty")
     with (empty / "validation.tsv").open("a") as file:

@@ -60,7 +60,9 @@ def test_every_byte_of_a_result_counts(tmp_path) -> None:
 
 
 def replace_by_link(path: Path) -> None:
-    elsewhere = next(parent for parent in path.parents if parent.name == "store").with_name("elsewhere")
+    elsewhere = next(parent for parent in path.parents if parent.name == "store").with_name(
+        "elsewhere"
+    )
     shutil.move(path, elsewhere)
     path.symlink_to(elsewhere)
 
@@ -85,13 +87,21 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "the manifest is a link": lambda folder: replace_by_link(folder / MANIFEST),
     "the seal is a link": lambda folder: replace_by_link(folder / SEAL),
     "an inner folder is a link": lambda folder: replace_by_link(folder / "inner"),
-    "a file is a folder": lambda folder: [(folder / "model.onnx").unlink(), (folder / "model.onnx").mkdir()],
-    "a file is a pipe": lambda folder: [(folder / "model.onnx").unlink(), os.mkfifo(folder / "model.onnx")],
+    "a file is a folder": lambda folder: [
+        (folder / "model.onnx").unlink(),
+        (folder / "model.onnx").mkdir(),
+    ],
+    "a file is a pipe": lambda folder: [
+        (folder / "model.onnx").unlink(),
+        os.mkfifo(folder / "model.onnx"),
+    ],
     "a file is a dangling link": lambda folder: replace_by_dangling_link(folder / "model.onnx"),
     "the result is a link to itself elsewhere": replace_by_link,
     "the result is a file": replace_by_file,
     "the result is a dangling link": replace_by_dangling_link,
-    "the result is another one": lambda folder: folder.rename(folder.with_name("capture-fedcba9876543210")),
+    "the result is another one": lambda folder: folder.rename(
+        folder.with_name("capture-fedcba9876543210")
+    ),
 }
 
 
@@ -100,7 +110,9 @@ def test_a_damaged_result_is_made_again(damage: str, tmp_path) -> None:
     store, folder = stored(tmp_path / "store")
     DAMAGE[damage](folder)
     assert store.find("capture", KEY) is None
-    assert all(size >= 0 for size in store.entries().values()), "it can be listed, for octobert clean"
+    assert all(size >= 0 for size in store.entries().values()), (
+        "it can be listed, for octobert clean"
+    )
     again, _ = stored(tmp_path / "store")
     assert again.find("capture", KEY) is not None
     for name in store.entries():
@@ -108,7 +120,9 @@ def test_a_damaged_result_is_made_again(damage: str, tmp_path) -> None:
     assert store.entries() == {}
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("nowhere")])
+@pytest.mark.parametrize(
+    "make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("nowhere")]
+)
 def test_what_is_in_the_way_of_work_is_removed(make, tmp_path) -> None:
     store = Store(tmp_path / "store")
     store.root.mkdir()
@@ -121,7 +135,11 @@ def test_what_is_in_the_way_of_work_is_removed(make, tmp_path) -> None:
     for name in (*left, "work-important", "mine"):
         make(store.root / name)
     assert store.sweep() == left
-    assert {path.name for path in store.root.iterdir()} == {store.scratch("capture", KEY).name, "work-important", "mine"}
+    assert {path.name for path in store.root.iterdir()} == {
+        store.scratch("capture", KEY).name,
+        "work-important",
+        "mine",
+    }
     assert list(store.entries()) == [store.scratch("capture", KEY).name]
 
 
@@ -169,7 +187,9 @@ def test_a_lock_file_that_is_removed_does_not_let_a_second_run_in(tmp_path) -> N
     assert not held_elsewhere(folder)
 
 
-def test_where_folders_cannot_be_locked_a_missing_lock_file_ends_the_run(tmp_path, monkeypatch) -> None:
+def test_where_folders_cannot_be_locked_a_missing_lock_file_ends_the_run(
+    tmp_path, monkeypatch
+) -> None:
     """As on network file systems."""
     import fcntl
 
@@ -203,7 +223,10 @@ def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "with" / "lock").mkdir(parents=True)
     for folder in (tmp_path / "file", tmp_path / "with", tmp_path / ("x" * 300)):
-        with pytest.raises(StorageError, match=r"cannot be written|name is too long"), locked(folder):
+        with (
+            pytest.raises(StorageError, match=r"cannot be written|name is too long"),
+            locked(folder),
+        ):
             pass
 
 
@@ -218,7 +241,10 @@ def test_nothing_is_written_through_links_beside_the_store(finished, tmp_path) -
     (out / ".octobert" / "published.json").mkdir()
     runner.run(recipe, out, executor=inline.run)
     assert outside.read_text() == "mine"
-    assert all((out / ".octobert" / name).is_file() for name in ("events.jsonl", "process", "published.json"))
+    assert all(
+        (out / ".octobert" / name).is_file()
+        for name in ("events.jsonl", "process", "published.json")
+    )
 
 
 def test_what_a_killed_run_left_of_a_stored_result_is_swept(tmp_path) -> None:

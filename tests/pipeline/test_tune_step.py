@@ -31,26 +31,48 @@ def recipe_of(finished: Any, **keys: Any) -> Any:
 
 def test_a_step_for_each_target_that_can_run_here(finished) -> None:
     entries = {"ort-cpu": {"options": {"intra_op_num_threads": 1}}}
-    recipe = recipe_of(finished, targets=["ort-cpu", "tensorrt"], tune=["throughput", "latency"], session=entries, quick=True)
+    recipe = recipe_of(
+        finished,
+        targets=["ort-cpu", "tensorrt"],
+        tune=["throughput", "latency"],
+        session=entries,
+        quick=True,
+    )
     steps = {step.name: step for step in steps_of(recipe)}
     assert [name for name in steps if name.startswith("tune/")] == ["tune/ort-cpu"]
     options = steps["tune/ort-cpu"].options
     assert (options.goals, options.quick) == (("latency", "throughput"), True)
     assert options.entries.options == {"intra_op_num_threads": 1}
     assert list(steps["report"].inputs.tuned) == ["ort-cpu"]
-    assert list(steps).index("tune/ort-cpu") < list(steps).index("report") < list(steps).index("package/ort-cpu")
+    assert (
+        list(steps).index("tune/ort-cpu")
+        < list(steps).index("report")
+        < list(steps).index("package/ort-cpu")
+    )
 
 
-def test_the_stage_keeps_the_default_where_nothing_was_tried(finished, tmp_path: Path, monkeypatch) -> None:
+def test_the_stage_keeps_the_default_where_nothing_was_tried(
+    finished, tmp_path: Path, monkeypatch
+) -> None:
     """One process with the real model; without trials the default stays."""
     monkeypatch.setattr(tune, "TRIALS", (0, 0))
     steps = {step.name: step for step in steps_of(recipe_of(finished, tune=["latency"]))}
     out = finished[1]
-    exported = next(f for f in (out / ".octobert" / "store").glob("export-*") if '"target": "ort-cpu"' in _manifest(f))
-    made = {"capture": stored(out, "capture"), "data": stored(out, "data"), "export/ort-cpu": exported}
+    exported = next(
+        f
+        for f in (out / ".octobert" / "store").glob("export-*")
+        if '"target": "ort-cpu"' in _manifest(f)
+    )
+    made = {
+        "capture": stored(out, "capture"),
+        "data": stored(out, "data"),
+        "export/ort-cpu": exported,
+    }
     context = call_of(steps["tune/ort-cpu"], tmp_path / "stage", made)
     assert context.run() == {"latency": 1.0}
-    (found,) = _artifacts.TunedResults.model_validate_json((context.work / _artifacts.TUNED).read_bytes()).results
+    (found,) = _artifacts.TunedResults.model_validate_json(
+        (context.work / _artifacts.TUNED).read_bytes()
+    ).results
     assert (found.goal, found.setting, found.tried) == ("latency", Setting(), ())
     assert found.default_ms > 0
 
@@ -76,7 +98,12 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
     report = finished[2].model_copy(
         update={
             "recipe": {**finished[2].recipe, "tune": ["latency"]},
-            "tuned": {"ort-cpu": (result(0.8, threads=2, runtime_options={"spinning": False}), result(1.0, goal="throughput"))},
+            "tuned": {
+                "ort-cpu": (
+                    result(0.8, threads=2, runtime_options={"spinning": False}),
+                    result(1.0, goal="throughput"),
+                )
+            },
             "plans": {name: finished[2].plans["ort-cpu"] for name in ("ort-cpu", "qnn")},
             "absent": {"qnn": "the package onnxruntime-qnn is not installed"},
         }
@@ -91,5 +118,8 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
 
 @pytest.mark.parametrize("goals", [["speed"], ["latency", "latency"]])
 def test_goals_that_there_are_not(goals: list[str]) -> None:
-    with pytest.raises(RecipeError, match=r"tune(\.0: input should be 'latency' or 'throughput'|: a name is listed twice)"):
+    with pytest.raises(
+        RecipeError,
+        match=r"tune(\.0: input should be 'latency' or 'throughput'|: a name is listed twice)",
+    ):
         parse({"model": "m", "task": "mrpc", "data": "d", "tune": goals})

@@ -28,7 +28,9 @@ def cache(tmp_path, monkeypatch) -> Path:
 def made(folder: Path, body: str, before: str = "") -> Path:
     """What `user_model.made` makes, in this process."""
     (folder / "mine.py").write_text(f"{before}\ndef model():\n    {body}\n")
-    return user_model._made(user_code.at(f"{folder / 'mine.py'}:model", "model", where="model"), HEAD, 0)
+    return user_model._made(
+        user_code.at(f"{folder / 'mine.py'}:model", "model", where="model"), HEAD, 0
+    )
 
 
 def load_text(model: Path) -> str:
@@ -58,22 +60,37 @@ class Own(torch.nn.Module):
 
 def test_a_path_is_used_as_it_is(tmp_path, checkpoint) -> None:
     assert made(tmp_path, f"return {str(checkpoint('bert'))!r}") == checkpoint("bert")
-    with pytest.raises(ModelError, match=r"mine\.py:model: the function returns a path that does not exist \(got /nowhere"):
+    with pytest.raises(
+        ModelError,
+        match=r"mine\.py:model: the function returns a path that does not exist \(got /nowhere",
+    ):
         made(tmp_path, "return '/nowhere'")
 
 
 def test_a_model_of_transformers_becomes_a_checkpoint(tmp_path, checkpoint, cache) -> None:
-    folder = made(tmp_path, f"return {load_text(checkpoint('bert'))}, {str(checkpoint('bert'))!r}", IMPORT)
+    folder = made(
+        tmp_path, f"return {load_text(checkpoint('bert'))}, {str(checkpoint('bert'))!r}", IMPORT
+    )
     found = source.resolve(folder)
-    assert (found.kind, found.labels, found.longest_input) == ("checkpoint", ("different", "same"), 64)
-    assert made(tmp_path, f"return {load_text(checkpoint('bert'))}, {str(checkpoint('bert'))!r}", IMPORT) == folder
+    assert (found.kind, found.labels, found.longest_input) == (
+        "checkpoint",
+        ("different", "same"),
+        64,
+    )
+    assert (
+        made(
+            tmp_path, f"return {load_text(checkpoint('bert'))}, {str(checkpoint('bert'))!r}", IMPORT
+        )
+        == folder
+    )
     assert list(cache.iterdir()) == [folder]
 
 
 def test_a_model_that_its_weights_do_not_describe_is_refused(tmp_path, checkpoint, cache) -> None:
     body = f"m = {load_text(checkpoint('bert'))}\n    m.classifier.register_forward_hook(lambda *a: a[-1] * 2)"
     with pytest.raises(
-        ParityError, match=r"model: the model does not compute what transformers loads of its weights .*class of your own"
+        ParityError,
+        match=r"model: the model does not compute what transformers loads of its weights .*class of your own",
     ):
         made(tmp_path, f"{body}\n    return m, {str(checkpoint('bert'))!r}", IMPORT)
     assert list(cache.iterdir()) == []
@@ -94,8 +111,14 @@ WRONG = {
         "pass",
         r"mine\.py:model: the function does not return a model \(got a NoneType, expected a path, or \(model, folder",
     ),
-    "no tokenizer": ("return torch.nn.Linear(2, 2)", r"does not return a model \(got a Linear, expected a path"),
-    "other order": ("return 'folder', torch.nn.Linear(2, 2)", r"does not return a model \(got str, Linear"),
+    "no tokenizer": (
+        "return torch.nn.Linear(2, 2)",
+        r"does not return a model \(got a Linear, expected a path",
+    ),
+    "other order": (
+        "return 'folder', torch.nn.Linear(2, 2)",
+        r"does not return a model \(got str, Linear",
+    ),
     "no config": (
         "return torch.nn.Linear(2, 2), 'folder'",
         r"the model has no config \(got Linear, expected a config of transformers",
@@ -112,7 +135,12 @@ def test_what_is_not_a_model(tmp_path, body: str, message: str) -> None:
 def test_the_function_runs_only_if_it_is_allowed(tmp_path) -> None:
     (tmp_path / "mine.py").write_text("def model(size):\n    return 'x'\n")
     raw = {"model": f"{tmp_path / 'mine.py'}:model", "task": "mrpc", "data": "d"}
-    with pytest.raises(RecipeError, match=r"model .*mine\.py:model runs that code; allow it with --allow-code"):
+    with pytest.raises(
+        RecipeError, match=r"model .*mine\.py:model runs that code; allow it with --allow-code"
+    ):
         parse(raw)
-    with pytest.raises(RecipeError, match=r"model: .*mine\.py, line 1: the function takes other arguments \(got model\(size\)"):
+    with pytest.raises(
+        RecipeError,
+        match=r"model: .*mine\.py, line 1: the function takes other arguments \(got model\(size\)",
+    ):
         facts._model(parse({**raw, "allow_code": True}))

@@ -35,7 +35,14 @@ def chain_of(*texts: str) -> list[Step]:
     steps: list[Step] = []
     for text in texts:
         # Any stage will do: the executors of these tests run none.
-        steps.append(Step(f"step/{text}", "archive", Inputs(of=steps[-1].result if steps else None), Options(text=text)))
+        steps.append(
+            Step(
+                f"step/{text}",
+                "archive",
+                Inputs(of=steps[-1].result if steps else None),
+                Options(text=text),
+            )
+        )
     return steps
 
 
@@ -92,24 +99,49 @@ class Alone:
 @contextmanager
 def at_work(folder: Path, executor: Executor) -> Iterator[Work]:
     with locked(folder) as hold:
-        yield Work(Store(folder / "store"), hold, hold, events.Events(folder / events.FILE), Alone(), executor)
+        yield Work(
+            Store(folder / "store"),
+            hold,
+            hold,
+            events.Events(folder / events.FILE),
+            Alone(),
+            executor,
+        )
 
 
 def test_chains_run_at_the_same_time_and_share_what_is_the_same(tmp_path) -> None:
     together = threading.Barrier(3)
     told = ("started", "progressed", "finished")
-    executor = Threads(lambda text: together.wait(SECONDS) if text != "shared" else time.sleep(0.05))
+    executor = Threads(
+        lambda text: together.wait(SECONDS) if text != "shared" else time.sleep(0.05)
+    )
     with at_work(tmp_path, executor) as work:
         made = {"step/before": work.carry_out(chain_of("shared")[0], {})}
-        done = work.carry_out_chains({name: chain_of("shared", f"own {name}") for name in "abc"}, made)
-        folders = {name: work.results(found)[f"step/own {name}"].path("text") for name, found in done.items()}
+        done = work.carry_out_chains(
+            {name: chain_of("shared", f"own {name}") for name in "abc"}, made
+        )
+        folders = {
+            name: work.results(found)[f"step/own {name}"].path("text")
+            for name, found in done.items()
+        }
     assert sorted(executor.ran) == ["own a", "own b", "own c", "shared"]
-    assert {name: path.read_text() for name, path in folders.items()} == {name: f"own {name}" for name in "abc"}
-    assert all(set(found) == {"step/before", "step/shared", f"step/own {name}"} for name, found in done.items())
+    assert {name: path.read_text() for name, path in folders.items()} == {
+        name: f"own {name}" for name in "abc"
+    }
+    assert all(
+        set(found) == {"step/before", "step/shared", f"step/own {name}"}
+        for name, found in done.items()
+    )
     assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["archive"] * 4
     # Lines of several threads are whole, and no event is lost: two of each step, which is made once and told once.
-    assert len((tmp_path / events.FILE).read_bytes().splitlines()) == 2 * 4 == len(events.read(tmp_path / events.FILE))
-    assert sorted(work.listener.told) == sorted((what, f"step/{text}") for what in told for text in executor.ran)
+    assert (
+        len((tmp_path / events.FILE).read_bytes().splitlines())
+        == 2 * 4
+        == len(events.read(tmp_path / events.FILE))
+    )
+    assert sorted(work.listener.told) == sorted(
+        (what, f"step/{text}") for what in told for text in executor.ran
+    )
 
 
 def test_a_step_that_two_chains_need_at_the_same_time_is_made_once(tmp_path) -> None:
@@ -120,7 +152,9 @@ def test_a_step_that_two_chains_need_at_the_same_time_is_made_once(tmp_path) -> 
 
 
 @pytest.mark.parametrize(("kills", "made"), [(1, {"step/a", "step/b"}), (2, None)])
-def test_a_stage_that_was_killed_is_tried_once_more(kills: int, made: set[str] | None, tmp_path) -> None:
+def test_a_stage_that_was_killed_is_tried_once_more(
+    kills: int, made: set[str] | None, tmp_path
+) -> None:
     executor = Threads(lambda text: None, 1)
 
     def die(text: str) -> None:
@@ -132,7 +166,9 @@ def test_a_stage_that_was_killed_is_tried_once_more(kills: int, made: set[str] |
         done = work.carry_out_chains({"a": chain_of("a", "b")}, {})["a"]
     assert executor.ran == ["a", "b", "b"]
     assert (set(done) if made else type(done)) == (made or KilledError)
-    failures = [event for event in events.read(tmp_path / events.FILE) if event["event"] == "failure"]
+    failures = [
+        event for event in events.read(tmp_path / events.FILE) if event["event"] == "failure"
+    ]
     assert failures[0]["again"] == "step/b"
     assert len(failures) == kills
 
@@ -144,13 +180,19 @@ def test_an_error_ends_its_chain_alone(concurrency, tmp_path) -> None:
             raise ModelError("no model", where=text)
 
     with at_work(tmp_path, Threads(fail, concurrency)) as work:
-        done = work.carry_out_chains({"a": chain_of("a", "bad", "never"), "b": chain_of("b", "c")}, {})
+        done = work.carry_out_chains(
+            {"a": chain_of("a", "bad", "never"), "b": chain_of("b", "c")}, {}
+        )
     assert isinstance(done["a"], ModelError)
     assert list(done["b"]) == ["step/b", "step/c"]
-    (failure,) = [event for event in events.read(tmp_path / events.FILE) if event["event"] == "failure"]
+    (failure,) = [
+        event for event in events.read(tmp_path / events.FILE) if event["event"] == "failure"
+    ]
     assert failure["chain"] == "a"
     assert failure["error"]["what"] == "no model"
-    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["archive"] * 3, "nothing half-written"
+    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["archive"] * 3, (
+        "nothing half-written"
+    )
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ZeroDivisionError])
@@ -167,7 +209,10 @@ def test_what_is_no_error_of_a_stage_ends_all_chains(raised, tmp_path) -> None:
 
     executor = Threads(during, concurrency=2)
     with at_work(tmp_path, executor) as work, pytest.raises(raised):
-        work.carry_out_chains({name: chain_of(name) for name in ("long", "interrupted", "waiting", "also waiting")}, {})
+        work.carry_out_chains(
+            {name: chain_of(name) for name in ("long", "interrupted", "waiting", "also waiting")},
+            {},
+        )
     assert {"interrupted", "long"} <= set(executor.ran) <= {"interrupted", "long", "waiting"}
     assert list((tmp_path / "store").iterdir()) == []
 
@@ -179,7 +224,10 @@ def test_a_replaced_folder_ends_all_chains(tmp_path) -> None:
         folder.rename(tmp_path / "elsewhere")
         raise ModelError("no model")
 
-    with at_work(folder, Threads(replace, 1)) as work, pytest.raises(OctobertError, match="was removed or replaced"):
+    with (
+        at_work(folder, Threads(replace, 1)) as work,
+        pytest.raises(OctobertError, match="was removed or replaced"),
+    ):
         work.carry_out_chains({"a": chain_of("a"), "b": chain_of("b")}, {})
 
 

@@ -54,12 +54,20 @@ def official(path: Path, *, paragraphs: int, seed: int, unanswerable: bool) -> N
             impossible = unanswerable and (number + k) % 3 == 0
             golds = [] if impossible else [{"text": answer, "answer_start": start}]
             questions.append(
-                {"id": f"{seed}-{number}-{k}", "question": f"where is {k}?", "answers": golds, "is_impossible": impossible}
+                {
+                    "id": f"{seed}-{number}-{k}",
+                    "question": f"where is {k}?",
+                    "answers": golds,
+                    "is_impossible": impossible,
+                }
             )
         found.append({"context": context, "qas": questions})
     whole = {
         "version": "1.1",
-        "data": [{"title": "First", "paragraphs": found[:2]}, {"title": "Rest", "paragraphs": found[2:]}],
+        "data": [
+            {"title": "First", "paragraphs": found[:2]},
+            {"title": "Rest", "paragraphs": found[2:]},
+        ],
     }
     path.write_text(json.dumps(whole))
 
@@ -68,39 +76,69 @@ def official(path: Path, *, paragraphs: int, seed: int, unanswerable: bool) -> N
 def squad(tmp_path_factory) -> Path:
     """A folder with both versions in it."""
     folder = tmp_path_factory.mktemp("squad")
-    for seed, (name, paragraphs) in enumerate({"train-v1.1": 12, "dev-v1.1": 8, "train-v2.0": 24, "dev-v2.0": 12}.items()):
-        official(folder / f"{name}.json", paragraphs=paragraphs, seed=seed, unanswerable="v2.0" in name)
+    for seed, (name, paragraphs) in enumerate(
+        {"train-v1.1": 12, "dev-v1.1": 8, "train-v2.0": 24, "dev-v2.0": 12}.items()
+    ):
+        official(
+            folder / f"{name}.json", paragraphs=paragraphs, seed=seed, unanswerable="v2.0" in name
+        )
     return folder
 
 
 def answering(model: Path, source: Path, task: str = "squad-v2", **changes: object) -> Recipe:
     rows = {"calibrate": {"from": "train", "samples": 12}, "tune": {"from": "train", "samples": 20}}
-    return parse({"model": str(model), "task": task, "data": {"source": str(source), **rows}, **BRIEF, **changes})
+    return parse(
+        {
+            "model": str(model),
+            "task": task,
+            "data": {"source": str(source), **rows},
+            **BRIEF,
+            **changes,
+        }
+    )
 
 
 @pytest.fixture(scope="module")
 def answered(checkpoint, squad, tmp_path_factory) -> tuple[Path, Report]:
     """A whole run with a search in it, ranges so narrow that answers change: (output directory, report)."""
     out = tmp_path_factory.mktemp("answered") / "out"
-    narrow = {"calibrate": {"percentile": {"keep": 90}}, "transforms": [], "corrections": [], "accuracy": {"max_drop": 1.0}}
-    return out, runner.run(answering(checkpoint("bert", "question-answering"), squad, **narrow), out, executor=inline.run)
+    narrow = {
+        "calibrate": {"percentile": {"keep": 90}},
+        "transforms": [],
+        "corrections": [],
+        "accuracy": {"max_drop": 1.0},
+    }
+    return out, runner.run(
+        answering(checkpoint("bert", "question-answering"), squad, **narrow),
+        out,
+        executor=inline.run,
+    )
 
 
 def test_the_files_of_the_right_version_are_picked(checkpoint, squad) -> None:
     model = checkpoint("bert", "question-answering")
     for task, version in (("squad", "v1.1"), ("squad-v2", "v2.0")):
         (step,) = (s for s in steps_of(answering(model, squad, task)) if s.name == "data")
-        assert {Path(place).name for place in step.options.places.values()} == {f"train-{version}.json", f"dev-{version}.json"}
+        assert {Path(place).name for place in step.options.places.values()} == {
+            f"train-{version}.json",
+            f"dev-{version}.json",
+        }
     with pytest.raises(
-        DataError, match=r"more than one file looks like the train split \(got train-v1.1.json, train-v2.0.json"
+        DataError,
+        match=r"more than one file looks like the train split \(got train-v1.1.json, train-v2.0.json",
     ):
         steps_of(answering(model, squad, "question-answering"))
 
 
-def test_a_2_0_file_is_refused_by_the_task_without_unanswerable_questions(checkpoint, squad, tmp_path) -> None:
+def test_a_2_0_file_is_refused_by_the_task_without_unanswerable_questions(
+    checkpoint, squad, tmp_path
+) -> None:
     files = {"train": str(squad / "train-v1.1.json"), "validation": str(squad / "dev-v2.0.json")}
     recipe = answering(checkpoint("bert", "question-answering"), squad, "squad", data=files)
-    with pytest.raises(DataError, match=r"dev-v2.0.json, row 1, column \"answers\": the question has no answer.*squad-v2"):
+    with pytest.raises(
+        DataError,
+        match=r"dev-v2.0.json, row 1, column \"answers\": the question has no answer.*squad-v2",
+    ):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
 
 
@@ -139,12 +177,16 @@ def test_changed_answers_are_shown_as_text(answered, squad) -> None:
         # The package says what was measured.
         assert (answers[index]["answer"] or NO_ANSWER) == after
     (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed
-    assert {(row.row, row.expected, row.before.text, row.after.text) for row in shown.rows} == set(comparison.changed)
+    assert {(row.row, row.expected, row.before.text, row.after.text) for row in shown.rows} == set(
+        comparison.changed
+    )
     assert comparison.direction == shown.sentence
     for row in shown.rows:
         assert row.texts[0] == rows[row.row]["question"]
         for side in (row.before, row.after):
-            assert [row.texts[1][mark.start : mark.end] for mark in side.marks] == [side.text] * (side.text != NO_ANSWER)
+            assert [row.texts[1][mark.start : mark.end] for mark in side.marks] == [side.text] * (
+                side.text != NO_ANSWER
+            )
 
 
 def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> None:
@@ -156,14 +198,21 @@ def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> 
         )
 
 
-def test_predictions_are_scored_by_the_official_rules_as_the_report_says(answered, squad, tmp_path) -> None:
+def test_predictions_are_scored_by_the_official_rules_as_the_report_says(
+    answered, squad, tmp_path
+) -> None:
     out, _ = answered
     files = {"predictions": tmp_path / "predictions.json", "nbest": tmp_path / "nbest.json"}
     found = octobert.evaluate(out / "ort-cpu", squad / "dev-v2.0.json", **files)
-    said, best, odds = (json.loads(path.read_text()) for path in (*files.values(), tmp_path / "predictions.null_odds.json"))
+    said, best, odds = (
+        json.loads(path.read_text())
+        for path in (*files.values(), tmp_path / "predictions.null_odds.json")
+    )
     scores = {score.metric: score.value for score in found.scores["ort-cpu"]}
     data = json.loads((squad / "dev-v2.0.json").read_text())["data"]
-    questions = [question for article in data for part in article["paragraphs"] for question in part["qas"]]
+    questions = [
+        question for article in data for part in article["paragraphs"] for question in part["qas"]
+    ]
     assert list(said) == list(best) == list(odds) == [q["id"] for q in questions]
 
     def words(text: str) -> str:
@@ -175,7 +224,10 @@ def test_predictions_are_scored_by_the_official_rules_as_the_report_says(answere
         return words(said[q["id"]]) in golds
 
     assert scores["exact"] == pytest.approx(np.mean([exact(q) for q in questions]))
-    judged = [_squad.judge(said[q["id"]], [a["text"] for a in q["answers"]], unanswerable=True) for q in questions]
+    judged = [
+        _squad.judge(said[q["id"]], [a["text"] for a in q["answers"]], unanswerable=True)
+        for q in questions
+    ]
     assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in judged]))
     for name, entries in best.items():
         assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
@@ -185,7 +237,9 @@ def test_predictions_are_scored_by_the_official_rules_as_the_report_says(answere
         assert said[name] == ("" if odds[name] > 0 else answers[0]["text"])
 
 
-def predict(package: Path, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+def predict(
+    package: Path, *arguments: object, **options: object
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "octobert", "predict", str(package), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
@@ -195,7 +249,14 @@ def test_questions_on_the_command_line(answered, tmp_path) -> None:
     context = "  " + " ".join(WORDS * 4) + " caf\u00e9\u00a042 \n"
     (tmp_path / "context.txt").write_text(context, encoding="utf-8")
     done = predict(
-        package, "--question", "who?", "--question", "where is 1?", "--context-file", tmp_path / "context.txt", "--json"
+        package,
+        "--question",
+        "who?",
+        "--question",
+        "where is 1?",
+        "--context-file",
+        tmp_path / "context.txt",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -203,7 +264,9 @@ def test_questions_on_the_command_line(answered, tmp_path) -> None:
     for one in told:
         best = next(a for a in (one, *one["others"]) if a["start"] is not None)
         assert context[best["start"] : best["end"]] == best["answer"]
-    assert told == [{"input": one["input"], **octobert.load(package)([tuple(one["input"])])[0]} for one in told]
+    assert told == [
+        {"input": one["input"], **octobert.load(package)([tuple(one["input"])])[0]} for one in told
+    ]
     lines = predict(package, "--question", "who?", "--context", context.strip()).stdout.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("\twho?")
@@ -266,8 +329,13 @@ def test_column_files_are_tagged_and_scored(tagged) -> None:
     assert 0.7 < comparison.fidelity < 1.0
     assert comparison.changed
     (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed
-    assert {row.after.text for row in shown.rows} == {after for _, _, _, after in comparison.changed}
-    assert all(len(row.after.marks) == (row.after.text != "(nothing)") + row.after.text.count(",") for row in shown.rows)
+    assert {row.after.text for row in shown.rows} == {
+        after for _, _, _, after in comparison.changed
+    }
+    assert all(
+        len(row.after.marks) == (row.after.text != "(nothing)") + row.after.text.count(",")
+        for row in shown.rows
+    )
     assert "Rows that changed" in (out / "report.html").read_text()
     assert report.stages["evaluate/ort-cpu"].summary["rows"] > 20
 

@@ -20,16 +20,33 @@ from octobert.data.tokenization import Encoded, batches, feeds_of, split
 from tests.properties.outcomes import sentence_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=40)
-NAMES = st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8), min_size=2, max_size=4, unique=True)
-VALUES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
-JSON = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6)
+NAMES = st.lists(
+    st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8),
+    min_size=2,
+    max_size=4,
+    unique=True,
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS
+)
+JSON = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @st.composite
 def tables(draw: st.DrawFn, cells: st.SearchStrategy) -> list[dict[str, object]]:
     """Rows of the same columns."""
     names = draw(NAMES)
-    return draw(st.lists(st.fixed_dictionaries({name: cells for name in names}), min_size=1, max_size=5))
+    return draw(
+        st.lists(st.fixed_dictionaries({name: cells for name in names}), min_size=1, max_size=5)
+    )
 
 
 @given(tables(TEXTS))
@@ -50,8 +67,13 @@ def test_tsv(tmp_path: Path, rows: list[dict[str, str]]) -> None:
     assert readers.read_file(tmp_path / "a.tsv") == rows
 
 
-@given(st.lists(st.dictionaries(TEXTS, JSON, min_size=1, max_size=4), min_size=1, max_size=4), st.booleans())
-def test_json_lines_and_arrays(tmp_path: Path, rows: list[dict[str, object]], ascii_only: bool) -> None:
+@given(
+    st.lists(st.dictionaries(TEXTS, JSON, min_size=1, max_size=4), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_json_lines_and_arrays(
+    tmp_path: Path, rows: list[dict[str, object]], ascii_only: bool
+) -> None:
     columns = dict.fromkeys(name for row in rows for name in row)
     expected = [{name: row.get(name) for name in columns} for row in rows]
     lines = "".join(json.dumps(row, ensure_ascii=ascii_only) + "\n" for row in rows)
@@ -64,9 +86,15 @@ def test_json_lines_and_arrays(tmp_path: Path, rows: list[dict[str, object]], as
 
 
 @given(tables(st.none() | TEXTS), st.integers(1, 3), st.booleans())
-def test_parquet(tmp_path: Path, rows: list[dict[str, object]], size: int, dictionary: bool) -> None:
-    table = pyarrow.Table.from_pylist(rows, pyarrow.schema([(name, pyarrow.string()) for name in rows[0]]))
-    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=size, use_dictionary=dictionary)
+def test_parquet(
+    tmp_path: Path, rows: list[dict[str, object]], size: int, dictionary: bool
+) -> None:
+    table = pyarrow.Table.from_pylist(
+        rows, pyarrow.schema([(name, pyarrow.string()) for name in rows[0]])
+    )
+    parquet.write_table(
+        table, tmp_path / "a.parquet", row_group_size=size, use_dictionary=dictionary
+    )
     assert readers.read_file(tmp_path / "a.parquet") == rows
 
 
@@ -84,8 +112,12 @@ def test_any_content_gives_rows_or_a_sentence(tmp_path: Path, suffix: str, conte
         assert all(set(row) == set(rows[0]) for row in rows)
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 200), st.integers(1, 8))
-def test_batches_hold_every_row_once_and_outputs_come_back_in_order(lengths: list[int], tokens: int, rows: int) -> None:
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 200), st.integers(1, 8)
+)
+def test_batches_hold_every_row_once_and_outputs_come_back_in_order(
+    lengths: list[int], tokens: int, rows: int
+) -> None:
     encoded = [Encoded(np.arange(i, i + n), np.zeros(n, int), False) for i, n in enumerate(lengths)]
     groups = list(batches(encoded, max_tokens=tokens, max_rows=rows))
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
@@ -98,7 +130,9 @@ def test_batches_hold_every_row_once_and_outputs_come_back_in_order(lengths: lis
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.integers(0, 20), st.integers(0, 3))
-def test_a_file_that_is_split_has_no_row_on_both_sides(digests: list[str], samples: int, seed: int) -> None:
+def test_a_file_that_is_split_has_no_row_on_both_sides(
+    digests: list[str], samples: int, seed: int
+) -> None:
     first, second = sampling.hold_out(digests, samples, seed)
     assert sorted(first + second) == list(range(len(digests)))
     assert not {digests[i] for i in first} & {digests[i] for i in second}

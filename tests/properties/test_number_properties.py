@@ -15,7 +15,11 @@ from octobert.graph import qdq
 from octobert.quantization import tables
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
-WEIGHTS = arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(-100, 100, width=32))
+WEIGHTS = arrays(
+    np.float32,
+    st.tuples(st.integers(1, 4), st.integers(1, 6)),
+    elements=st.floats(-100, 100, width=32),
+)
 
 
 @st.composite
@@ -23,7 +27,13 @@ def activation_quantizers(draw: st.DrawFn) -> Quantizer:
     """A quantizer of integers with a range."""
     low, high = sorted(draw(st.tuples(FLOATS, FLOATS)))
     dtype = draw(st.sampled_from(["int8", "uint8", "int16", "uint16"]))
-    return Quantizer(dtype=dtype, symmetric=draw(st.booleans()), low=low, high=high, reduce_range=draw(st.booleans()))
+    return Quantizer(
+        dtype=dtype,
+        symmetric=draw(st.booleans()),
+        low=low,
+        high=high,
+        reduce_range=draw(st.booleans()),
+    )
 
 
 @given(activation_quantizers(), arrays(np.float32, 8, elements=st.floats(0, 1, width=32)))
@@ -37,14 +47,18 @@ def test_activations(quantizer: Quantizer, places: np.ndarray) -> None:
     values = np.float32(low) + places * np.float32(high - low)
     rounded = qdq.rounded_activation(values, quantizer)
     # Half a step, half a step more where the zero point was rounded, and float32 itself.
-    allowed = (0.5 if quantizer.symmetric else 1.0) * float(scale) * (1 + 1e-3) + 2e-6 * max(-low, high)
+    allowed = (0.5 if quantizer.symmetric else 1.0) * float(scale) * (1 + 1e-3) + 2e-6 * max(
+        -low, high
+    )
     assert np.abs(rounded.astype(np.float64) - values).max() <= allowed
     np.testing.assert_array_equal(qdq.rounded_activation(rounded, quantizer), rounded)
 
 
 @given(WEIGHTS, st.sampled_from([None, 0, 1]), st.sampled_from(["max", "mse"]), st.booleans())
 def test_weights(array: np.ndarray, axis: int | None, ranges: str, reduce_range: bool) -> None:
-    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=ranges, reduce_range=reduce_range)
+    quantizer = Quantizer(
+        dtype="int8", symmetric=True, axis=axis, weight_ranges=ranges, reduce_range=reduce_range
+    )
     integers, scale = qdq.quantize_weight(array, quantizer)
     back = qdq.dequantized_weight(array, quantizer)
     lowest, highest = quantizer.weight_limits
@@ -62,7 +76,15 @@ def test_weights(array: np.ndarray, axis: int | None, ranges: str, reduce_range:
 def test_a_plan_survives_its_file(sites: list[tuple[str, Quantizer | None]]) -> None:
     decisions = tuple(
         Decision(
-            site=Site(node=name, input=0, role="linear.input", part="ffn_up", layer=0, value=name, module=name),
+            site=Site(
+                node=name,
+                input=0,
+                role="linear.input",
+                part="ffn_up",
+                layer=0,
+                value=name,
+                module=name,
+            ),
             quantizer=quantizer,
             reason=name,
         )
@@ -74,11 +96,16 @@ def test_a_plan_survives_its_file(sites: list[tuple[str, Quantizer | None]]) -> 
 
 @given(
     st.dictionaries(
-        st.text("abc.0/_", min_size=1, max_size=12), st.floats(2.0**-100, 2.0**100, width=32), min_size=1, max_size=5
+        st.text("abc.0/_", min_size=1, max_size=12),
+        st.floats(2.0**-100, 2.0**100, width=32),
+        min_size=1,
+        max_size=5,
     )
 )
 def test_tables_keep_bounds(tmp_path: Path, bounds: dict[str, float]) -> None:
-    intervals = {name: Interval(low=-bound, high=bound, bound=bound) for name, bound in bounds.items()}
+    intervals = {
+        name: Interval(low=-bound, high=bound, bound=bound) for name, bound in bounds.items()
+    }
     for path in tables.write(intervals, tmp_path):
         read = tables.read(path)
         assert {name: np.float32(interval.bound) for name, interval in read.items()} == {

@@ -14,7 +14,19 @@ from octobert.core.errors import RecipeError
 from tests.properties.outcomes import sentence_of
 
 KEYS = st.sampled_from(
-    ["model", "task", "data", "targets", "quantize", "calibrate", "transforms", "corrections", "benchmark", "accuracy", "seed"]
+    [
+        "model",
+        "task",
+        "data",
+        "targets",
+        "quantize",
+        "calibrate",
+        "transforms",
+        "corrections",
+        "benchmark",
+        "accuracy",
+        "seed",
+    ]
 )
 VALUES = st.recursive(
     st.none()
@@ -23,22 +35,36 @@ VALUES = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(["static", "ort-cpu", "auto"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 RECIPES = st.fixed_dictionaries(
     {
         "model": st.sampled_from(["org/model", "./folder", "package:name/model"]),
-        "task": st.sampled_from(["mrpc", "embedding", {"squad": {"step": 64}}, {"text-classification": {"text": ["a"]}}]),
+        "task": st.sampled_from(
+            ["mrpc", "embedding", {"squad": {"step": 64}}, {"text-classification": {"text": ["a"]}}]
+        ),
         "data": st.fixed_dictionaries(
             {"source": st.text(st.characters(categories=["L", "N"]), min_size=1)},
-            optional={"calibrate": st.fixed_dictionaries({"samples": st.integers(1, 500)}), "allow_leakage": st.booleans()},
+            optional={
+                "calibrate": st.fixed_dictionaries({"samples": st.integers(1, 500)}),
+                "allow_leakage": st.booleans(),
+            },
         ),
     },
     optional={
-        "targets": st.lists(st.sampled_from(["ort-cpu", "openvino-cpu", "torch-cpu"]), min_size=1, max_size=3, unique=True),
+        "targets": st.lists(
+            st.sampled_from(["ort-cpu", "openvino-cpu", "torch-cpu"]),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        ),
         "calibrate": st.sampled_from(["minmax", {"percentile": {"keep": 99.9}}, "entropy"]),
-        "benchmark": st.fixed_dictionaries({"batch": st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True)}),
+        "benchmark": st.fixed_dictionaries(
+            {"batch": st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True)}
+        ),
         "seed": st.integers(0, 2**31),
         "transforms": st.sampled_from([[], ["smoothquant"]]),
     },

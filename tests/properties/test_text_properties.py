@@ -12,20 +12,26 @@ from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks._spans import best_spans, whole_characters
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text("ab \u0301é漢\U0001f600’.,\n", max_size=60)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(
+    "ab \u0301é漢\U0001f600’.,\n", max_size=60
+)
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
 def tokenizer(request, tmp_path_factory) -> Tokenizer:
     folder = tmp_path_factory.mktemp(request.param)
-    make_tokenizer(folder, pad_id=0) if request.param == "wordpiece" else make_byte_level_tokenizer(folder)
+    make_tokenizer(folder, pad_id=0) if request.param == "wordpiece" else make_byte_level_tokenizer(
+        folder
+    )
     return Tokenizer(folder, 500)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=3))
 def test_offsets_are_the_tokens_of_the_text(tokenizer: Tokenizer, texts: list[str]) -> None:
     frame = tokenizer.frame(1)
-    for text, offsets, row in zip(texts, tokenizer.offsets(texts), tokenizer.encode([(t,) for t in texts]), strict=True):
+    for text, offsets, row in zip(
+        texts, tokenizer.offsets(texts), tokenizer.encode([(t,) for t in texts]), strict=True
+    ):
         assert offsets.spans.shape == (len(offsets.ids), 2)
         assert np.all((offsets.spans >= 0) & (offsets.spans <= len(text)))
         assert np.all(offsets.spans[:, 0] <= offsets.spans[:, 1])
@@ -48,7 +54,11 @@ def cuts(draw: st.DrawFn) -> tuple[Frame, TokenOffsets, int, int, np.ndarray | N
     sizes = draw(st.tuples(*[st.integers(0, 2)] * 3))
     special = tuple(np.full(size, 100 + i) for i, size in enumerate(sizes))
     question = draw(st.none() | st.integers(0, 4).map(lambda n: np.arange(n) + 50))
-    frame = Frame(special if question is not None else special[::2], tuple(np.zeros(len(s), int) for s in special), (0, 1))
+    frame = Frame(
+        special if question is not None else special[::2],
+        tuple(np.zeros(len(s), int) for s in special),
+        (0, 1),
+    )
     room, count = draw(st.integers(2, 20)), draw(st.integers(0, 80))
     ids = np.arange(count) + 1000
     offsets = TokenOffsets(ids, np.stack([ids, ids + 1], axis=1))
@@ -73,7 +83,9 @@ def test_windows_hold_every_token_and_one_of_them_answers(cut) -> None:
 
 
 @given(TEXTS.filter(bool), st.data())
-def test_spans_widen_to_whole_characters_and_lose_white_space(text: str, data: st.DataObject) -> None:
+def test_spans_widen_to_whole_characters_and_lose_white_space(
+    text: str, data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
     first, last = whole_characters(text, start, end)

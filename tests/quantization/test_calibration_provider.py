@@ -19,8 +19,13 @@ OTHER = "AzureExecutionProvider"
 
 def test_another_provider_of_this_build_observes_the_same(float_path) -> None:
     model = ir.load(float_path)
-    values = [str(node.outputs[0].name) for node in model.graph if node.op_type == "LayerNormalization"][:2]
-    runs = [observer.observe(float_path, encoded(), 0, values, provider=name) for name in (observer.CPU, OTHER)]
+    values = [
+        str(node.outputs[0].name) for node in model.graph if node.op_type == "LayerNormalization"
+    ][:2]
+    runs = [
+        observer.observe(float_path, encoded(), 0, values, provider=name)
+        for name in (observer.CPU, OTHER)
+    ]
     for value in values:
         assert runs[0][value].minimum == runs[1][value].minimum
         np.testing.assert_array_equal(runs[0][value].histogram, runs[1][value].histogram)
@@ -36,7 +41,8 @@ def test_another_provider_of_this_build_observes_the_same(float_path) -> None:
 )
 def test_a_provider_that_is_not_installed(name: str, text: str) -> None:
     with pytest.raises(
-        TargetError, match=f"calibration_provider: this build of onnxruntime does not have the provider.*{text}"
+        TargetError,
+        match=f"calibration_provider: this build of onnxruntime does not have the provider.*{text}",
     ):
         observer.check_provider(name)
 
@@ -44,7 +50,10 @@ def test_a_provider_that_is_not_installed(name: str, text: str) -> None:
 def test_the_provider_is_in_the_key_of_the_observation(finished) -> None:
     plain = finished[0].model_dump(by_alias=True, exclude_unset=True)
     plain["task"] = plain["task"]["name"]
-    steps = [step_of(parse({**plain, **keys}), "observe") for keys in ({}, {"calibration_provider": OTHER})]
+    steps = [
+        step_of(parse({**plain, **keys}), "observe")
+        for keys in ({}, {"calibration_provider": OTHER})
+    ]
     assert key_data(steps[0].options) != key_data(steps[1].options)
     with pytest.raises(TargetError, match="MIGraphXExecutionProvider"):
         step_of(parse({**plain, "calibration_provider": "MIGraphXExecutionProvider"}), "observe")

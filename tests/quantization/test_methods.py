@@ -33,7 +33,9 @@ FUSED = 1e-2
 SUMS = 1e-5
 
 
-def plan_of(placed: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object) -> QuantPlan:
+def plan_of(
+    placed: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object
+) -> QuantPlan:
     return static.plan(placed, chosen, capabilities(target), static.Options(**options))
 
 
@@ -42,7 +44,15 @@ def linear(module: str, role: str = "linear.input", layer: int | None = 0) -> Si
     weight = role == "linear.weight"
     value = f"{module}.weight" if weight else f"{module}.read"
     node = f"{module}.matmul"
-    return Site(role=role, part="ffn_up", module=module, layer=layer, node=node, input=int(weight), value=value)
+    return Site(
+        role=role,
+        part="ffn_up",
+        module=module,
+        layer=layer,
+        node=node,
+        input=int(weight),
+        value=value,
+    )
 
 
 # --- placements
@@ -59,15 +69,26 @@ def test_qdqbert_has_20_quantizers_a_layer(bert_sites, target) -> None:
     expected = {f"linear.{what}@{part}": 1 for what in ("input", "weight") for part in linears}
     expected |= dict.fromkeys(("scores.query@attention", "scores.key@attention"), 1)
     expected |= dict.fromkeys(("context.probs@attention", "context.value@attention"), 1)
-    expected |= {f"residual.{what}@{part}": 1 for what in ("branch", "skip") for part in ("attention_norm", "ffn_norm")}
+    expected |= {
+        f"residual.{what}@{part}": 1
+        for what in ("branch", "skip")
+        for part in ("attention_norm", "ffn_norm")
+    }
     assert sum(expected.values()) == 20
     for layer in range(2):
         assert kinds(plan, layer) == expected
-    assert kinds(plan, None) == ({"embedding.weight@embeddings": 1} if "embedding.weight" in capabilities(target).roles else {})
+    assert kinds(plan, None) == (
+        {"embedding.weight@embeddings": 1}
+        if "embedding.weight" in capabilities(target).roles
+        else {}
+    )
 
 
 def test_tensorrt_is_qdqbert_with_heads(bert_sites) -> None:
-    qdqbert, tensorrt = (plan_of(bert_sites, ranges_for(bert_sites), placement=name) for name in ("qdqbert", "tensorrt"))
+    qdqbert, tensorrt = (
+        plan_of(bert_sites, ranges_for(bert_sites), placement=name)
+        for name in ("qdqbert", "tensorrt")
+    )
     more = {s for s, _ in tensorrt.quantized} - {s for s, _ in qdqbert.quantized}
     assert {s for s, _ in qdqbert.quantized} < {s for s, _ in tensorrt.quantized}
     assert sorted((s.module, s.role) for s in more) == [
@@ -80,7 +101,9 @@ def test_tensorrt_is_qdqbert_with_heads(bert_sites) -> None:
 
 def test_ffn_takes_feed_forward_layers_only(bert_sites) -> None:
     plan = plan_of(bert_sites, ranges_for(bert_sites), placement="ffn", embeddings="float")
-    wanted = [f"linear.{what}@{part}" for part in ("ffn_up", "ffn_down") for what in ("input", "weight")]
+    wanted = [
+        f"linear.{what}@{part}" for part in ("ffn_up", "ffn_down") for what in ("input", "weight")
+    ]
     assert kinds(plan, 0) == kinds(plan, 1) == dict.fromkeys(wanted, 1)
     assert kinds(plan, None) == {}
 
@@ -90,20 +113,33 @@ def test_qdqbert_row_quantizes_where_values_are_made(bert_sites) -> None:
     expected = {f"linear.output@{part}": 1 for part in ("query", "key", "value", "ffn_up")}
     expected |= {f"{what}.output@attention": 1 for what in ("scores", "probs", "context")}
     expected |= {"activation.output@activation": 1}
-    expected |= {f"{what}.output@{part}": 1 for what in ("residual", "norm") for part in ("attention_norm", "ffn_norm")}
-    weights = {f"linear.weight@{part}": 1 for part in ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")}
+    expected |= {
+        f"{what}.output@{part}": 1
+        for what in ("residual", "norm")
+        for part in ("attention_norm", "ffn_norm")
+    }
+    weights = {
+        f"linear.weight@{part}": 1
+        for part in ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
+    }
     for layer in range(2):
         assert kinds(plan, layer) == expected | weights
     assert kinds(plan, None) == {"norm.output@embeddings": 1, "embedding.weight@embeddings": 1}
     # Inputs are not quantized a second time, and the plan says why.
     reasons = {d.site.role: d.reason for d in plan.decisions if d.quantizer is None}
-    assert reasons["linear.input"] == reasons["scores.key"] == "quantized at the operator that outputs it"
+    assert (
+        reasons["linear.input"]
+        == reasons["scores.key"]
+        == "quantized at the operator that outputs it"
+    )
 
 
 def test_a_placement_may_be_written_out(bert_sites) -> None:
     plan = plan_of(bert_sites, ranges_for(bert_sites), placement=["linear.*@ffn_*", "scores.key"])
     taken = {s for s, _ in plan.quantized if s.role != "embedding.weight"}
-    expected = {s for s in bert_sites if fnmatchcase(s.kind, "linear.*@ffn_*") or s.role == "scores.key"}
+    expected = {
+        s for s in bert_sites if fnmatchcase(s.kind, "linear.*@ffn_*") or s.role == "scores.key"
+    }
     # The output of the first layer is quantized where it is made; GELU is between it and the second.
     assert taken == expected
     assert (plan.placement, len(taken)) == ("custom", 2 * 7)
@@ -119,7 +155,10 @@ def test_a_placement_may_be_written_out(bert_sites) -> None:
         ("qdqbrt", r'there is no placement "qdqbrt"; did you mean "qdqbert"\?'),
         ("linear.input", r'there is no placement "linear.input"; known: auto, ffn, matmul'),
         (("linear.imput",), r'unknown kind of site "linear.imput"; did you mean "linear.input"\?'),
-        (("linear.input@fn_up",), r'unknown kind of site "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?'),
+        (
+            ("linear.input@fn_up",),
+            r'unknown kind of site "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?',
+        ),
         (("linear.input", "conv.*"), r'unknown kind of site "conv.\*"; known: '),
         ((), "a placement needs at least one kind of site"),
         pytest.param(("scores.key@ffn_up",), r'unknown kind of site "scores.key@ffn_up"'),
@@ -133,14 +172,24 @@ def test_unknown_placements_and_kinds_are_refused(placement, words) -> None:
 
 @pytest.mark.parametrize("enable", [(), ("classifier",)])
 @pytest.mark.parametrize("placement", ["auto", *placements.names(), ("linear.*@ffn_*",)], ids=str)
-def test_what_is_observed_is_enough_for_every_plan(bert_sites, bert_ranges, placement, enable) -> None:
+def test_what_is_observed_is_enough_for_every_plan(
+    bert_sites, bert_ranges, placement, enable
+) -> None:
     options = static.Options(placement=placement, enable=enable)
     tables = [capabilities(name) for name in targets.names()]
     wanted = static.observed_kinds(options, tables)
-    seen = {s.value for s in bert_sites if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)}
-    few = bert_ranges.model_copy(update={"intervals": {k: v for k, v in bert_ranges.intervals.items() if k in seen}})
+    seen = {
+        s.value
+        for s in bert_sites
+        if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)
+    }
+    few = bert_ranges.model_copy(
+        update={"intervals": {k: v for k, v in bert_ranges.intervals.items() if k in seen}}
+    )
     for table in tables:
-        assert static.plan(bert_sites, few, table, options) == static.plan(bert_sites, bert_ranges, table, options)
+        assert static.plan(bert_sites, few, table, options) == static.plan(
+            bert_sites, bert_ranges, table, options
+        )
     assert dynamic.observed_kinds(dynamic.Options(enable=enable), tables) == ()
 
 
@@ -149,19 +198,27 @@ def test_what_is_observed_is_enough_for_every_plan(bert_sites, bert_ranges, plac
 
 def disabled(placed: tuple[Site, ...], *patterns: str) -> set[str]:
     plan = plan_of(placed, ranges_for(placed), placement="matmul", disable=patterns)
-    return {f"{d.site.module}:{d.site.role}" for d in plan.decisions if d.reason.startswith("disabled by")}
+    return {
+        f"{d.site.module}:{d.site.role}"
+        for d in plan.decisions
+        if d.reason.startswith("disabled by")
+    }
 
 
 def test_patterns_are_words_wildcards_and_roles() -> None:
     names = [f"encoder.layer.{i}.output.dense" for i in (0, 1, 10)]
-    by_hand = tuple(linear(name, role) for name in names for role in ("linear.input", "linear.weight"))
+    by_hand = tuple(
+        linear(name, role) for name in names for role in ("linear.input", "linear.weight")
+    )
     every = {f"{s.module}:{s.role}" for s in by_hand}
 
     def of(*layers: int, role: str = "") -> set[str]:
         return {one for one in every if any(f".{i}." in one for i in layers) and one.endswith(role)}
 
     # A word is a whole part of a path: layer 1 is not layer 10.
-    assert disabled(by_hand, "layer.1") == disabled(by_hand, "encoder.layer.1.output.dense") == of(1)
+    assert (
+        disabled(by_hand, "layer.1") == disabled(by_hand, "encoder.layer.1.output.dense") == of(1)
+    )
     assert disabled(by_hand, "layer.1", "layer.0") == of(0, 1)
     # A wildcard is held against the whole path, so it may take both.
     assert disabled(by_hand, "*.layer.1*") == of(1, 10)
@@ -174,17 +231,28 @@ def test_patterns_are_words_wildcards_and_roles() -> None:
 
 
 def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
-    options = {"placement": "ffn", "disable": ("layer.0",), "enable": ("*.query:linear.*t", "classifier")}
-    decisions = {d.site: d for d in plan_of(bert_sites, ranges_for(bert_sites), **options).decisions}
+    options = {
+        "placement": "ffn",
+        "disable": ("layer.0",),
+        "enable": ("*.query:linear.*t", "classifier"),
+    }
+    decisions = {
+        d.site: d for d in plan_of(bert_sites, ranges_for(bert_sites), **options).decisions
+    }
     reasons = {f"{s.module}:{s.role}": d.reason for s, d in decisions.items()}
     for layer in (0, 1):
-        assert reasons[f"encoder.layer.{layer}.attention.self.query:linear.weight"] == 'enabled by "*.query:linear.*t"'
+        assert (
+            reasons[f"encoder.layer.{layer}.attention.self.query:linear.weight"]
+            == 'enabled by "*.query:linear.*t"'
+        )
     assert reasons["classifier:head.input"] == 'enabled by "classifier"'
     assert reasons["encoder.layer.0.intermediate.dense:linear.weight"] == 'disabled by "layer.0"'
     assert reasons["encoder.layer.1.intermediate.dense:linear.weight"] == "placement ffn"
     assert "attention" in reasons["encoder.layer.1.attention.self:scores.key"]
     for site, decision in decisions.items():
-        expected = decision.reason.startswith(("enabled", "placement")) or site.role == "embedding.weight"
+        expected = (
+            decision.reason.startswith(("enabled", "placement")) or site.role == "embedding.weight"
+        )
         assert (decision.quantizer is not None) == expected, site
 
 
@@ -198,8 +266,16 @@ def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
             r'\.disable: the pattern "encoder.layer.0.intermediate.dens" matches no module; '
             r'did you mean "encoder.layer.0.intermediate.dense"\?',
         ),
-        ((), ("poler.dense",), r'\.enable: the pattern "poler.dense" matches no module; did you mean "pooler.dense"\?'),
-        (("query", "key"), ("key",), r'the pattern "key" is in both disable and enable; remove it from one of the two lists'),
+        (
+            (),
+            ("poler.dense",),
+            r'\.enable: the pattern "poler.dense" matches no module; did you mean "pooler.dense"\?',
+        ),
+        (
+            ("query", "key"),
+            ("key",),
+            r'the pattern "key" is in both disable and enable; remove it from one of the two lists',
+        ),
         (
             ("query",),
             ("layer.0", "encoder.layer.1.*"),
@@ -207,9 +283,16 @@ def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
         ),
     ],
 )
-def test_patterns_that_cannot_be_meant_are_errors(bert_sites, method, disable, enable, words) -> None:
+def test_patterns_that_cannot_be_meant_are_errors(
+    bert_sites, method, disable, enable, words
+) -> None:
     with pytest.raises(PlanError, match=words):
-        method.plan(bert_sites, ranges_for(bert_sites), capabilities("ort-cpu"), method.Options(disable=disable, enable=enable))
+        method.plan(
+            bert_sites,
+            ranges_for(bert_sites),
+            capabilities("ort-cpu"),
+            method.Options(disable=disable, enable=enable),
+        )
 
 
 # --- options of the static method
@@ -224,15 +307,24 @@ def held(quantizer: Quantizer) -> tuple[float, float]:
 
 @pytest.mark.parametrize("target", targets.names())
 def test_fused_q_k_and_v_have_one_range_a_layer(bert_sites, bert_ranges, target) -> None:
-    alone = {s: q for s, q in plan_of(bert_sites, bert_ranges, target, placement="matmul-attention").quantized}
-    fused = dict(plan_of(bert_sites, bert_ranges, target, placement="matmul-attention", fuse_qkv=True).quantized)
+    alone = {
+        s: q
+        for s, q in plan_of(bert_sites, bert_ranges, target, placement="matmul-attention").quantized
+    }
+    fused = dict(
+        plan_of(
+            bert_sites, bert_ranges, target, placement="matmul-attention", fuse_qkv=True
+        ).quantized
+    )
     groups = []
     for layer in range(2):
         inside = [s for s in fused if s.layer == layer and s.role in QKV]
         low, high = min(alone[s].low for s in inside), max(alone[s].high for s in inside)
         for site in inside:
             both = max(-low, high)
-            assert held(fused[site]) == ((-both, both) if fused[site].symmetric else (low, high)), site.kind
+            assert held(fused[site]) == ((-both, both) if fused[site].symmetric else (low, high)), (
+                site.kind
+            )
         groups.append((low, high))
     assert groups[0] != groups[1]
     # OpenVINO takes symmetric Q and K beside an asymmetric V on CPUs.
@@ -240,7 +332,11 @@ def test_fused_q_k_and_v_have_one_range_a_layer(bert_sites, bert_ranges, target)
     expected = {table.activations[0][1]} | ({True} if table.symmetric_int8 else set())
     assert {fused[s].symmetric for s in fused if s.role in QKV} == expected
     # Weights with one scale each share it among Q, K and V.
-    rest = [s for s in fused if s.role not in (*QKV, "linear.weight" if table.weight_axis is None else "")]
+    rest = [
+        s
+        for s in fused
+        if s.role not in (*QKV, "linear.weight" if table.weight_axis is None else "")
+    ]
     assert {s: fused[s] for s in rest} == {s: alone[s] for s in rest}
 
 
@@ -252,7 +348,9 @@ def test_a_wide_value_stays_symmetric_where_q_and_k_are(bert_sites) -> None:
         for s in bert_sites
         for low, high in [given.get(s.role, (0, 1))]
     }
-    plan = plan_of(bert_sites, ranges(chosen), "openvino-cpu", placement="matmul-attention", fuse_qkv=True)
+    plan = plan_of(
+        bert_sites, ranges(chosen), "openvino-cpu", placement="matmul-attention", fuse_qkv=True
+    )
     assert {s.role: held(q) for s, q in plan.quantized if s.role in QKV and s.layer == 1} == {
         "scores.query": (-5.0, 5.0),
         "scores.key": (-5.0, 5.0),
@@ -267,16 +365,22 @@ def test_fused_q_k_and_v_have_one_range_where_they_are_made(bert_sites, bert_ran
 
 
 @pytest.mark.parametrize(
-    ("placement", "kind"), [("matmul", "linear.input@ffn_down"), ("qdqbert-row", "activation.output@activation")]
+    ("placement", "kind"),
+    [("matmul", "linear.input@ffn_down"), ("qdqbert-row", "activation.output@activation")],
 )
 @pytest.mark.parametrize("activations", ["auto", "int16"])
-def test_clip_gelu_bounds_the_range_of_gelu_alone(bert_sites, bert_ranges, placement, kind, activations) -> None:
+def test_clip_gelu_bounds_the_range_of_gelu_alone(
+    bert_sites, bert_ranges, placement, kind, activations
+) -> None:
     options = {"placement": placement, "activations": activations}
     plain, clipped, wide = (
-        dict(plan_of(bert_sites, bert_ranges, clip_gelu=clip, **options).quantized) for clip in (None, 2.0, 1000.0)
+        dict(plan_of(bert_sites, bert_ranges, clip_gelu=clip, **options).quantized)
+        for clip in (None, 2.0, 1000.0)
     )
     # The bound is kept for ranges that are observed or learned later.
-    assert {site: quantizer.model_copy(update={"ceiling": None}) for site, quantizer in wide.items()} == plain
+    assert {
+        site: quantizer.model_copy(update={"ceiling": None}) for site, quantizer in wide.items()
+    } == plain
     changed = {s for s in plain if clipped[s] != plain[s]}
     assert changed == {s for s in plain if s.kind == kind}
     for site in changed:
@@ -299,30 +403,56 @@ def test_clip_gelu_is_positive() -> None:
     ],
 )
 @pytest.mark.parametrize("method", [static, dynamic])
-def test_options_of_weights_change_weights_alone(bert_sites, bert_ranges, method, options, update) -> None:
+def test_options_of_weights_change_weights_alone(
+    bert_sites, bert_ranges, method, options, update
+) -> None:
     plain, changed = (
-        dict(method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options(**one)).quantized)
+        dict(
+            method.plan(
+                bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options(**one)
+            ).quantized
+        )
         for one in ({}, options)
     )
     assert set(plain) == set(changed)
     for site, quantizer in plain.items():
-        expected = quantizer.model_copy(update=update) if site.role == "linear.weight" else quantizer
+        expected = (
+            quantizer.model_copy(update=update) if site.role == "linear.weight" else quantizer
+        )
         assert changed[site] == expected, site.kind
 
 
 def test_q_and_k_stay_float_where_products_saturate(bert_sites, bert_ranges) -> None:
     """OpenVINO multiplies symmetric Q and K in integers, with no weight to take a bit from; asymmetric ones in float."""
     kinds = {}
-    for reduced, placement in (("auto", "auto"), (False, "auto"), (True, "auto"), (True, "matmul-scores")):
-        plan = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=reduced, placement=placement)
+    for reduced, placement in (
+        ("auto", "auto"),
+        (False, "auto"),
+        (True, "auto"),
+        (True, "matmul-scores"),
+    ):
+        plan = plan_of(
+            bert_sites, bert_ranges, "openvino-cpu", reduce_range=reduced, placement=placement
+        )
         capability.check(plan, capabilities("openvino-cpu"))
         of = [d for d in plan.decisions if d.site.role in ("scores.query", "scores.key")]
-        kinds[reduced, placement] = {(d.quantizer.dtype, d.quantizer.symmetric) if d.quantizer else d.reason for d in of}
+        kinds[reduced, placement] = {
+            (d.quantizer.dtype, d.quantizer.symmetric) if d.quantizer else d.reason for d in of
+        }
     why = "without integer units symmetric Q and K saturate, and a float product is faster than one behind quantizers"
     named = {(True, "auto"): {why}, (True, "matmul-scores"): {("uint8", False)}}
     assert kinds == {("auto", "auto"): {("int8", True)}, (False, "auto"): {("int8", True)}, **named}
-    asked = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
-    assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {("int8", True)}
+    asked = plan_of(
+        bert_sites,
+        bert_ranges,
+        "openvino-cpu",
+        reduce_range=True,
+        activations="int8",
+        symmetric=True,
+    )
+    assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {
+        ("int8", True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -355,7 +485,9 @@ def test_embeddings_may_stay_float(bert_sites, bert_ranges) -> None:
 
 def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(bert_sites, bert_ranges) -> None:
     def taken(**options: object) -> Counter[str]:
-        plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(**options))
+        plan = dynamic.plan(
+            bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(**options)
+        )
         assert all(q.dynamic != s.is_weight for s, q in plan.quantized)
         return Counter(s.role for s, _ in plan.quantized)
 
@@ -383,15 +515,27 @@ def silent(*_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["embeddings.LayerNorm", "encoder.layer.0.attention.self.probs", "encoder.layer.1.output.dense"]
+    "value",
+    [
+        "embeddings.LayerNorm",
+        "encoder.layer.0.attention.self.probs",
+        "encoder.layer.1.output.dense",
+    ],
 )
-def test_a_ruined_value_is_the_most_harmful(float_path, bert_sites, bert_ranges, bert_statistics, value) -> None:
+def test_a_ruined_value_is_the_most_harmful(
+    float_path, bert_sites, bert_ranges, bert_statistics, value
+) -> None:
     interval = bert_ranges.intervals[value]
-    wide = interval.model_copy(update={k: 20 * getattr(interval, k) for k in ("low", "high", "bound")})
+    wide = interval.model_copy(
+        update={k: 20 * getattr(interval, k) for k in ("low", "high", "bound")}
+    )
     ruined = bert_ranges.model_copy(update={"intervals": {**bert_ranges.intervals, value: wide}})
     steps: list[tuple[int, int]] = []
     results = []
-    for chosen, progress in ((bert_ranges, silent), (ruined, lambda done, of: steps.append((done, of)))):
+    for chosen, progress in (
+        (bert_ranges, silent),
+        (ruined, lambda done, of: steps.append((done, of))),
+    ):
         plan = plan_of(bert_sites, chosen, placement="qdqbert")
         model = ir.load(float_path)
         results.append(sensitivity.measure(model, plan, encoded(), 0, bert_statistics, progress))
@@ -400,14 +544,18 @@ def test_a_ruined_value_is_the_most_harmful(float_path, bert_sites, bert_ranges,
     assert steps == [(i + 1, count) for i in range(count)]
     assert len(ill.values) == count
     assert ill.rows == len(encoded())
-    assert [h.output_error for h in ill.values] == sorted((h.output_error for h in ill.values), reverse=True)
+    assert [h.output_error for h in ill.values] == sorted(
+        (h.output_error for h in ill.values), reverse=True
+    )
     assert ill.values[0].value == value
     assert ill.values[0].output_error > 10 * ill.values[1].output_error
     before, after = (next(h for h in one.values if h.value == value) for one in results)
     # A 20 times wider step is 26 dB, but less for probabilities, most of which were rounded to 0 before.
     assert 22 < before.signal_to_noise_db - after.signal_to_noise_db < 28
     # The others are what they were.
-    others = [{h.value: h.output_error for h in one.values if h.value != value} for one in (healthy, ill)]
+    others = [
+        {h.value: h.output_error for h in one.values if h.value != value} for one in (healthy, ill)
+    ]
     assert others[0] == pytest.approx(others[1], rel=1e-6)
 
 
@@ -418,18 +566,24 @@ def test_all_values_together_are_the_written_graph(
     plan = plan_of(bert_sites, bert_ranges, placement="matmul")
     correction = corrections.load("weight-rounding")
     layers = (
-        apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
+        apply_corrections.correct_layers(
+            float_path, encoded(), 0, plan, [(correction, correction.Options())], silent
+        )
         if corrected
         else {}
     )
     model = ir.load(float_path)
     scales = apply_corrections.apply_(model, layers, plan)
     operators.save(model, tmp_path / "corrected.onnx")
-    result = sensitivity.measure(ir.load(tmp_path / "corrected.onnx"), plan, encoded(), 0, bert_statistics, silent, scales)
+    result = sensitivity.measure(
+        ir.load(tmp_path / "corrected.onnx"), plan, encoded(), 0, bert_statistics, silent, scales
+    )
     qdq.write(model, plan, scales)
     operators.save(model, tmp_path / "written.onnx")
     feeds = feeds_of(encoded(), 0)
-    theirs, ours = (outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("corrected", "written"))
+    theirs, ours = (
+        outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("corrected", "written")
+    )
     assert result.together == pytest.approx(np.mean((ours - theirs) ** 2) / theirs.var(), rel=FUSED)
 
 
@@ -445,10 +599,14 @@ def test_the_noise_of_an_activation_equals_numpy(dtype, symmetric, low, high) ->
     codes = np.clip(np.rint(values.astype(np.float64) / scale) + int(zero), *LIMITS[dtype])
     noise = np.mean((values - (codes - int(zero)) * float(scale)) ** 2)
     expected = 10 * np.log10(np.mean(values.astype(np.float64) ** 2) / noise)
-    assert sensitivity.activation_snr(collector.statistics(), quantizer) == pytest.approx(expected, abs=BINS_DB)
+    assert sensitivity.activation_snr(collector.statistics(), quantizer) == pytest.approx(
+        expected, abs=BINS_DB
+    )
 
 
-def test_the_noise_of_weights_and_of_dynamic_values(float_path, bert_sites, bert_ranges, bert_statistics) -> None:
+def test_the_noise_of_weights_and_of_dynamic_values(
+    float_path, bert_sites, bert_ranges, bert_statistics
+) -> None:
     plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options())
     result = sensitivity.measure(ir.load(float_path), plan, encoded(), 0, bert_statistics, silent)
     unit_errors = {h.value: h for h in result.values}
@@ -457,7 +615,9 @@ def test_the_noise_of_weights_and_of_dynamic_values(float_path, bert_sites, bert
     weight = constant(ir.load(float_path), name)
     step = np.abs(weight).max(axis=0) / 127
     noise = np.mean((np.rint(weight / step) * step - weight) ** 2)
-    assert unit_errors[name].signal_to_noise_db == pytest.approx(10 * np.log10(np.mean(weight**2) / noise), abs=1e-3)
+    assert unit_errors[name].signal_to_noise_db == pytest.approx(
+        10 * np.log10(np.mean(weight**2) / noise), abs=1e-3
+    )
     assert sensitivity.decibels(1.0, 0.0) == 200.0
 
 
@@ -467,14 +627,20 @@ def test_the_noise_of_weights_and_of_dynamic_values(float_path, bert_sites, bert
 def correlated(seed: int, mean: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Inputs [2000, 32] of a few directions, as activations are, and their 8-bit forms."""
     generator = np.random.default_rng(seed)
-    x = generator.normal(size=(2000, 6)) @ generator.normal(size=(6, 32)) + 0.2 * generator.normal(size=(2000, 32)) + mean
+    x = (
+        generator.normal(size=(2000, 6)) @ generator.normal(size=(6, 32))
+        + 0.2 * generator.normal(size=(2000, 32))
+        + mean
+    )
     return x.astype(np.float32), in_8_bits(x.astype(np.float32))
 
 
 def in_8_bits(x: np.ndarray) -> np.ndarray:
     quantizer = Quantizer(dtype="uint8", symmetric=False, low=float(x.min()), high=float(x.max()))
     scale, zero = qdq.activation_parameters(quantizer)
-    return ((np.clip(np.rint(x / scale) + int(zero), 0, 255) - int(zero)) * scale).astype(np.float32)
+    return ((np.clip(np.rint(x / scale) + int(zero), 0, 255) - int(zero)) * scale).astype(
+        np.float32
+    )
 
 
 def moments_of(x: np.ndarray, q: np.ndarray) -> Moments:
@@ -485,11 +651,15 @@ def moments_of(x: np.ndarray, q: np.ndarray) -> Moments:
     return collector.moments()
 
 
-def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max") -> LinearLayer:
+def layer_of(
+    seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max"
+) -> LinearLayer:
     generator = np.random.default_rng(100 + seed)
     weight = generator.normal(size=(32, 16)).astype(np.float32)
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least)
-    return LinearLayer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
+    return LinearLayer.of(
+        weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer
+    )
 
 
 def corrected(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
@@ -499,14 +669,23 @@ def corrected(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
 
 def squared_error(x: np.ndarray, q: np.ndarray, layer: LinearLayer, result: LinearLayer) -> float:
     """Of q W8 + b8, as it will be written, against x W + b."""
-    written = qdq.dequantized_weight(result.weight, result.quantizer, result.scale).astype(np.float64)
-    return float(np.mean((q @ written + result.bias - (x.astype(np.float64) @ layer.weight + layer.bias)) ** 2))
+    written = qdq.dequantized_weight(result.weight, result.quantizer, result.scale).astype(
+        np.float64
+    )
+    return float(
+        np.mean(
+            (q @ written + result.bias - (x.astype(np.float64) @ layer.weight + layer.bias)) ** 2
+        )
+    )
 
 
 def test_moments_equal_numpy() -> None:
     x, q = correlated(0)
     moments = moments_of(x, q)
-    centred, lost = q - q.mean(axis=0, dtype=np.float64), x - q - (x - q).mean(axis=0, dtype=np.float64)
+    centred, lost = (
+        q - q.mean(axis=0, dtype=np.float64),
+        x - q - (x - q).mean(axis=0, dtype=np.float64),
+    )
     assert moments.count == 2000
     np.testing.assert_allclose(moments.mean, x.mean(axis=0, dtype=np.float64), atol=SUMS)
     np.testing.assert_allclose(moments.mean_quantized, q.mean(axis=0, dtype=np.float64), atol=SUMS)
@@ -520,7 +699,9 @@ def test_moments_equal_numpy() -> None:
 class TestEveryRefiner:
     """What holds for any rule that changes a layer's constants."""
 
-    def test_the_error_of_outputs_does_not_rise(self, name: str, axis: int | None, least: str) -> None:
+    def test_the_error_of_outputs_does_not_rise(
+        self, name: str, axis: int | None, least: str
+    ) -> None:
         for seed in range(4):
             x, q = correlated(seed)
             layer = layer_of(seed, axis=axis, least=least)
@@ -534,7 +715,11 @@ class TestEveryRefiner:
         x[:, 3] = q[:, 3] = 0.0
         layer = layer_of(0, axis=axis, least=least)
         result = corrected(name, layer, moments_of(x, q))
-        for one in (result.weight, result.bias, qdq.dequantized_weight(result.weight, result.quantizer, result.scale)):
+        for one in (
+            result.weight,
+            result.bias,
+            qdq.dequantized_weight(result.weight, result.quantizer, result.scale),
+        ):
             assert np.isfinite(one).all()
         assert squared_error(x, q, layer, result) <= squared_error(x, q, layer, layer) * (1 + 1e-6)
 
@@ -570,7 +755,9 @@ def test_bias_correction_moves_the_bias_by_the_mean_error_and_nothing_else() -> 
     layer, moments = layer_of(1), moments_of(x, q)
     result = corrected("bias-correction", layer, moments)
     lost = layer.weight - qdq.dequantized_weight(layer.weight, layer.quantizer)
-    np.testing.assert_allclose(result.bias - layer.bias, q.mean(axis=0, dtype=np.float64) @ lost, atol=SUMS)
+    np.testing.assert_allclose(
+        result.bias - layer.bias, q.mean(axis=0, dtype=np.float64) @ lost, atol=SUMS
+    )
     np.testing.assert_array_equal(result.weight, layer.weight)
     assert result.scale is None
 
@@ -585,7 +772,11 @@ def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
 def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
     plain = layer_of(2, axis=axis)
     quantizer = plain.quantizer.model_copy(update={"reduce_range": reduced})
-    result = corrected("weight-rounding", LinearLayer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
+    result = corrected(
+        "weight-rounding",
+        LinearLayer.of(plain.weight, plain.bias, quantizer),
+        moments_of(*correlated(2)),
+    )
     assert result.scale.shape == (() if axis is None else (16,))
     codes = result.weight.astype(np.float64) / result.scale
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
@@ -601,7 +792,9 @@ def test_a_scale_that_is_chosen_already_is_kept() -> None:
     plain = layer_of(3)
     scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)
     result = corrected(
-        "weight-rounding", LinearLayer.of(plain.weight, plain.bias, plain.quantizer, scale), moments_of(*correlated(3))
+        "weight-rounding",
+        LinearLayer.of(plain.weight, plain.bias, plain.quantizer, scale),
+        moments_of(*correlated(3)),
     )
     np.testing.assert_array_equal(result.scale, scale)
 
@@ -621,20 +814,31 @@ def test_corrections_one_after_another_are_as_good_as_the_best(order) -> None:
     assert squared_error(x, q, layer, result) <= best * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("module", ["encoder.layer.1.intermediate.dense", pytest.param("pooler.dense")])
-def test_corrected_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_ranges, tmp_path, module) -> None:
+@pytest.mark.parametrize(
+    "module", ["encoder.layer.1.intermediate.dense", pytest.param("pooler.dense")]
+)
+def test_corrected_layers_of_a_model_equal_numpy(
+    float_path, bert_sites, bert_ranges, tmp_path, module
+) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="tensorrt")
     correction = corrections.load("bias-correction")
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
+    layers = apply_corrections.correct_layers(
+        float_path, encoded(), 0, plan, [(correction, correction.Options())], silent
+    )
     assert len(layers) == 14
     # The inputs of the layer, row by row, so that there is no padding.
     model = ir.load(float_path)
-    site, quantizer = next((s, q) for s, q in plan.quantized if s.module == module and not s.is_weight)
+    site, quantizer = next(
+        (s, q) for s, q in plan.quantized if s.module == module and not s.is_weight
+    )
     value = next(v for n in model.graph for v in n.outputs if v.name == site.value)
     shapes.save_with_outputs(model, [value], tmp_path / "one.onnx")
     session = ort.InferenceSession(str(tmp_path / "one.onnx"))
     names = [i.name for i in session.get_inputs()]
-    every = [session.run(None, {k: feeds_of([row], 0)[k] for k in names})[0].reshape(-1, 32) for row in encoded()]
+    every = [
+        session.run(None, {k: feeds_of([row], 0)[k] for k in names})[0].reshape(-1, 32)
+        for row in encoded()
+    ]
     x = np.concatenate(every)
     scale, zero = qdq.activation_parameters(quantizer)
     q = (np.clip(np.rint(x / scale) + int(zero), 0, 255) - int(zero)) * scale
@@ -652,21 +856,35 @@ def test_corrected_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_ra
     ]
     + [pytest.param("qdqbert-row", 12)],
 )
-def test_every_linear_layer_in_8_bits_is_corrected(float_path, bert_sites, bert_ranges, placement, count) -> None:
+def test_every_linear_layer_in_8_bits_is_corrected(
+    float_path, bert_sites, bert_ranges, placement, count
+) -> None:
     correction = corrections.load("bias-correction")
     plan = plan_of(bert_sites, bert_ranges, placement=placement)
     assert (
-        len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent))
+        len(
+            apply_corrections.correct_layers(
+                float_path, encoded(), 0, plan, [(correction, correction.Options())], silent
+            )
+        )
         == count
     )
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_corrected_q_k_and_v_still_share_one_scale(float_path, bert_sites, bert_ranges, name) -> None:
-    plan = plan_of(bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False)
+def test_corrected_q_k_and_v_still_share_one_scale(
+    float_path, bert_sites, bert_ranges, name
+) -> None:
+    plan = plan_of(
+        bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False
+    )
     correction = corrections.load(name)
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
+    layers = apply_corrections.correct_layers(
+        float_path, encoded(), 0, plan, [(correction, correction.Options())], silent
+    )
     model = ir.load(float_path)
     qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))
-    names = [f"encoder.layer.0.attention.self.{part}.weight.scale" for part in ("query", "key", "value")]
+    names = [
+        f"encoder.layer.0.attention.self.{part}.weight.scale" for part in ("query", "key", "value")
+    ]
     assert len({float(constant(model, one)) for one in names}) == 1

@@ -13,7 +13,14 @@ import pydantic
 import pytest
 
 from octobert.core.errors import DataError, ModelError
-from octobert.core.ranges import BINS, RELATIVE_BIN_WIDTH, Collector, Interval, Ranges, TensorStatistics
+from octobert.core.ranges import (
+    BINS,
+    RELATIVE_BIN_WIDTH,
+    Collector,
+    Interval,
+    Ranges,
+    TensorStatistics,
+)
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
@@ -55,7 +62,10 @@ def batched(parts: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> Ten
 def drawn(seed: int, count: int = 12, size: int = 400) -> list[np.ndarray]:
     """Rows of different spread and length, with long tails."""
     generator = np.random.default_rng(seed)
-    return [(generator.standard_t(3, size + 7 * i) * (1 + i % 3)).astype(np.float32) for i in range(count)]
+    return [
+        (generator.standard_t(3, size + 7 * i) * (1 + i % 3)).astype(np.float32)
+        for i in range(count)
+    ]
 
 
 def interval(name: str, statistics: TensorStatistics, **options: object) -> Interval:
@@ -64,7 +74,11 @@ def interval(name: str, statistics: TensorStatistics, **options: object) -> Inte
 
 
 def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
-    assert (observed.minimum, observed.maximum, observed.count) == (other.minimum, other.maximum, other.count)
+    assert (observed.minimum, observed.maximum, observed.count) == (
+        other.minimum,
+        other.maximum,
+        other.count,
+    )
     np.testing.assert_array_equal(observed.histogram, other.histogram)
     np.testing.assert_array_equal(observed.extremes, other.extremes)
 
@@ -76,7 +90,9 @@ def graph(float_path, bert_sites):
 
 def rows(lengths: list[int]) -> list[Encoded]:
     generator = np.random.default_rng(1)
-    return [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths]
+    return [
+        Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +116,9 @@ def alone(graph, tmp_path_factory):
 
 # One token a batch means one row a batch.
 @pytest.mark.parametrize("tokens", [1, 64, 1024])
-def test_statistics_equal_numpy_over_all_real_values_at_once(graph, alone, monkeypatch, tokens: int) -> None:
+def test_statistics_equal_numpy_over_all_real_values_at_once(
+    graph, alone, monkeypatch, tokens: int
+) -> None:
     path, values = graph
     monkeypatch.setattr(observer, "TOKENS_PER_BATCH", tokens)
     statistics = observer.observe(path, rows(LENGTHS), 0, values)
@@ -109,13 +127,19 @@ def test_statistics_equal_numpy_over_all_real_values_at_once(graph, alone, monke
         everything = np.concatenate([row.reshape(-1) for row in alone[name]])
         observed = statistics[name]
         assert observed.count == everything.size, name
-        np.testing.assert_allclose([observed.minimum, observed.maximum], [everything.min(), everything.max()], **SAME)
-        np.testing.assert_allclose(observed.extremes, [(row.min(), row.max()) for row in alone[name]], **SAME)
+        np.testing.assert_allclose(
+            [observed.minimum, observed.maximum], [everything.min(), everything.max()], **SAME
+        )
+        np.testing.assert_allclose(
+            observed.extremes, [(row.min(), row.max()) for row in alone[name]], **SAME
+        )
         low, high = observed.quantiles(0.01, 0.99)
         exact = np.quantile(everything, [0.01, 0.99], method="inverted_cdf")
         np.testing.assert_allclose([low, high], exact, rtol=2 * BIN, atol=1e-4)
         bins = np.bincount(everything.view(np.uint32) >> 16, minlength=BINS)
-        assert np.abs(observed.histogram - bins).sum() / 2 <= max(2, SHARE_ACROSS_AN_EDGE * observed.count), name
+        assert np.abs(observed.histogram - bins).sum() / 2 <= max(
+            2, SHARE_ACROSS_AN_EDGE * observed.count
+        ), name
 
 
 def test_padding_changes_nothing(graph) -> None:
@@ -154,7 +178,9 @@ def test_attention_is_masked_in_rows_and_columns() -> None:
 
 
 # At the end, at the start, in the middle, everywhere, nowhere.
-@pytest.mark.parametrize("kept", [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+@pytest.mark.parametrize(
+    "kept", [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
+)
 def test_padding_is_left_out_wherever_it_is(kept: list[int]) -> None:
     feeds = {"attention_mask": np.array([[1] * 5, kept])}
     real = np.flatnonzero(kept)
@@ -164,7 +190,9 @@ def test_padding_is_left_out_wherever_it_is(kept: list[int]) -> None:
         output = generator.standard_normal(shape).astype(np.float32)
         whole, row = observer.real_rows(output, layout, feeds)
         np.testing.assert_array_equal(whole.reshape(-1), output.reshape(2, -1)[0])
-        return output.reshape(2, *output.shape[1:]) if layout[0] == "batch" else output.reshape(2, 5, *shape[1:]), row
+        return output.reshape(2, *output.shape[1:]) if layout[0] == "batch" else output.reshape(
+            2, 5, *shape[1:]
+        ), row
 
     output, row = second(("batch", "sequence", 4), 2, 5, 4)
     np.testing.assert_array_equal(row, output[1][real])
@@ -183,7 +211,11 @@ def test_order_and_batching_do_not_matter() -> None:
     values = np.random.default_rng(0).standard_t(2, 5000).astype(np.float32)
     observed = seen(values)
     other = seen(*np.array_split(values[::-1], 7))
-    assert (observed.minimum, observed.maximum, observed.count) == (other.minimum, other.maximum, other.count)
+    assert (observed.minimum, observed.maximum, observed.count) == (
+        other.minimum,
+        other.maximum,
+        other.count,
+    )
     np.testing.assert_array_equal(observed.histogram, other.histogram)
     parts = drawn(0)
     assert_same(batched(parts, [range(12)]), seen(*parts))
@@ -194,9 +226,15 @@ def test_statistics_of_rows_equal_numpy_exactly() -> None:
     parts = [part.reshape(1, -1) for part in drawn(1)]
     together = np.concatenate(parts, axis=1)
     observed = batched(parts, [[3, 1, 2, 0], range(4, 12)])
-    assert (observed.minimum, observed.maximum, observed.count) == (together.min(), together.max(), together.size)
+    assert (observed.minimum, observed.maximum, observed.count) == (
+        together.min(),
+        together.max(),
+        together.size,
+    )
     np.testing.assert_array_equal(observed.extremes, [(part.min(), part.max()) for part in parts])
-    np.testing.assert_array_equal(observed.histogram, np.bincount(together.view(np.uint32)[0] >> 16, minlength=BINS))
+    np.testing.assert_array_equal(
+        observed.histogram, np.bincount(together.view(np.uint32)[0] >> 16, minlength=BINS)
+    )
 
 
 def test_a_row_may_come_in_parts() -> None:
@@ -247,8 +285,12 @@ def changed(path: Path, to: Path, name: str, index: int, value: float) -> Path:
 
 def test_nan_in_an_activation_is_named(graph, tmp_path) -> None:
     path, values = graph
-    broken = changed(path, tmp_path / "broken.onnx", "encoder.layer.1.intermediate.dense.bias", 0, np.nan)
-    with pytest.raises(ModelError, match=r'"encoder\.layer\.1\..*" contains NaN or infinity \(got row 0\)'):
+    broken = changed(
+        path, tmp_path / "broken.onnx", "encoder.layer.1.intermediate.dense.bias", 0, np.nan
+    )
+    with pytest.raises(
+        ModelError, match=r'"encoder\.layer\.1\..*" contains NaN or infinity \(got row 0\)'
+    ):
         observer.observe(broken, rows([5]), 0, values)
 
 
@@ -264,7 +306,9 @@ def test_nan_and_infinity_name_the_tensor_and_the_row(
     data = rows([9, 9, 12, 4, 30, 2, 9])
     # A word that no other row has; it is the last but one, so that neither the row nor the batch starts with it.
     data[bad].ids[-2] = 100
-    broken = changed(path, tmp_path / "broken.onnx", "embeddings.word_embeddings.weight", 100, value)
+    broken = changed(
+        path, tmp_path / "broken.onnx", "embeddings.word_embeddings.weight", 100, value
+    )
     asked = []
 
     def name_of(index: int) -> str:
@@ -277,7 +321,9 @@ def test_nan_and_infinity_name_the_tensor_and_the_row(
         observer.observe(broken, data, 0, [where, "embeddings.LayerNorm"], name_of=name_of)
     assert asked == [bad]
     # What such a value does further on is found there just as well, at the same row, and at no row that lacks the word.
-    with pytest.raises(ModelError, match=rf'"encoder\.layer\.1\.attention\.self\.probs" contains .*got row {bad}\)'):
+    with pytest.raises(
+        ModelError, match=rf'"encoder\.layer\.1\.attention\.self\.probs" contains .*got row {bad}\)'
+    ):
         observer.observe(broken, data, 0, ["encoder.layer.1.attention.self.probs"])
     others = [row for index, row in enumerate(data) if index != bad]
     assert observer.observe(broken, others, 0, [where])[where].extremes.shape == (6, 2)
@@ -285,7 +331,9 @@ def test_nan_and_infinity_name_the_tensor_and_the_row(
 
 def test_a_position_that_is_nan_names_the_row_that_reaches_it(graph, tmp_path) -> None:
     path, values = graph
-    broken = changed(path, tmp_path / "broken.onnx", "embeddings.position_embeddings.weight", 20, np.nan)
+    broken = changed(
+        path, tmp_path / "broken.onnx", "embeddings.position_embeddings.weight", 20, np.nan
+    )
     with pytest.raises(ModelError, match=r"contains NaN or infinity \(got row 2\)"):
         observer.observe(broken, rows([9, 20, 21, 4]), 0, values)
     observer.observe(broken, rows([9, 20, 4]), 0, values)
@@ -348,13 +396,17 @@ NORM = ["embeddings.LayerNorm", "embeddings.add_1"]
 class TestSample:
     """Tokens for the methods that need more than a histogram."""
 
-    def sample(self, path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, seed: int = 0) -> dict:
+    def sample(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, seed: int = 0
+    ) -> dict:
         # Several batches, so that what is kept has to be put together.
         monkeypatch.setattr(observer, "TOKENS_PER_BATCH", 64)
         return observer.sample(path, rows(LENGTHS), 0, NORM, tokens=tokens, seed=seed)
 
     @pytest.mark.parametrize("tokens", [20, 10**6])
-    def test_largest_equals_numpy_over_all_tokens(self, graph, alone, monkeypatch, tokens: int) -> None:
+    def test_largest_equals_numpy_over_all_tokens(
+        self, graph, alone, monkeypatch, tokens: int
+    ) -> None:
         result = self.sample(graph[0], monkeypatch, tokens)
         for name in NORM:
             largest = np.abs(np.concatenate(alone[name])).max(axis=0)
@@ -370,7 +422,9 @@ class TestSample:
                 ours = result[name].rows[np.argsort(result[name].rows[:, 0])]
                 np.testing.assert_allclose(ours, expected[np.argsort(expected[:, 0])], **SAME)
 
-    def test_a_sample_is_of_real_tokens_about_as_many_as_asked_and_repeatable(self, graph, monkeypatch) -> None:
+    def test_a_sample_is_of_real_tokens_about_as_many_as_asked_and_repeatable(
+        self, graph, monkeypatch
+    ) -> None:
         everything = self.sample(graph[0], monkeypatch, 10**6)
         first, again, other = (self.sample(graph[0], monkeypatch, 50, seed) for seed in (3, 3, 4))
         for name in NORM:
@@ -383,11 +437,16 @@ class TestSample:
 
     def test_all_values_are_sampled_at_the_same_tokens(self, graph, monkeypatch) -> None:
         model = ir.load(graph[0])
-        weight, bias = (model.graph.initializers[f"{NORM[0]}.{part}"].const_value.numpy() for part in ("weight", "bias"))
+        weight, bias = (
+            model.graph.initializers[f"{NORM[0]}.{part}"].const_value.numpy()
+            for part in ("weight", "bias")
+        )
         result = self.sample(graph[0], monkeypatch, 50)
         into = result[NORM[1]].rows.astype(np.float64)
         centred = into - into.mean(axis=1, keepdims=True)
-        expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12) * weight + bias
+        expected = (
+            centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12) * weight + bias
+        )
         np.testing.assert_allclose(result[NORM[0]].rows, expected, **SAME)
 
     def test_no_tokens_are_a_sample_too(self, graph, alone, monkeypatch) -> None:
@@ -417,7 +476,10 @@ class TestEveryCalibrator:
 
     def test_one_sided_values_stay_one_sided(self, name: str) -> None:
         parts = [np.abs(part) for part in drawn(0)]
-        positive, negative = interval(name, seen(*parts)), interval(name, seen(*[-part for part in parts]))
+        positive, negative = (
+            interval(name, seen(*parts)),
+            interval(name, seen(*[-part for part in parts])),
+        )
         assert 0.0 <= positive.low < positive.high
         assert negative.low < negative.high <= 0.0
         assert min(positive.bound, negative.bound) > 0
@@ -426,13 +488,18 @@ class TestEveryCalibrator:
         parts = drawn(3)
         expected = interval(name, seen(*parts))
         assert interval(name, batched(parts, [range(12)])) == expected
-        assert interval(name, batched(parts, [[11, 0, 5], [7], [10, 9, 8, 6], [1, 2, 3, 4]])) == expected
+        assert (
+            interval(name, batched(parts, [[11, 0, 5], [7], [10, 9, 8, 6], [1, 2, 3, 4]]))
+            == expected
+        )
 
     def test_the_order_of_rows_does_not_matter(self, name: str) -> None:
         parts = drawn(3)
         expected = interval(name, seen(*parts))
         for order in (range(11, -1, -1), np.random.default_rng(0).permutation(12)):
-            assert (interval(name, seen(*[parts[i] for i in order])) == expected) is (name not in ORDERED)
+            assert (interval(name, seen(*[parts[i] for i in order])) == expected) is (
+                name not in ORDERED
+            )
 
     # The first is the start of one of the statistics' bins, the others lie within one.
     @pytest.mark.parametrize("value", [3.25, 0.1, 1.9999, 3e38])
@@ -475,12 +542,16 @@ class TestEveryCalibrator:
         ("entropy", "num_quantized_bins", [8, 1024], [7, 1025]),
     ],
 )
-def test_options_have_limits(name: str, option: str, within: list[float], beyond: list[float]) -> None:
+def test_options_have_limits(
+    name: str, option: str, within: list[float], beyond: list[float]
+) -> None:
     options = calibrators.load(name).Options
     for value in within:
         assert getattr(options(**{option: value}), option) == value
     for value in beyond:
-        with pytest.raises(pydantic.ValidationError, match=f"{option}\n.*should be (greater|less) than"):
+        with pytest.raises(
+            pydantic.ValidationError, match=f"{option}\n.*should be (greater|less) than"
+        ):
             options(**{option: value})
 
 
@@ -527,11 +598,15 @@ def test_percentile_equals_numpy_to_one_bin(keep: float) -> None:
     cut = (1 - keep / 100) / 2
     exact = np.quantile(values, [cut, 1 - cut], method="inverted_cdf")
     np.testing.assert_allclose([result.low, result.high], exact, rtol=BIN)
-    assert result.bound == pytest.approx(np.quantile(np.abs(values), keep / 100, method="inverted_cdf"), rel=BIN)
+    assert result.bound == pytest.approx(
+        np.quantile(np.abs(values), keep / 100, method="inverted_cdf"), rel=BIN
+    )
 
 
 def test_percentile_ignores_an_outlier_that_minmax_keeps() -> None:
-    values = np.concatenate([np.random.default_rng(0).standard_normal(100_000), [500.0]]).astype(np.float32)
+    values = np.concatenate([np.random.default_rng(0).standard_normal(100_000), [500.0]]).astype(
+        np.float32
+    )
     assert interval("percentile", seen(values), keep=99.99).high < 6
     assert interval("minmax", seen(values)).high == 500.0
     assert interval("percentile", seen(values), keep=100) == interval("minmax", seen(values))
@@ -579,7 +654,11 @@ def test_mse_is_the_best_of_all_intervals_on_a_grid() -> None:
         other = interval(name, seen(values))
         assert ours <= quantization_error(values, other.low, other.high)
     fractions = np.linspace(0.05, 1, 40)
-    grid = [quantization_error(values, values.min() * a, values.max() * b) for a in fractions for b in fractions]
+    grid = [
+        quantization_error(values, values.min() * a, values.max() * b)
+        for a in fractions
+        for b in fractions
+    ]
     # The search goes over a finer grid than this one, so it must be as good to within the histogram's resolution.
     assert ours <= min(grid) * AS_GOOD
 
@@ -594,7 +673,9 @@ def test_mse_beats_every_other_calibrator(shape: str) -> None:
         assert quantization_error(values, result.low, result.high) <= AS_GOOD * quantization_error(
             values, other.low, other.high
         )
-        assert symmetric_error(values, result.bound) <= AS_GOOD * symmetric_error(values, other.bound)
+        assert symmetric_error(values, result.bound) <= AS_GOOD * symmetric_error(
+            values, other.bound
+        )
     grid = [symmetric_error(values, np.abs(values).max() * f) for f in np.linspace(0.05, 1, 100)]
     assert symmetric_error(values, result.bound) <= AS_GOOD * min(grid)
 
@@ -651,7 +732,9 @@ def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
     result = []
     for _ in range(150):
         bins, levels = int(generator.integers(17, 80)), int(generator.integers(8, 16))
-        counts = generator.integers(0, 50, bins) * (generator.random(bins) < generator.choice([0.05, 0.3, 0.9]))
+        counts = generator.integers(0, 50, bins) * (
+            generator.random(bins) < generator.choice([0.05, 0.3, 0.9])
+        )
         counts[: int(generator.choice([0, bins // 2]))] = 0
         counts[-1] += 1
         result.append(entropy._smallest_divergence(counts.astype(np.float64), levels))
@@ -667,7 +750,10 @@ def test_entropy_from_statistics_is_as_good_as_from_all_values(reference, shape:
     kept = result.bound / largest * ENOUGH
     assert kept == pytest.approx(round(kept))
     assert reference[shape][round(kept) - LEVELS] <= DIVERGENCE * reference[shape].min()
-    assert (result.low, result.high) == (max(values.min(), -result.bound), min(values.max(), result.bound))
+    assert (result.low, result.high) == (
+        max(values.min(), -result.bound),
+        min(values.max(), result.bound),
+    )
 
 
 def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> None:
@@ -680,12 +766,19 @@ def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> N
         calibrators.interval_of(entropy, entropy.Options(), "encoder.layer.0.output.dense", few)
     assert str(caught.value) == f'"encoder.layer.0.output.dense": {words}'
     assert interval("entropy", few, num_bins=ENOUGH - 1).bound == 1.0
-    assert calibrators.interval_of(entropy, entropy.Options(), "a", seen(np.ones(ENOUGH, dtype=np.float32))).bound == 1.0
+    assert (
+        calibrators.interval_of(
+            entropy, entropy.Options(), "a", seen(np.ones(ENOUGH, dtype=np.float32))
+        ).bound
+        == 1.0
+    )
 
 
 def test_entropy_needs_more_bins_than_levels() -> None:
     for bins in (64, 128):
-        with pytest.raises(pydantic.ValidationError, match="num_bins must be greater than num_quantized_bins"):
+        with pytest.raises(
+            pydantic.ValidationError, match="num_bins must be greater than num_quantized_bins"
+        ):
             entropy.Options(num_bins=bins, num_quantized_bins=128)
     assert entropy.Options(num_bins=129, num_quantized_bins=128).num_bins == 129
 
@@ -724,7 +817,10 @@ def test_counts_below_a_number_are_those_of_numpy_to_one_bin(shape: str) -> None
 
 
 def test_values_that_are_all_alike_are_counted() -> None:
-    assert seen(np.full(7, 2.5, dtype=np.float32)).cumulated(np.array([2.0, 3.0])).tolist() == [0, 7]
+    assert seen(np.full(7, 2.5, dtype=np.float32)).cumulated(np.array([2.0, 3.0])).tolist() == [
+        0,
+        7,
+    ]
 
 
 def test_a_point_is_in_the_middle_of_its_bin() -> None:
@@ -751,6 +847,12 @@ def test_ranges_have_a_json_form() -> None:
         calibrator="minmax",
         options={},
         intervals={"a": Interval(low=-1.0, high=2.0, bound=2.0)},
-        provenance={"samples": 3, "tokens": 9, "data_digest": "d", "model_digest": "m", "source": "train"},
+        provenance={
+            "samples": 3,
+            "tokens": 9,
+            "data_digest": "d",
+            "model_digest": "m",
+            "source": "train",
+        },
     )
     assert Ranges.model_validate_json(ranges.model_dump_json()) == ranges

@@ -46,8 +46,12 @@ def table(name: str) -> capability.Capabilities:
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu", "qnn"])
-def test_weights_only_equals_rounded_weights_in_float(float_path, bert_sites, bert_ranges, tmp_path, target) -> None:
-    plan = weight_only.plan(bert_sites, bert_ranges, table(target), weight_only.Options(embeddings="float"))
+def test_weights_only_equals_rounded_weights_in_float(
+    float_path, bert_sites, bert_ranges, tmp_path, target
+) -> None:
+    plan = weight_only.plan(
+        bert_sites, bert_ranges, table(target), weight_only.Options(embeddings="float")
+    )
     capability.check(plan, table(target))
     quantized = {site.value: quantizer for site, quantizer in plan.quantized}
     assert len(quantized) == 12
@@ -55,7 +59,9 @@ def test_weights_only_equals_rounded_weights_in_float(float_path, bert_sites, be
     rounded = ir.load(float_path)
     for name, quantizer in quantized.items():
         value = rounded.graph.initializers[name]
-        value.const_value = ir.tensor(qdq.dequantized_weight(value.const_value.numpy(), quantizer), name=name)
+        value.const_value = ir.tensor(
+            qdq.dequantized_weight(value.const_value.numpy(), quantizer), name=name
+        )
     operators.save(rounded, tmp_path / "rounded.onnx")
     feeds = feeds_of(encoded(), 0)
     ours, theirs = (outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("weights", "rounded"))
@@ -66,36 +72,50 @@ def test_weights_only_equals_rounded_weights_in_float(float_path, bert_sites, be
 def test_unsigned_weights_are_the_signed_ones_shifted() -> None:
     weight = np.random.default_rng(0).normal(size=(32, 8)).astype(np.float32)
     signed, unsigned = (Quantizer(dtype=dtype, symmetric=True) for dtype in ("int8", "uint8"))
-    for ours, theirs in zip(qdq.quantize_weight(weight, unsigned), qdq.quantize_weight(weight, signed), strict=True):
+    for ours, theirs in zip(
+        qdq.quantize_weight(weight, unsigned), qdq.quantize_weight(weight, signed), strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
 
 
 # --- float
 
 
-def test_the_float_method_leaves_the_graph_as_it_is(float_path, bert_sites, bert_ranges, tmp_path) -> None:
+def test_the_float_method_leaves_the_graph_as_it_is(
+    float_path, bert_sites, bert_ranges, tmp_path
+) -> None:
     plan = float_method.plan(bert_sites, bert_ranges, table("ort-cpu"), float_method.Options())
     assert plan.quantized == ()
     written(float_path, plan, tmp_path / "float.onnx")
     feeds = feeds_of(encoded(), 0)
-    np.testing.assert_array_equal(outputs_of(tmp_path / "float.onnx", feeds), outputs_of(float_path, feeds))
+    np.testing.assert_array_equal(
+        outputs_of(tmp_path / "float.onnx", feeds), outputs_of(float_path, feeds)
+    )
 
 
 def test_a_target_has_its_own_type_of_float_parts(bert_sites, bert_ranges) -> None:
     parts = {
-        name: float_method.plan(bert_sites, bert_ranges, table(name), float_method.Options()).float_parts
+        name: float_method.plan(
+            bert_sites, bert_ranges, table(name), float_method.Options()
+        ).float_parts
         for name in ("ort-cpu", "tensorrt", "migraphx")
     }
     assert parts == {"ort-cpu": "float32", "tensorrt": "float16", "migraphx": "float16"}
-    wrong = float_method.plan(bert_sites, bert_ranges, table("ort-cpu"), float_method.Options(float_parts="bfloat16"))
+    wrong = float_method.plan(
+        bert_sites, bert_ranges, table("ort-cpu"), float_method.Options(float_parts="bfloat16")
+    )
     assert capability.violations(wrong, table("ort-cpu")) == [
         "ort-cpu takes float parts of type float32 or float16, not bfloat16"
     ]
 
 
-def test_bfloat16_follows_float32_and_keeps_norms(float_path, bert_sites, bert_ranges, tmp_path) -> None:
+def test_bfloat16_follows_float32_and_keeps_norms(
+    float_path, bert_sites, bert_ranges, tmp_path
+) -> None:
     """ONNX Runtime has no bfloat16 on CPUs; ONNX's reference implementation has."""
-    plan = float_method.plan(bert_sites, bert_ranges, table("tensorrt"), float_method.Options(float_parts="bfloat16"))
+    plan = float_method.plan(
+        bert_sites, bert_ranges, table("tensorrt"), float_method.Options(float_parts="bfloat16")
+    )
     model = written(float_path, plan, tmp_path / "short.onnx")
     for node in model.graph:
         if node.op_type == "LayerNormalization":
@@ -104,7 +124,10 @@ def test_bfloat16_follows_float32_and_keeps_norms(float_path, bert_sites, bert_r
             assert node.outputs[0].dtype == ir.DataType.BFLOAT16
     feeds = {name: array[:2] for name, array in feeds_of(encoded(), 0).items()}
     session = ReferenceEvaluator(onnx.load(tmp_path / "short.onnx"))
-    ours = np.asarray(session.run(None, {value.name: feeds[value.name] for value in model.graph.inputs})[0], np.float32)
+    ours = np.asarray(
+        session.run(None, {value.name: feeds[value.name] for value in model.graph.inputs})[0],
+        np.float32,
+    )
     theirs = outputs_of(float_path, feeds)
     # Eight binary digits, and sums of tens of products.
     assert 1e-4 < relative_error(ours, theirs) < 0.1
@@ -129,7 +152,9 @@ def test_fp8_activations_are_rounded_as_the_type_rounds(low: float, high: float)
     np.testing.assert_array_equal(qdq.rounded_activation(values, quantizer), expected)
 
 
-def test_fp8_weights_and_activations_follow_the_float_model(float_path, bert_sites, bert_ranges, tmp_path) -> None:
+def test_fp8_weights_and_activations_follow_the_float_model(
+    float_path, bert_sites, bert_ranges, tmp_path
+) -> None:
     options = static.Options(activations="float8e4m3", placement="tensorrt", float_parts="float32")
     plan = static.plan(bert_sites, bert_ranges, table("tensorrt"), options)
     capability.check(plan, table("tensorrt"))
@@ -139,7 +164,11 @@ def test_fp8_weights_and_activations_follow_the_float_model(float_path, bert_sit
     assert model.graph.opset_imports[""] == 19
     feeds = feeds_of(encoded(), 0)
     # Four binary digits instead of eight bits' seven near the end of the range, more near zero.
-    assert 1e-4 < relative_error(outputs_of(tmp_path / "fp8.onnx", feeds), outputs_of(float_path, feeds)) < 0.2
+    assert (
+        1e-4
+        < relative_error(outputs_of(tmp_path / "fp8.onnx", feeds), outputs_of(float_path, feeds))
+        < 0.2
+    )
 
 
 def test_training_with_fp8_is_refused(checkpoint, pairs: Path) -> None:

@@ -26,16 +26,32 @@ SYMMETRIC = Quantizer(dtype="int8", symmetric=True, axis=1)
 
 
 def site(layer: int, part: str, role: str = "linear.weight") -> Site:
-    value = f"{layer}.{part}.{role}" if role == "linear.weight" or part != "key" else f"{layer}.query.{role}"
+    value = (
+        f"{layer}.{part}.{role}"
+        if role == "linear.weight" or part != "key"
+        else f"{layer}.query.{role}"
+    )
     return Site(
-        role=role, part=part, module=f"{layer}.{part}", layer=layer, node=f"{layer}.{part}.matmul", input=1, value=value
+        role=role,
+        part=part,
+        module=f"{layer}.{part}",
+        layer=layer,
+        node=f"{layer}.{part}.matmul",
+        input=1,
+        value=value,
     )
 
 
 def plan_of(layers: int = 4) -> QuantPlan:
     parts = ("query", "key", "ffn_up", "ffn_down")
-    decisions = [Decision(site=site(i, p), quantizer=SYMMETRIC, reason="") for i in range(layers) for p in parts]
-    return QuantPlan(method="static", placement="matmul", target="ort-cpu", decisions=tuple(decisions))
+    decisions = [
+        Decision(site=site(i, p), quantizer=SYMMETRIC, reason="")
+        for i in range(layers)
+        for p in parts
+    ]
+    return QuantPlan(
+        method="static", placement="matmul", target="ort-cpu", decisions=tuple(decisions)
+    )
 
 
 UNITS = search.units_of(plan_of())
@@ -53,12 +69,30 @@ class World:
         drop = sum(error for name, error in self.errors.items() if name not in names)
         saved = sum(SAVING[u.kind] for u in UNITS if u.name not in names)
         met = drop <= self.allowed
-        return Trial(fallback=names, rows=10, value=1 - drop, drop=drop, met=met, saved_ms=saved, seconds=self.seconds)
+        return Trial(
+            fallback=names,
+            rows=10,
+            value=1 - drop,
+            drop=drop,
+            met=met,
+            saved_ms=saved,
+            seconds=self.seconds,
+        )
 
     def search(self, done: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.Outcome:
-        order = search.fallback_order(UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING)
+        order = search.fallback_order(
+            UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING
+        )
         trials: list[Trial] = []
-        outcome = search.search(order, SAVING, self.attempt, done, most=len(UNITS) - 1, seconds=seconds, on_trial=trials.append)
+        outcome = search.search(
+            order,
+            SAVING,
+            self.attempt,
+            done,
+            most=len(UNITS) - 1,
+            seconds=seconds,
+            on_trial=trials.append,
+        )
         assert [t.fallback for t in trials] == self.tried
         return outcome
 
@@ -87,14 +121,18 @@ def test_exactly_the_harmful_units_fall_back(count: int) -> None:
 
 
 def test_units_that_save_nothing_come_first_and_units_that_save_much_return_to_8_bits() -> None:
-    order = search.fallback_order(UNITS, {u.name: 0.1 for u in UNITS}, {"qkv": -1.0, "ffn_up": 1.0, "ffn_down": 9.0})
+    order = search.fallback_order(
+        UNITS, {u.name: 0.1 for u in UNITS}, {"qkv": -1.0, "ffn_up": 1.0, "ffn_down": 9.0}
+    )
     assert [u.kind for u in order] == ["qkv"] * 4 + ["ffn_up"] * 4 + ["ffn_down"] * 4
     # The ranking is wrong about one unit: it looks harmful and is not.
     errors = {"layer 0 ffn_up": 0.2, "layer 2 ffn_down": 0.1}
     world = World({"layer 2 ffn_down": 0.1}, allowed=0.05)
     trials: list[Trial] = []
     order = search.fallback_order(UNITS, {u.name: errors.get(u.name, 0.0) for u in UNITS}, SAVING)
-    outcome = search.search(order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=trials.append)
+    outcome = search.search(
+        order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=trials.append
+    )
     assert outcome.taken.fallback == ("layer 2 ffn_down",)
 
 
@@ -103,7 +141,10 @@ def test_out_of_time_gives_the_best_so_far_and_says_so() -> None:
     outcome = world.search(seconds=5.0)
     assert len(world.tried) == 1
     assert (outcome.met, outcome.ended) == (False, "time limit reached")
-    assert World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended == "no plan meets the criterion"
+    assert (
+        World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended
+        == "no plan meets the criterion"
+    )
 
 
 def test_trials_of_an_interrupted_search_are_not_made_again() -> None:
@@ -122,12 +163,21 @@ def test_trials_of_an_interrupted_search_are_not_made_again() -> None:
 
 def test_the_error_of_a_shared_value_is_divided() -> None:
     shared = SiteSensitivity(
-        value="v", role="linear.input", part="query", module="m", layer=0, signal_to_noise_db=1.0, output_error=0.4
+        value="v",
+        role="linear.input",
+        part="query",
+        module="m",
+        layer=0,
+        signal_to_noise_db=1.0,
+        output_error=0.4,
     )
     first, second = (
-        search.Unit(name, "qkv", (site(0, "query").model_copy(update={"value": "v"}),)) for name in ("first", "second")
+        search.Unit(name, "qkv", (site(0, "query").model_copy(update={"value": "v"}),))
+        for name in ("first", "second")
     )
-    divided = search.unit_errors([first, second], Sensitivity(rows=1, together=1.0, values=(shared,)))
+    divided = search.unit_errors(
+        [first, second], Sensitivity(rows=1, together=1.0, values=(shared,))
+    )
     assert divided == {"first": 0.2, "second": 0.2}
 
 
@@ -136,10 +186,16 @@ def test_fallback_edits_the_plan_and_says_why(dtype) -> None:
     plan = plan_of(1)
     activation = Quantizer(dtype="uint8", symmetric=False, low=-1.0, high=2.0)
     wide = site(0, "query", "linear.input")
-    plan = plan.model_copy(update={"decisions": (*plan.decisions, Decision(site=wide, quantizer=activation, reason=""))})
+    plan = plan.model_copy(
+        update={
+            "decisions": (*plan.decisions, Decision(site=wide, quantizer=activation, reason=""))
+        }
+    )
     units = search.units_of(plan)
     edited = search.with_fallback(plan, [u for u in units if u.kind == "qkv"], dtype)
-    changed = {d.site.value: d for d in edited.decisions if "accuracy search (layer 0 qkv)" in d.reason}
+    changed = {
+        d.site.value: d for d in edited.decisions if "accuracy search (layer 0 qkv)" in d.reason
+    }
     if dtype is None:
         assert {d.quantizer for d in changed.values()} == {None}
         assert len(changed) == 3
@@ -185,9 +241,17 @@ def test_a_whole_search(searched) -> None:
     result = report.searches["ort-cpu"]
     assert result.met
     assert (result.rows, result.taken.rows, result.taken.fallback) == (60, 60, ())
-    assert set(result.unit_saving_ms) == {"qkv", "attention_output", "ffn_up", "ffn_down", "embeddings"}
+    assert set(result.unit_saving_ms) == {
+        "qkv",
+        "attention_output",
+        "ffn_up",
+        "ffn_down",
+        "embeddings",
+    }
     sensitivity = report.sensitivities["ort-cpu"]
-    assert sensitivity.values[0].output_error == max(value.output_error for value in sensitivity.values)
+    assert sensitivity.values[0].output_error == max(
+        value.output_error for value in sensitivity.values
+    )
     page = (out / "report.html").read_text()
     assert "accuracy drops by at most 1" in page
     assert "where one value alone is 8-bit" in page
@@ -196,12 +260,18 @@ def test_a_whole_search(searched) -> None:
     assert not list((out / ".octobert" / "store").glob("scratch-*"))
 
 
-def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(checkpoint, pairs, begun, tmp_path) -> None:
+def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(
+    checkpoint, pairs, begun, tmp_path
+) -> None:
     """A floor between the float model and 8 bits cannot be planted in a tiny model, so the time is: no trial but the first fits."""
     recipe = {
         "model": str(checkpoint("bert")),
         "task": "text-classification",
-        "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 16}, "tune": {"from": "train", "samples": 60}},
+        "data": {
+            "source": str(pairs),
+            "calibrate": {"from": "train", "samples": 16},
+            "tune": {"from": "train", "samples": 60},
+        },
         "targets": ["ort-cpu"],
         "measure": False,
         "transforms": [],
@@ -224,16 +294,30 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None
     recipe = recipe_for(checkpoint("bert"), pairs, max_drop=0.0, minutes=5)
     plain = recipe.model_dump(mode="json", by_alias=True)
     plain["transforms"], plain["calibrate"] = [], {"percentile": {"keep": 50.1}}
-    (tmp_path / "recipe.json").write_text(json.dumps({**plain, "task": "text-classification", "quantize": "static"}))
+    (tmp_path / "recipe.json").write_text(
+        json.dumps({**plain, "task": "text-classification", "quantize": "static"})
+    )
     out = begun
-    command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "recipe.json"), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "octobert",
+        "run",
+        str(tmp_path / "recipe.json"),
+        "--out",
+        str(out),
+    ]
     store, deadline = out / ".octobert" / "store", time.time() + 120
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while time.time() < deadline and not list(store.glob("scratch-search-*/trials.jsonl")):
             time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
     (kept,) = store.glob("scratch-search-*/trials.jsonl")
-    before = [json.loads(line.partition(" ")[2]) for line in kept.read_text().splitlines() if line.endswith("}")]
+    before = [
+        json.loads(line.partition(" ")[2])
+        for line in kept.read_text().splitlines()
+        if line.endswith("}")
+    ]
     assert before
     # Of damaged files nothing is used: neither float outputs and timings, nor a trial that says something else.
     for name in ("float.npz", "timings.json"):
@@ -250,7 +334,8 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None
 def test_criteria_that_cannot_be_checked_are_refused(checkpoint, pairs, begun) -> None:
     model = checkpoint("bert")
     with pytest.raises(
-        RecipeError, match=r"the float model itself misses the criterion \(got accuracy 0\.\d+ on 60 tuning rows"
+        RecipeError,
+        match=r"the float model itself misses the criterion \(got accuracy 0\.\d+ on 60 tuning rows",
     ):
         runner.run(recipe_for(model, pairs, at_least=1.01), begun, executor=inline.run)
     with pytest.raises(RecipeError, match=r'the task has no metric "f2"; known: accuracy, f1'):

@@ -28,7 +28,10 @@ FAMILIES = families.names()
 FOLDED = {"modernbert": (), "deberta-v2": ("value",)}
 # Scales up to 64 and back are rounded once on each side.
 ROUNDING = 2e-5
-ROWS = [Encoded(np.random.default_rng(i).integers(4, 90, 3 + i), np.zeros(3 + i, dtype=np.int64), False) for i in range(12)]
+ROWS = [
+    Encoded(np.random.default_rng(i).integers(4, 90, 3 + i), np.zeros(3 + i, dtype=np.int64), False)
+    for i in range(12)
+]
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray], tmp_path) -> list[np.ndarray]:
@@ -51,7 +54,9 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     + [(family, "embedding") for family in ("bert", "modernbert")]
     + [("bert", "question-answering"), ("modernbert", "token-classification")],
 )
-def test_any_scales_leave_the_float_function_alone(captured, family: str, head: str, tmp_path) -> None:
+def test_any_scales_leave_the_float_function_alone(
+    captured, family: str, head: str, tmp_path
+) -> None:
     """Every group, scaled by random factors from 1/64 to 64: folded weights and the Muls must cancel out."""
     result = captured(family, head)
     feeds = batch([11, 3, 7], pad_id=1, seed=3)
@@ -60,14 +65,20 @@ def test_any_scales_leave_the_float_function_alone(captured, family: str, head: 
     model = ir.load(tmp_path / "float.onnx")
     generator = np.random.default_rng(0)
     groups = smoothing.groups(model.graph, result.family)
-    assert {g.kind for g in groups} == {"norm", "activation"} | set(FOLDED.get(family, ("scores", "value")))
+    assert {g.kind for g in groups} == {"norm", "activation"} | set(
+        FOLDED.get(family, ("scores", "value"))
+    )
     for group in groups:
-        width = smoothing.weight_of(model.graph, group.readers[0]).shape[1 if group.kind == "scores" else 0]
+        width = smoothing.weight_of(model.graph, group.readers[0]).shape[
+            1 if group.kind == "scores" else 0
+        ]
         smoothing.scale_(model, group, 2.0 ** generator.uniform(-6, 6, width))
     for ours, theirs in zip(run(model, feeds, tmp_path), before, strict=True):
         mask = feeds["attention_mask"].astype(bool)
         real = mask if ours.shape[:2] == mask.shape else slice(None)
-        np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=ROUNDING * max(1.0, np.abs(theirs).max()))
+        np.testing.assert_allclose(
+            ours[real], theirs[real], rtol=0, atol=ROUNDING * max(1.0, np.abs(theirs).max())
+        )
     assert [v.name for v in model.graph.outputs] == [v.name for v in result.model.graph.outputs]
 
 
@@ -78,10 +89,18 @@ def test_any_scales_leave_the_float_function_alone(captured, family: str, head: 
         ("electra", {"it reads no norm": 1}),
         ("deberta-v2", {"it reads no norm": 1, "more than Q·Kᵀ reads Q and K": 2}),
         ("modernbert", {"Q, K and V are one linear layer": 4}),
-        ("albert", {"it reads no norm": 1, "layers that cannot be scaled the same way share its weights": 1}),
+        (
+            "albert",
+            {
+                "it reads no norm": 1,
+                "layers that cannot be scaled the same way share its weights": 1,
+            },
+        ),
     ],
 )
-def test_what_cannot_be_scaled_is_left_alone_for_a_reason(captured, family: str, reasons: dict, tmp_path) -> None:
+def test_what_cannot_be_scaled_is_left_alone_for_a_reason(
+    captured, family: str, reasons: dict, tmp_path
+) -> None:
     _, facts = smoothed(captured(family), tmp_path)
     assert Counter(fact["left"] for fact in facts if "left" in fact) == reasons
     assert all(fact["alpha"] is None for fact in facts if "left" in fact)
@@ -102,12 +121,16 @@ def test_layers_that_share_weights_are_scaled_together(captured, tmp_path) -> No
 
 @pytest.mark.parametrize("alpha", ["per-layer", "one", 0.0, 0.5, 1.0])
 @pytest.mark.parametrize("activation", [True, False])
-def test_every_option_keeps_the_function(captured, tmp_path, alpha: object, activation: bool) -> None:
+def test_every_option_keeps_the_function(
+    captured, tmp_path, alpha: object, activation: bool
+) -> None:
     result = captured("bert")
     feeds = batch([11, 3, 7], seed=3)
     before = run(result.model, feeds, tmp_path)
     model, facts = smoothed(result, tmp_path, alpha=alpha, activation=activation)
-    np.testing.assert_allclose(run(model, feeds, tmp_path)[0], before[0], rtol=0, atol=ROUNDING * 10)
+    np.testing.assert_allclose(
+        run(model, feeds, tmp_path)[0], before[0], rtol=0, atol=ROUNDING * 10
+    )
     kinds = {fact["kind"] for fact in facts}
     assert ("activation" in kinds) is activation
     alphas = {fact["alpha"] for fact in facts if fact["kind"] != "scores"}
@@ -157,13 +180,17 @@ def test_planted_outliers_are_found_and_taken_back(bert, checkpoint, tmp_path) -
     tame = observer.sample(tmp_path / "smooth.onnx", ROWS, 0, values, tokens=64, seed=0)
     for value in values:
         # Spread between the widest and the median channel, which is what a range for all of them has to hold.
-        spreads = [float(s[value].largest.max() / np.median(s[value].largest)) for s in (wild, tame)]
+        spreads = [
+            float(s[value].largest.max() / np.median(s[value].largest)) for s in (wild, tame)
+        ]
         assert spreads[0] > 20
         assert spreads[1] < 8
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
-def test_a_graph_that_onnxruntime_optimized_is_taken_apart(bert, float_path, checkpoint, tmp_path, level: str) -> None:
+def test_a_graph_that_onnxruntime_optimized_is_taken_apart(
+    bert, float_path, checkpoint, tmp_path, level: str
+) -> None:
     """SkipLayerNormalization, FusedMatMul and the like: the norms are found again, and with them the residual adds."""
     head = "sequence-classification"
     folder = tmp_path / "optimized"
@@ -185,20 +212,30 @@ def test_a_graph_that_onnxruntime_optimized_is_taken_apart(bert, float_path, che
 @pytest.mark.needs_shared
 def test_outliers_that_break_plain_ranges_cost_nothing_after_smoothing(shared, tmp_path) -> None:
     """Measured: plain min-max loses 9.6 points, the default none."""
-    model = plant_outliers(shared / "checkpoints" / "minilm-mrpc", tmp_path / "planted", factor=100.0, channels=8)
+    model = plant_outliers(
+        shared / "checkpoints" / "minilm-mrpc", tmp_path / "planted", factor=100.0, channels=8
+    )
     recipe = {
         "model": str(model),
         "task": "mrpc",
-        "data": {"source": str(shared / "data" / "mrpc"), "calibrate": {"from": "train", "samples": 96}},
+        "data": {
+            "source": str(shared / "data" / "mrpc"),
+            "calibrate": {"from": "train", "samples": 96},
+        },
         "targets": ["ort-cpu"],
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [32], "repeats": 3},
         "profile": False,
     }
     broken = runner.run(
-        parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}), tmp_path / "out", executor=inline.run
+        parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}),
+        tmp_path / "out",
+        executor=inline.run,
     )
     whole = runner.run(parse(recipe), tmp_path / "out", executor=inline.run)
-    drops = [next(c.difference for c in r.comparisons if c.candidate == "ort-cpu") for r in (broken, whole)]
+    drops = [
+        next(c.difference for c in r.comparisons if c.candidate == "ort-cpu")
+        for r in (broken, whole)
+    ]
     assert drops[0] < -0.05
     assert abs(drops[1]) <= 0.01

@@ -16,7 +16,15 @@ from octobert.core.errors import DataError, StorageError
 from octobert.core.ranges import Interval
 from octobert.quantization import tables
 
-NAMES = ("encoder.layer.0.attention.self.query", "a name with spaces", "名前/é", "z", "Z", "zero", "tiny")
+NAMES = (
+    "encoder.layer.0.attention.self.query",
+    "a name with spaces",
+    "名前/é",
+    "z",
+    "Z",
+    "zero",
+    "tiny",
+)
 
 
 def interval(low: float, high: float, bound: float | None = None) -> Interval:
@@ -61,14 +69,21 @@ def test_bounds_come_back_to_the_bit(intervals, tmp_path: Path, name) -> None:
 
 def test_the_json_form_keeps_signs(intervals, tmp_path: Path) -> None:
     tables.write(intervals, tmp_path)
-    expected = {n: Interval(low=rounded(i.low), high=rounded(i.high), bound=rounded(i.bound)) for n, i in intervals.items()}
+    expected = {
+        n: Interval(low=rounded(i.low), high=rounded(i.high), bound=rounded(i.bound))
+        for n, i in intervals.items()
+    }
     assert tables.read(tmp_path / tables.JSON) == expected
 
 
 def test_random_bounds_come_back_from_every_form(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     drawn = np.exp(generator.uniform(-40, 40, 2000)).astype(np.float32)
-    tables.write({f"v{n}": interval(-float(b), float(b)) for n, b in enumerate(drawn)}, tmp_path, tensorrt=101401)
+    tables.write(
+        {f"v{n}": interval(-float(b), float(b)) for n, b in enumerate(drawn)},
+        tmp_path,
+        tensorrt=101401,
+    )
     for name in (tables.FLATBUFFERS, tables.CACHE, tables.JSON):
         table = tables.read(tmp_path / name)
         assert np.array_equal(np.float32([table[f"v{n}"].bound for n in range(len(drawn))]), drawn)
@@ -98,14 +113,20 @@ def test_onnx_runtime_reads_the_json(intervals, tmp_path: Path) -> None:
     assert data.calibration_method is ort_quantization.CalibrationMethod.MinMax
     for name, entry in intervals.items():
         low, high = data[name].range_value
-        assert (low.dtype, float(low), float(high)) == (np.float32, rounded(entry.low), rounded(entry.high))
+        assert (low.dtype, float(low), float(high)) == (
+            np.float32,
+            rounded(entry.low),
+            rounded(entry.high),
+        )
 
 
 def test_tables_of_onnx_runtime_are_read(tmp_path: Path) -> None:
     from onnxruntime.quantization.calibrate import TensorData
 
     ends = {"a": (-1.5, 2.5), "b": (0.25, 8.0)}
-    arrays = {name: tuple(np.array(x, dtype=np.float32) for x in pair) for name, pair in ends.items()}
+    arrays = {
+        name: tuple(np.array(x, dtype=np.float32) for x in pair) for name, pair in ends.items()
+    }
     ort_quantization.write_calibration_table(
         {n: TensorData(lowest=a, highest=b) for n, (a, b) in arrays.items()}, str(tmp_path)
     )
@@ -113,20 +134,26 @@ def test_tables_of_onnx_runtime_are_read(tmp_path: Path) -> None:
     assert tables.read(tmp_path / "calibration.json") == expected
     assert bounds(tables.read(tmp_path / "calibration.flatbuffers")) == bounds(expected)
     assert bounds(tables.read(tmp_path / "calibration.cache")) == bounds(expected)
-    saved = ort_quantization.calibrate.TensorsData(ort_quantization.CalibrationMethod.MinMax, arrays)
+    saved = ort_quantization.calibrate.TensorsData(
+        ort_quantization.CalibrationMethod.MinMax, arrays
+    )
     ort_quantization.save_tensors_data(saved, tmp_path / "saved.json")
     assert tables.read(tmp_path / "saved.json") == expected
 
 
 def test_the_cache_of_tensorrt(tmp_path: Path) -> None:
-    (tmp_path / "theirs.cache").write_text("TRT-7103-EntropyCalibration2\ndata_0: 4000889d\ninput:0: 3caa54fc\nnothing: 0\n")
+    (tmp_path / "theirs.cache").write_text(
+        "TRT-7103-EntropyCalibration2\ndata_0: 4000889d\ninput:0: 3caa54fc\nnothing: 0\n"
+    )
     table = tables.read(tmp_path / "theirs.cache")
     # 4000889d is 2.008338; the range is 127 times the scale.
     assert table["data_0"].bound == pytest.approx(2.008338 * 127, rel=1e-6)
     assert set(table) == {"data_0", "input:0", "nothing"}
     paths = tables.write({"b": interval(-1, 127), "a": interval(0, 0)}, tmp_path, tensorrt=8601)
     assert paths[-1].read_text() == "TRT-8601-EntropyCalibration2\na: 00000000\nb: 3f800000\n"
-    with pytest.raises(DataError, match=r'"x:0": TensorRT\'s cache cannot hold a name with a colon; rename'):
+    with pytest.raises(
+        DataError, match=r'"x:0": TensorRT\'s cache cannot hold a name with a colon; rename'
+    ):
         tables.write({"x:0": interval(0, 1)}, tmp_path, tensorrt=8601)
 
 
@@ -139,7 +166,10 @@ def test_what_c_plus_plus_cannot_parse_is_zero(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({}, "no intervals to write; calibrate first"),
-        ({"x": interval(math.nan, 1, 1)}, r'"x": the interval cannot be written .*not finite: low nan.*calibrate again'),
+        (
+            {"x": interval(math.nan, 1, 1)},
+            r'"x": the interval cannot be written .*not finite: low nan.*calibrate again',
+        ),
         ({"x": interval(0, math.inf)}, "not finite"),
         ({"x": interval(0, 1e39)}, "not finite"),
         ({"x": interval(2, 1)}, "not an interval: low 2.0, high 1.0"),
@@ -216,7 +246,9 @@ def test_a_file_cut_short_is_never_believed(intervals, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_what_is_no_table_is_refused(tmp_path: Path, name, content) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"not a valid calibration table .*got .+expected .+write the table again"):
+    with pytest.raises(
+        DataError, match=r"not a valid calibration table .*got .+expected .+write the table again"
+    ):
         tables.read(tmp_path / name)
 
 

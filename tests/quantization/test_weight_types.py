@@ -23,7 +23,11 @@ def test_uint8_weights_compute_what_int8_weights_compute(captured, tmp_path: Pat
     for kind in ("int8", "uint8"):
         model, path = got.model.clone(), tmp_path / f"{kind}.onnx"
         qdq.write(model, plan_for(model, got.family, weights=kind))
-        zeros = {v.const_value.numpy().reshape(-1)[0] for n, v in model.graph.initializers.items() if "weight.zero_point" in n}
+        zeros = {
+            v.const_value.numpy().reshape(-1)[0]
+            for n, v in model.graph.initializers.items()
+            if "weight.zero_point" in n
+        }
         assert zeros == {0 if kind == "int8" else 128}
         operators.save(model, path)
         outputs.append(outputs_of(path, feeds_of(encoded(), 0)))
@@ -36,11 +40,16 @@ def test_uint8_weights_compute_what_int8_weights_compute(captured, tmp_path: Pat
     assert ran["MatMulIntegerToFloat"] >= 12
 
 
-@pytest.mark.parametrize(("target", "taken"), [("ort-cpu", True), ("vitisai", True), ("qnn", True), ("openvino-cpu", False)])
+@pytest.mark.parametrize(
+    ("target", "taken"),
+    [("ort-cpu", True), ("vitisai", True), ("qnn", True), ("openvino-cpu", False)],
+)
 def test_targets_say_whether_they_take_uint8_weights(captured, target: str, taken: bool) -> None:
     got, table = captured("bert", "sequence-classification"), capabilities(target)
     plan = plan_for(got.model, got.family, target, weights="uint8")
-    kinds = {q.dtype for site, q in plan.quantized if site.is_weight and site.role != "embedding.weight"}
+    kinds = {
+        q.dtype for site, q in plan.quantized if site.is_weight and site.role != "embedding.weight"
+    }
     assert kinds == {"uint8"}
     if taken:
         capability.check(plan, table)
@@ -55,7 +64,10 @@ def test_targets_say_whether_they_take_uint8_weights(captured, target: str, take
     ("options", "text"),
     [
         ({"weights": "int4"}, "quantize.static.weights: input should be 'auto', 'int8' or 'uint8'"),
-        ({"weights": "uint8", "activations": "float8e4m3"}, "weights are float8e4m3 with such activations, not uint8"),
+        (
+            {"weights": "uint8", "activations": "float8e4m3"},
+            "weights are float8e4m3 with such activations, not uint8",
+        ),
     ],
 )
 def test_weights_that_cannot_be(options: dict[str, str], text: str) -> None:

@@ -22,7 +22,12 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "migraphx-squad.yaml"
 FLOAT_CORRELATION_8, FLOAT_CORRELATION_7 = 0.98, 0.97
 # Correlation of outputs with and without ONNX Runtime's optimizer. It is 0.96 where products saturate.
 OPTIMIZED_CORRELATION = 0.999
-SMALL = ("task.squad.max_length=40", "task.squad.step=8", "task.squad.max_query_length=8", "measure=false")
+SMALL = (
+    "task.squad.max_length=40",
+    "task.squad.step=8",
+    "task.squad.max_query_length=8",
+    "measure=false",
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +76,10 @@ def test_the_graph_has_the_form_that_tensorrt_and_migraphx_read(package: Path) -
     readers = {name: node for node in graph.node for name in node.input}
     for node in graph.node:
         if node.op_type == "Add":
-            feeds_norm = readers[node.output[0]].op_type == "LayerNormalization" and "embeddings" not in node.name
+            feeds_norm = (
+                readers[node.output[0]].op_type == "LayerNormalization"
+                and "embeddings" not in node.name
+            )
             inputs = [producer[name].op_type if name in producer else "" for name in node.input]
             assert (inputs == ["DequantizeLinear"] * 2) == feeds_norm, node.name
     for output in graph.output:
@@ -80,16 +88,25 @@ def test_the_graph_has_the_form_that_tensorrt_and_migraphx_read(package: Path) -
 
 def test_it_runs_and_follows_the_float_model(package: Path) -> None:
     ids = np.random.default_rng(0).integers(4, 90, (2, 30))
-    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    feeds = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
     ours, theirs = (
-        ort.InferenceSession(package / "onnx" / name).run(None, feeds) for name in ("model_quantized.onnx", "model.onnx")
+        ort.InferenceSession(package / "onnx" / name).run(None, feeds)
+        for name in ("model_quantized.onnx", "model.onnx")
     )
     plain = ort.SessionOptions()
     plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    written = ort.InferenceSession(package / "onnx" / "model_quantized.onnx", plain).run(None, feeds)
+    written = ort.InferenceSession(package / "onnx" / "model_quantized.onnx", plain).run(
+        None, feeds
+    )
     for a, b, c in zip(ours, theirs, written, strict=True):
         assert np.isfinite(a).all()
-        assert np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1] > (FLOAT_CORRELATION_7 if reduces() else FLOAT_CORRELATION_8)
+        assert np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1] > (
+            FLOAT_CORRELATION_7 if reduces() else FLOAT_CORRELATION_8
+        )
         assert np.corrcoef(a.reshape(-1), c.reshape(-1))[0, 1] > OPTIMIZED_CORRELATION
 
 

@@ -25,7 +25,10 @@ SHIPPED = sorted(RECIPES.rglob("*.yaml"))
 # Those of workflows that others published: a header says what is reproduced, and what came of it.
 WORKFLOWS = [
     *sorted((RECIPES / "olive").glob("*.yaml")),
-    *(RECIPES / f"{name}.yaml" for name in ("migraphx-squad", "qdqbert-squad", "imdb-qat", "nncf-mrpc")),
+    *(
+        RECIPES / f"{name}.yaml"
+        for name in ("migraphx-squad", "qdqbert-squad", "imdb-qat", "nncf-mrpc")
+    ),
 ]
 
 
@@ -34,15 +37,25 @@ WORKFLOWS = [
 def test_shipped_recipes_are_valid(path: Path) -> None:
     recipe = loading.load(path, ["allow_code=true"])
     assert recipe.targets
-    assert loading.parse(recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)) == recipe
+    assert (
+        loading.parse(recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)) == recipe
+    )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_headers_say_what_is_reproduced_and_how_to_run_it(path: Path) -> None:
-    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    comments = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")
+    ]
     header = "\n".join(comments)
     assert all(
-        f"# {word}" in header for word in ("Reproduces: ", "Published", "Measured", "Differs: " if "Differs" in header else "")
+        f"# {word}" in header
+        for word in (
+            "Reproduces: ",
+            "Published",
+            "Measured",
+            "Differs: " if "Differs" in header else "",
+        )
     )
     assert "MEASURED" not in header
     assert f"octobert run recipes/{path.relative_to(RECIPES).as_posix()}" in header
@@ -52,7 +65,11 @@ def reviews(folder: Path) -> None:
     folder.mkdir()
     for split, count in (("train", 40), ("test", 16)):
         rows = [
-            {"text": f"{WORDS[i % 20]} {split} x{i} {' '.join(WORDS[i % 7 : i % 7 + 9])}", "label": i % 2} for i in range(count)
+            {
+                "text": f"{WORDS[i % 20]} {split} x{i} {' '.join(WORDS[i % 7 : i % 7 + 9])}",
+                "label": i % 2,
+            }
+            for i in range(count)
         ]
         (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
@@ -78,7 +95,9 @@ def out(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(captured, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def exported(
+    captured, checkpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """`exported("question-answering")` → an ONNX file of the tiny BERT, whose capture takes no seconds."""
 
     def get(head: str) -> Path:
@@ -113,8 +132,17 @@ SMALL: dict[str, tuple[str, ...]] = {
     "inc-accuracy": ("pairs", *SEARCHED),
     "inc-smoothquant": ("pairs", *SEARCHED),
     "features": ("pairs", "task={feature-extraction: {text: [sentence1]}}"),
-    "next-sentence-qnn": ("pairs", "task={next-sentence: {text: [sentence1, sentence2], max_length: 64}}"),
-    "qat-loop": ("pairs", "qat.epochs=0.5", "qat.batch=8", "qat.learning_rate=1.0e-3", "data.finetune.samples=16"),
+    "next-sentence-qnn": (
+        "pairs",
+        "task={next-sentence: {text: [sentence1, sentence2], max_length: 64}}",
+    ),
+    "qat-loop": (
+        "pairs",
+        "qat.epochs=0.5",
+        "qat.batch=8",
+        "qat.learning_rate=1.0e-3",
+        "data.finetune.samples=16",
+    ),
 }
 
 # Their capture takes seconds, and the runs of other recipes have everything else: these are planned.
@@ -122,14 +150,22 @@ PLANNED = ("next-sentence-qnn",)
 HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
 
 
-@pytest.mark.filterwarnings("ignore::octobert.PublishedFileWarning")  # packages of the recipe before
+@pytest.mark.filterwarnings(
+    "ignore::octobert.PublishedFileWarning"
+)  # packages of the recipe before
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_run(
-    path: Path, data: Path, out: Path, checkpoint: Callable[[str, str], Path], exported: Callable[[str], Path]
+    path: Path,
+    data: Path,
+    out: Path,
+    checkpoint: Callable[[str, str], Path],
+    exported: Callable[[str], Path],
 ) -> None:
     folder, *changes = SMALL.get(path.stem, ("pairs",))
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    head = HEADS.get(path.stem, "question-answering" if folder == "squad" else "sequence-classification")
+    head = HEADS.get(
+        path.stem, "question-answering" if folder == "squad" else "sequence-classification"
+    )
     small = [
         f"model={checkpoint('bert', head)}",
         f"data.source={data / folder}",
@@ -143,8 +179,14 @@ def test_workflows_run(
     elif raw["task"] == "mrpc" or "mrpc" in raw["task"]:
         small += ["task=mrpc"]
     small += ["measure=false", "allow_code=true", "zip=true"]
-    planned = loading.load(path, [*small, *(change for change in changes if change not in LEFT_OUT)])
-    long = [stage for key, stage in (("accuracy", "search"), ("finetune", "finetune"), ("qat", "qat")) if key in raw]
+    planned = loading.load(
+        path, [*small, *(change for change in changes if change not in LEFT_OUT)]
+    )
+    long = [
+        stage
+        for key, stage in (("accuracy", "search"), ("finetune", "finetune"), ("qat", "qat"))
+        if key in raw
+    ]
     assert {"package", "archive", *long} <= {step.stage for step in planner.steps_of(planned)}
     if path.stem in PLANNED:
         return
@@ -154,7 +196,9 @@ def test_workflows_run(
     report: Report = runner.run(changed, out, executor=inline.run)
     assert list(report.plans) == list(changed.targets)
     for target in changed.targets:
-        graph = onnx.load(out / target / "onnx" / "model_quantized.onnx", load_external_data=False).graph
+        graph = onnx.load(
+            out / target / "onnx" / "model_quantized.onnx", load_external_data=False
+        ).graph
         quantized = any("QuantizeLinear" in node.op_type for node in graph.node)
         assert quantized == (changed.quantize.name != "float"), target
         assert octobert.verify(out / f"{target}.zip").files == octobert.verify(out / target).files

@@ -32,7 +32,9 @@ BECAUSE = (
 )
 
 
-def said(choice: Selection = CHOICE, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **report: object) -> str:
+def said(
+    choice: Selection = CHOICE, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **report: object
+) -> str:
     """The sentence of a search and its final run."""
     return choices.sentence(choice, limits, final_run(**report))
 
@@ -42,7 +44,9 @@ def won_by(precision: str, *others: Found) -> Selection:
     if precision == "f32":
         winner = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
         return selection(winner, *others)
-    return selection(found("openvino-cpu bf16", 37.7, 0.02, 0.1, 418.0, "chosen"), REFERENCE, *others)
+    return selection(
+        found("openvino-cpu bf16", 37.7, 0.02, 0.1, 418.0, "chosen"), REFERENCE, *others
+    )
 
 
 def test_8_bits_win() -> None:
@@ -57,9 +61,16 @@ def test_a_faster_float_form_is_named_and_rows_of_the_data_come_first() -> None:
     faster = speedup(1.31, 1.28, 1.36, "openvino-bf16")
     fixed = speedup(3.0, 2.9, 3.1, sequence=128)
     text = said(speedups=(fixed, speedup(2.4, 2.31, 2.52), faster))
-    assert ": 2.4 × faster than openvino-f32 (2.3–2.5), 1.3 × faster than openvino-bf16 (1.3–1.4), F1 −0.1 points" in text
-    assert "as fast as openvino-f32 within the noise (0.97–1.04 ×)" in said(speedups=(speedup(1.01, 0.97, 1.04),))
-    assert "1.2 × slower than openvino-f32 (1.1–1.3)" in said(speedups=(speedup(1 / 1.2, 1 / 1.3, 1 / 1.1),))
+    assert (
+        ": 2.4 × faster than openvino-f32 (2.3–2.5), 1.3 × faster than openvino-bf16 (1.3–1.4), F1 −0.1 points"
+        in text
+    )
+    assert "as fast as openvino-f32 within the noise (0.97–1.04 ×)" in said(
+        speedups=(speedup(1.01, 0.97, 1.04),)
+    )
+    assert "1.2 × slower than openvino-f32 (1.1–1.3)" in said(
+        speedups=(speedup(1 / 1.2, 1 / 1.3, 1 / 1.1),)
+    )
     assert said(speedups=()).startswith("Use openvino-cpu int8: F1 −0.1 points")
 
 
@@ -73,14 +84,18 @@ def test_a_faster_float_form_is_named_and_rows_of_the_data_come_first() -> None:
         (None, "cosine 0.99912 with openvino-f32 on"),
     ],
 )
-def test_the_loss_is_that_on_the_evaluation_rows(difference: tuple[float, float, float] | None, words: str) -> None:
+def test_the_loss_is_that_on_the_evaluation_rows(
+    difference: tuple[float, float, float] | None, words: str
+) -> None:
     assert f" (2.3–2.5), {words} your 408 rows, because " in said(difference=difference)
 
 
 def checked(difference: tuple[float, float, float], *limits: Limit, **report: object) -> Selection:
     """A search whose limits are checked again on the final run."""
     run = final_run(difference, scores={}, footprints=(), latencies=(), throughputs=(), **report)
-    return CHOICE.model_copy(update={"checks": checks.check(limits or (WITHIN_A_POINT,), WORDS, run, "openvino-cpu")})
+    return CHOICE.model_copy(
+        update={"checks": checks.check(limits or (WITHIN_A_POINT,), WORDS, run, "openvino-cpu")}
+    )
 
 
 def test_a_limit_that_only_the_tuning_rows_kept_is_said_first_to_be_missed() -> None:
@@ -90,7 +105,9 @@ def test_a_limit_that_only_the_tuning_rows_kept_is_said_first_to_be_missed() -> 
     assert text.startswith(
         f"{start}: F1 drops by 2.3 points (1.7 to 2.9), 1.3 points more than the limit. Use openvino-cpu int8"
     )
-    assert "0.3 points more than the limit (the interval includes the limit)." in said(checked(unclear), difference=unclear)
+    assert "0.3 points more than the limit (the interval includes the limit)." in said(
+        checked(unclear), difference=unclear
+    )
     near = (-0.009, -0.019, 0.0)
     assert "MISSES" not in said(checked(near), difference=near)
     assert said(checked(near), difference=near).endswith(
@@ -113,10 +130,14 @@ def test_a_float_model_wins() -> None:
     )
     late = found("ort-cpu int8", 150.0, None, 0.0, 110.0, "slower")
     assert "with openvino-cpu int8, F1 drops" in said(won_by("f32", late, damaged))
-    assert said(won_by("f32", late)).endswith("8 bits gain nothing on this machine: ort-cpu int8 is 2.0 × slower.")
+    assert said(won_by("f32", late)).endswith(
+        "8 bits gain nothing on this machine: ort-cpu int8 is 2.0 × slower."
+    )
     assert said(won_by("f32")) == "Use ort-cpu f32: no model in 8 bits could be made here."
     other = selection(found("openvino-cpu f32", 64.6, 0.0, 0.0, 418.0, "chosen"), REFERENCE)
-    assert said(other).startswith("Use openvino-cpu f32, 1.2 × faster than ort-cpu f32 (1.18–1.20): no model in 8 bits")
+    assert said(other).startswith(
+        "Use openvino-cpu f32, 1.2 × faster than ort-cpu f32 (1.18–1.20): no model in 8 bits"
+    )
 
 
 def test_bfloat16_wins_because_8_bits_gain_nothing_more() -> None:
@@ -138,7 +159,9 @@ def test_nothing_keeps_the_limits() -> None:
         "points (−1.9 to −0.7) on your 408 rows."
     )
     limits = (WITHIN_A_POINT, Limit(of="latency@p90", at_most=5))
-    assert "keeps the limits (F1 drops by at most 1 point; p90 latency is at most 5 ms)." in said(choice, limits)
+    assert "keeps the limits (F1 drops by at most 1 point; p90 latency is at most 5 ms)." in said(
+        choice, limits
+    )
 
 
 def test_a_search_that_ran_out_of_time() -> None:
@@ -153,15 +176,22 @@ def test_other_goals() -> None:
         "Use openvino-cpu int8: 2.0 × the throughput of openvino-f32 (1.9–2.1), F1 −0.1 points"
     )
     small = said(without(selection(goal="size"), "not tried"))
-    assert small.startswith("Use openvino-cpu int8: 3.8 × smaller than ort-cpu f32 (110, not 418 MB), 2.4 × faster")
-    assert "it is the smallest one that keeps F1 within 1 point, among 16 variants (4 smaller ones do not)" in small
+    assert small.startswith(
+        "Use openvino-cpu int8: 3.8 × smaller than ort-cpu f32 (110, not 418 MB), 2.4 × faster"
+    )
+    assert (
+        "it is the smallest one that keeps F1 within 1 point, among 16 variants (4 smaller ones do not)"
+        in small
+    )
     assert "3.8 × less memory than ort-cpu f32 (276, not 1045 MB)" in said(selection(goal="memory"))
     best = said(without(selection(goal="metric"), "not tried"))
     assert (
         "it is the one with the highest F1 that keeps F1 within 1 point, among 16 variants; ort-cpu int8 dynamic is as good within the noise."
         in best
     )
-    assert "it is the fastest one that runs here, among 12 variants; ort" in said(without(selection(limits=()), "excluded"), ())
+    assert "it is the fastest one that runs here, among 12 variants; ort" in said(
+        without(selection(limits=()), "excluded"), ()
+    )
 
 
 def test_what_was_not_judged_is_compared_as_well() -> None:
@@ -197,7 +227,10 @@ def test_what_misses_a_limit_in_words() -> None:
     assert WORDS.misses_value(Limit(of="latency@p90", at_most=20), figure(24.1, 0.3)) == (
         "p90 latency is 24.1 ms (23.8 to 24.4), 4.1 ms more than the limit"
     )
-    assert WORDS.misses_value(Limit(at_least=0.85), figure(0.812, 0)) == "F1 is 0.812, 0.038 less than the limit"
+    assert (
+        WORDS.misses_value(Limit(at_least=0.85), figure(0.812, 0))
+        == "F1 is 0.812, 0.038 less than the limit"
+    )
     assert WORDS.misses_value(Limit(of="size", at_least=10, at_most=100), figure(110, 0)) == (
         "size is 110 MB, 10 MB more than the limit"
     )
@@ -210,7 +243,9 @@ def test_what_misses_a_limit_in_words() -> None:
 
 
 def test_metrics_outside_of_0_to_1_have_no_points() -> None:
-    words = Words("latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}}))
+    words = Words(
+        "latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}})
+    )
     limit = Limit(max_drop=0.5)
     assert words.limit(limit) == "recall@10 drops by at most 0.5"
     assert words.misses_drop(limit, Estimate(value=1.25, low=0.75, high=1.75)) == (
@@ -220,11 +255,15 @@ def test_metrics_outside_of_0_to_1_have_no_points() -> None:
 
 
 def test_limits_are_lines_of_the_chart() -> None:
-    assert WORDS.lines((WITHIN_A_POINT, Limit(of="f1", at_least=0.898), Limit(of="latency", at_most=40))) == {
+    assert WORDS.lines(
+        (WITHIN_A_POINT, Limit(of="f1", at_least=0.898), Limit(of="latency", at_most=40))
+    ) == {
         "accepted_drop": pytest.approx(0.005),
         "accepted_ms": 40,
     }
-    assert WORDS.lines((Limit(of="speedup", at_least=2), Limit(of="latency", min_gain=25))) == {"accepted_ms": 38.4}
+    assert WORDS.lines((Limit(of="speedup", at_least=2), Limit(of="latency", min_gain=25))) == {
+        "accepted_ms": 38.4
+    }
     assert WORDS.lines((Limit(of="size", at_most=50), Limit(of="latency@p90", at_most=9))) == {}
 
 
@@ -232,7 +271,10 @@ def test_how_far_a_search_is() -> None:
     assert choices.best_so_far(CHOICE.best, 12, 20, 190, 20) == (
         "best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 20 variants, 3:10 of 20:00)"
     )
-    assert choices.best_so_far(None, 0, 20, 0, None) == "best so far: nothing yet (0 of 20 variants, 0:00)"
+    assert (
+        choices.best_so_far(None, 0, 20, 0, None)
+        == "best so far: nothing yet (0 of 20 variants, 0:00)"
+    )
     assert choices.best_so_far(None, 0, 0, 0, 20) == "searching for the best model"
 
 
@@ -247,10 +289,22 @@ def test_the_table_fits_80_columns_with_one_line_per_variant() -> None:
     choice = selection()
     lines = table_of(choice).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[1].strip() == "Compared with ort-cpu f32: time, drop of F1 on 400 tuning rows [95 %]"
+    assert (
+        lines[1].strip() == "Compared with ort-cpu f32: time, drop of F1 on 400 tuning rows [95 %]"
+    )
     rows = lines[4:22]
     assert [row[2:37].strip() for row in rows] == [each.variant.name for each in choice.found]
-    assert rows[0].split() == ["→", "openvino-cpu", "int8", "21.7", "3.54", "0.1", "[-0.3,", "0.6]", "chosen"]
+    assert rows[0].split() == [
+        "→",
+        "openvino-cpu",
+        "int8",
+        "21.7",
+        "3.54",
+        "0.1",
+        "[-0.3,",
+        "0.6]",
+        "chosen",
+    ]
     assert [row[0] for row in rows].count("•") == 2
     assert [row.split()[-2:] for row in rows if "weights" in row] == [["not", "judged"]] * 2
     assert [row.split()[-2:] for row in rows[-2:]] == [["not", "made"], ["not", "tried"]]
@@ -266,12 +320,17 @@ def test_a_wide_terminal_shows_why() -> None:
 def test_the_winner_and_the_frontier_are_listed_of_many_variants() -> None:
     many = [found(f"ort-cpu int8 {n}", 50.0 + n, 0.5, 0.1, 109.0, "admissible") for n in range(30)]
     last = [found("ort-cpu int8 dynamic", 49.0, 0.1, 0.1, 109.0, "admissible")]
-    choice = selection(REFERENCE, *many, *last, found("openvino-cpu int8", 21.7, 0.3, 0.1, 110.0, "chosen"))
+    choice = selection(
+        REFERENCE, *many, *last, found("openvino-cpu int8", 21.7, 0.3, 0.1, 110.0, "chosen")
+    )
     lines = table_of(choice).splitlines()
     assert lines[4].startswith("→ openvino-cpu int8")
     assert any(line.startswith("• ort-cpu int8 dynamic") for line in lines)
     assert len([line for line in lines if "-cpu" in line]) == 21
-    assert lines[-2:] == ["and 13 more: see report.html", "report.html also shows: MB, peak MB, rows, why"]
+    assert lines[-2:] == [
+        "and 13 more: see report.html",
+        "report.html also shows: MB, peak MB, rows, why",
+    ]
 
 
 def test_names_from_files_are_shown_and_not_obeyed() -> None:
@@ -279,7 +338,9 @@ def test_names_from_files_are_shown_and_not_obeyed() -> None:
     choice = selection(enemy, REFERENCE)
     assert "[/red]␛[31m�" in table_of(choice)
     stream = io.StringIO()
-    PlainConsole(file=stream, width=80).print(*terminal.notes([enemy.variant.name], [enemy.variant.name]))
+    PlainConsole(file=stream, width=80).print(
+        *terminal.notes([enemy.variant.name], [enemy.variant.name])
+    )
     assert "\x1b" not in stream.getvalue()
 
 
@@ -303,7 +364,9 @@ def test_facts_of_a_search() -> None:
         ((0.0, 0.0, 0.0), "0.0 points", "F1 0.0 points"),
     ],
 )
-def test_a_drop_below_one_point_keeps_its_sign(drop: tuple[float, float, float], as_drop: str, as_change: str) -> None:
+def test_a_drop_below_one_point_keeps_its_sign(
+    drop: tuple[float, float, float], as_drop: str, as_change: str
+) -> None:
     figure = Estimate(value=drop[0], low=drop[1], high=drop[2])
     assert WORDS.drop("f1", figure) == as_drop
     assert WORDS.change("f1", figure) == as_change

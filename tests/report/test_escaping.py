@@ -113,7 +113,9 @@ def keys_in(value: Any) -> set[str]:
     """All keys in plain data; a text may be one of them."""
     if isinstance(value, list):
         return set().union(*map(keys_in, value))
-    return {*value, *set().union(*map(keys_in, value.values()))} if isinstance(value, dict) else set()
+    return (
+        {*value, *set().union(*map(keys_in, value.values()))} if isinstance(value, dict) else set()
+    )
 
 
 def hostile(value: Any, path: tuple[int | str, ...], kept: set[Any]) -> Any:
@@ -130,8 +132,14 @@ def hostile(value: Any, path: tuple[int | str, ...], kept: set[Any]) -> Any:
 
 
 def test_no_text_becomes_a_part_of_the_html_report(finished) -> None:
-    report = finished[2].model_copy(update={"choice": selection()}).model_dump(mode="json", by_alias=True)
-    kept: set[Any] = keys_in(report) | {("recipe", key) for key in report["recipe"] if key != "model"}
+    report = (
+        finished[2]
+        .model_copy(update={"choice": selection()})
+        .model_dump(mode="json", by_alias=True)
+    )
+    kept: set[Any] = keys_in(report) | {
+        ("recipe", key) for key in report["recipe"] if key != "model"
+    }
     for _ in range(5):
         try:
             changed = Report.model_validate(hostile(report, (), kept))

@@ -26,7 +26,10 @@ def report(finished: Any) -> Report:
 
 def drawn(report: Report, choice: Selection | None = None) -> Frontier:
     """The chart of a search, or of a run."""
-    chart = frontier(report.model_copy(update={"choice": choice}), Verdict("ship", "", use=choice.winner if choice else ""))
+    chart = frontier(
+        report.model_copy(update={"choice": choice}),
+        Verdict("ship", "", use=choice.winner if choice else ""),
+    )
     assert chart is not None
     return chart
 
@@ -59,7 +62,9 @@ def test_the_frontier_is_that_of_the_search_and_is_named(report) -> None:
     assert {point.name for point in chart.points if point.named} == best | {choice.reference}
 
 
-def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are_inside(report) -> None:
+def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are_inside(
+    report,
+) -> None:
     chart = drawn(report, selection())
     assert chart.y.limit == pytest.approx(-1.0)
     assert -6 < chart.y.low < -2.9
@@ -70,7 +75,14 @@ def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are
 def test_times_of_different_magnitude_are_on_a_logarithmic_axis(report) -> None:
     assert not drawn(report, selection()).x[0].logarithmic
     slow = found("torch-cpu f32", 310.0, 0.0, 0.0, 418.0, "admissible")
-    assert drawn(report, selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, slow)).x[0].logarithmic
+    assert (
+        drawn(
+            report,
+            selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, slow),
+        )
+        .x[0]
+        .logarithmic
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,9 @@ def test_times_of_different_magnitude_are_on_a_logarithmic_axis(report) -> None:
 )
 def test_the_axis_is_that_of_the_goal(report, goal: str, title: str, more: bool) -> None:
     choice = selection(goal=goal)
-    rates = tuple(each.model_copy(update={"rows_per_second": each.time_ms}) for each in choice.found)
+    rates = tuple(
+        each.model_copy(update={"rows_per_second": each.time_ms}) for each in choice.found
+    )
     axis = drawn(report, choice.model_copy(update={"found": rates})).x[0]
     assert (axis.title, axis.more) == (title, more)
 
@@ -110,8 +124,12 @@ def test_the_limits_name_the_winner(report, limits: dict[str, float], winner: st
 
 
 def test_a_variant_that_misses_a_limit_which_is_not_in_the_chart_never_wins(report) -> None:
-    large = found("ort-cpu int8 all", 10.0, 0.1, 0.1, 900.0, "excluded").model_copy(update={"reason": "size is 900 MB"})
-    chart = drawn(report, selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, large))
+    large = found("ort-cpu int8 all", 10.0, 0.1, 0.1, 900.0, "excluded").model_copy(
+        update={"reason": "size is 900 MB"}
+    )
+    chart = drawn(
+        report, selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, large)
+    )
     assert "ort-cpu int8 all" not in {chart.points[n].name for n in chart.order[0]}
 
 
@@ -119,15 +137,22 @@ def test_a_metric_that_is_undefined_is_not_drawn(report) -> None:
     """The correlation of equal predictions is undefined."""
     choice = selection()
     undefined = choice.found[1].model_copy(update={"drops": {"f1": figure(float("nan"), 0.0)}})
-    chart = drawn(report, choice.model_copy(update={"found": (choice.found[0], undefined, *choice.found[2:])}))
+    chart = drawn(
+        report, choice.model_copy(update={"found": (choice.found[0], undefined, *choice.found[2:])})
+    )
     assert named(chart)[undefined.variant.name].y is None
     assert all(math.isfinite(end) for end in (chart.y.low, chart.y.high))
 
 
 def test_nothing_to_draw(report) -> None:
-    for choice in (selection(metric=None, limits=()), selection(REFERENCE.model_copy(update={"state": "chosen"}))):
+    for choice in (
+        selection(metric=None, limits=()),
+        selection(REFERENCE.model_copy(update={"state": "chosen"})),
+    ):
         assert frontier(report.model_copy(update={"choice": choice}), Verdict("no", "")) is None
-    empty = report.model_copy(update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}})
+    empty = report.model_copy(
+        update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}}
+    )
     assert frontier(empty, Verdict("unmeasured", "")) is None
 
 
@@ -158,22 +183,34 @@ def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
 
 def test_without_labels_agreement_takes_the_place_of_the_metric(report) -> None:
     unlabelled = tuple(
-        each.model_copy(update={"metric": None, "difference": None, "low": None, "high": None}) for each in report.comparisons
+        each.model_copy(update={"metric": None, "difference": None, "low": None, "high": None})
+        for each in report.comparisons
     )
-    bare = report.model_copy(update={"comparisons": unlabelled, "task": report.task.model_copy(update={"primary": None})})
+    bare = report.model_copy(
+        update={"comparisons": unlabelled, "task": report.task.model_copy(update={"primary": None})}
+    )
     chart = drawn(bare)
     assert chart.y.title == "agreement with the float model in %"
-    assert "The data has no labels: agreement with the float model takes the place of accuracy" in chart.note
+    assert (
+        "The data has no labels: agreement with the float model takes the place of accuracy"
+        in chart.note
+    )
     undefined = tuple(each.model_copy(update={"fidelity": float("nan")}) for each in unlabelled)
     wrong = drawn(bare.model_copy(update={"comparisons": undefined}))
     assert (wrong.y.more, wrong.y.low) == (False, 0.0)
 
 
 def test_the_page_shows_the_choice_first(report) -> None:
-    choice = selection(sentence="Use it & <b>nothing else</b>.", simulated={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    choice = selection(
+        sentence="Use it & <b>nothing else</b>.", simulated={"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    )
     page = markup_of(page_of(report.model_copy(update={"choice": choice})))
-    assert page.index("Use it &amp; &lt;b&gt;nothing else&lt;/b&gt;.") < page.index("evaluation rows</h2>")
-    assert page.index('class="verdict"') < page.index('class="frontier"') < page.index('class="notes"')
+    assert page.index("Use it &amp; &lt;b&gt;nothing else&lt;/b&gt;.") < page.index(
+        "evaluation rows</h2>"
+    )
+    assert (
+        page.index('class="verdict"') < page.index('class="frontier"') < page.index('class="notes"')
+    )
     for each in choice.found:
         assert re.search(rf"<td>{re.escape(each.variant.name)}( •)?</td>", page)
         assert each.reason in page

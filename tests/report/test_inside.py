@@ -44,21 +44,33 @@ def test_a_cell_has_its_plan_its_time_and_its_error(run) -> None:
 def test_a_cell_says_why_it_is_float(run) -> None:
     cells = cells_of(run, "ort-cpu")
     assert (cells[2, "ffn_down"]["sign"], cells[0, "attention"]["sign"]) == ("f", "f")
-    assert cells[0, "attention"]["why"] == "scores.query stays float: 8-bit attention is slower here"
+    assert (
+        cells[0, "attention"]["why"] == "scores.query stays float: 8-bit attention is slower here"
+    )
 
 
 def decision(role: str, dtype: str | None) -> Decision:
     site = Site(role=role, part="ffn_up", module="m", layer=0, node="n", input=0, value="x")
-    return Decision(site=site, quantizer=Quantizer(dtype=dtype, symmetric=True) if dtype else None, reason="because")
+    return Decision(
+        site=site,
+        quantizer=Quantizer(dtype=dtype, symmetric=True) if dtype else None,
+        reason="because",
+    )
 
 
-RAN = Executed(layer=0, part="ffn_up", ms=1.0, integer=0.0, types=("Gemm f32",), why="its activations are int8")
+RAN = Executed(
+    layer=0, part="ffn_up", ms=1.0, integer=0.0, types=("Gemm f32",), why="its activations are int8"
+)
 
 
 @pytest.mark.parametrize(
     ("decisions", "ran", "state"),
     [
-        ([("linear.input", "uint8"), ("linear.weight", "int8"), ("linear.output", None)], None, "int8"),
+        (
+            [("linear.input", "uint8"), ("linear.weight", "int8"), ("linear.output", None)],
+            None,
+            "int8",
+        ),
         ([("linear.input", "uint8"), ("linear.weight", "int8")], RAN, "fallback"),
         ([("linear.input", "uint16"), ("linear.weight", "int8")], None, "int16"),
         ([("linear.input", None), ("linear.weight", "int8")], None, "weights"),
@@ -98,23 +110,36 @@ def activation(value: str, clipped: float, *, quantized: bool = True) -> Activat
 
 
 def test_the_activations_that_lose_most_come_first(run) -> None:
-    found = (activation("float", 0, quantized=False), activation("a", 0.0), activation("b", 0.3), activation("c", 0.02))
+    found = (
+        activation("float", 0, quantized=False),
+        activation("a", 0.0),
+        activation("b", 0.3),
+        activation("c", 0.02),
+    )
     evidence = run.evidence.model_copy(update={"activations": found, "observed": 9})
     section = ranges.section(Run("m", run.report, evidence))
     assert [each["value"] for each in section.data["activations"]] == ["b", "c", "a", "float"]
-    assert "5 of 9 activations are left out" in " ".join(markup_of(page_of(run.report, evidence)).split())
+    assert "5 of 9 activations are left out" in " ".join(
+        markup_of(page_of(run.report, evidence)).split()
+    )
 
 
 def test_the_group_that_gained_most_comes_first(run) -> None:
     plain = {"transform": "smoothquant", "kind": "norm"}
     calm = Smoothed(**plain, module="calm", before=(2.0, 1.0, 1.0), after=(1.0, 1.0, 1.0))
     wild = Smoothed(**plain, module="wild", before=(90.0, 1.0, 1.0), after=(1.5, 1.0, 1.0))
-    section = ranges.section(Run("m", run.report, run.evidence.model_copy(update={"smoothed": (calm, wild)})))
+    section = ranges.section(
+        Run("m", run.report, run.evidence.model_copy(update={"smoothed": (calm, wild)}))
+    )
     assert [each["name"].split()[0] for each in section.data["groups"]] == ["wild", "calm"]
 
 
 def test_curves_are_drawn_point_by_point(run) -> None:
-    curve = Curve(name="qat", steps=(1, 2, 3), values={"loss": (0.9, 0.5, 0.4), "learning rate": (1e-5, 2e-5, 0.0)})
+    curve = Curve(
+        name="qat",
+        steps=(1, 2, 3),
+        values={"loss": (0.9, 0.5, 0.4), "learning rate": (1e-5, 2e-5, 0.0)},
+    )
     section = outcome.training(Run("m", run.report, Evidence(curves=(curve,))))
     (drawn,) = section.data["curves"]
     assert drawn["title"] == "Quantization-aware training"
@@ -127,7 +152,9 @@ def test_trials_are_those_of_the_search_with_the_seconds_spent(run) -> None:
     search = run.report.searches["ort-cpu"]
     assert [each["value"] for each in chart["trials"]] == [each.saved_ms for each in search.trials]
     assert [each["met"] for each in chart["trials"]] == [each.met for each in search.trials]
-    assert [each["seconds"] for each in chart["trials"]] == pytest.approx(np.cumsum([each.seconds for each in search.trials]))
+    assert [each["seconds"] for each in chart["trials"]] == pytest.approx(
+        np.cumsum([each.seconds for each in search.trials])
+    )
 
 
 def test_a_single_trial_is_told_and_not_drawn(run) -> None:
@@ -140,12 +167,18 @@ def test_a_single_trial_is_told_and_not_drawn(run) -> None:
 
 def test_variants_of_auto_are_trials_where_they_were_timed() -> None:
     plain = selection()
-    numbered = [each.model_copy(update={"number": n}) for n, each in enumerate(plain.found, start=1)]
-    choice = plain.model_copy(update={"found": tuple(sorted(numbered, key=lambda each: -each.number))})
+    numbered = [
+        each.model_copy(update={"number": n}) for n, each in enumerate(plain.found, start=1)
+    ]
+    choice = plain.model_copy(
+        update={"found": tuple(sorted(numbered, key=lambda each: -each.number))}
+    )
     (chart,) = outcome.trials(Run("m", rich_report(searches={}, choice=choice))).data["charts"]
     timed = [each for each in numbered if each.time_ms is not None]
     assert [each["value"] for each in chart["trials"]] == [each.time_ms.value for each in timed]
-    assert sum(each["met"] for each in chart["trials"]) == sum(each.state in ("chosen", "admissible") for each in timed)
+    assert sum(each["met"] for each in chart["trials"]) == sum(
+        each.state in ("chosen", "admissible") for each in timed
+    )
 
 
 def test_what_fell_back_is_named_with_its_reason(run) -> None:
@@ -158,7 +191,10 @@ def test_what_fell_back_is_named_with_its_reason(run) -> None:
 
 def test_a_run_without_evidence_has_no_such_sections() -> None:
     run = Run("m", rich_report(searches={}))
-    assert [section(run) for section in (executed.section, ranges.section, outcome.training, outcome.trials)] == [None] * 4
+    assert [
+        section(run)
+        for section in (executed.section, ranges.section, outcome.training, outcome.trials)
+    ] == [None] * 4
     assert layers.section(run) is not None, "plans are in the report"
 
 
@@ -166,6 +202,8 @@ def test_names_of_modules_stay_texts() -> None:
     hostile = "<img src=x onerror=alert(1)>"
     plain = rich_evidence()
     named = plain.activations[0].model_copy(update={"module": hostile})
-    execution = plain.executions[0].model_copy(update={"candidate": hostile, "sentences": (hostile,)})
+    execution = plain.executions[0].model_copy(
+        update={"candidate": hostile, "sentences": (hostile,)}
+    )
     evidence = plain.model_copy(update={"activations": (named,), "executions": (execution,)})
     assert "<img" not in page_of(rich_report(), evidence)

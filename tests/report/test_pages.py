@@ -54,7 +54,11 @@ def test_the_page_is_made_again_where_it_was(out: Path) -> None:
     assert octobert.page(out) == out / "report.html"
     assert (out / "report.html").read_bytes() == first
     # Nothing half-written stays.
-    assert sorted(path.name for path in out.iterdir()) == ["evidence.json", "report.html", "report.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "evidence.json",
+        "report.html",
+        "report.json",
+    ]
 
 
 def test_a_run_without_evidence_has_a_page(out: Path) -> None:
@@ -92,23 +96,52 @@ def damaged(out: Path, change: Callable[[dict], object]) -> str:
 
 
 WRONG: dict[str, tuple[Callable[[Path], tuple[str, ...]], str]] = {
-    "no folder": (lambda out: (str(out / "none"),), "the folder does not exist; give the --out of a run"),
-    "a file": (lambda out: (str(out / "report.json"),), "not a folder; give the folder: octobert report "),
-    "no report": (lambda out: (str(out.parent),), "the folder has no report (expected report.json)"),
+    "no folder": (
+        lambda out: (str(out / "none"),),
+        "the folder does not exist; give the --out of a run",
+    ),
+    "a file": (
+        lambda out: (str(out / "report.json"),),
+        "not a folder; give the folder: octobert report ",
+    ),
+    "no report": (
+        lambda out: (str(out.parent),),
+        "the folder has no report (expected report.json)",
+    ),
     "a package": (
-        lambda out: ((out / "octobert.json").write_text("{}") and (out / "report.json").unlink()) or (str(out),),
+        lambda out: (
+            ((out / "octobert.json").write_text("{}") and (out / "report.json").unlink())
+            or (str(out),)
+        ),
         "the folder is a package, which has no report; give its output directory: octobert report ",
     ),
     "twice": (lambda out: (str(out), f"{out}/../out"), "the folder is given twice"),
-    "no JSON": (lambda out: ((out / "report.json").write_text("{") and str(out),), "report.json: the file is damaged"),
-    "evidence": (lambda out: ((out / "evidence.json").write_text("[]") and str(out),), "evidence.json: the file is damaged"),
+    "no JSON": (
+        lambda out: ((out / "report.json").write_text("{") and str(out),),
+        "report.json: the file is damaged",
+    ),
+    "evidence": (
+        lambda out: ((out / "evidence.json").write_text("[]") and str(out),),
+        "evidence.json: the file is damaged",
+    ),
     "a newer octobert": (
-        lambda out: (damaged(out, lambda r: r["environment"]["versions"].update(octobert="99.1") or r.update(new=1)),),
+        lambda out: (
+            damaged(
+                out,
+                lambda r: r["environment"]["versions"].update(octobert="99.1") or r.update(new=1),
+            ),
+        ),
         "the file was written by octobert 99.1, and this is octobert ",
     ),
     "a recipe of a newer octobert": (
         lambda out: (
-            damaged(out, lambda r: r["environment"]["versions"].update(octobert="99.1") or r["recipe"].update(new=1)),
+            damaged(
+                out,
+                lambda r: (
+                    r["environment"]["versions"].update(octobert="99.1")
+                    or r["recipe"].update(new=1)
+                ),
+            ),
         ),
         "the file was written by octobert 99.1, and this is octobert ",
     ),
@@ -124,26 +157,56 @@ WRONG: dict[str, tuple[Callable[[Path], tuple[str, ...]], str]] = {
         lambda out: (damaged(out, lambda r: r["scores"].pop("ort-f32")),),
         "which is not in scores",
     ),
-    "a damaged recipe": (lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),), "report.json: the file is damaged"),
+    "a damaged recipe": (
+        lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),),
+        "report.json: the file is damaged",
+    ),
     "no such folder for the page": (
         lambda out: (str(out), "--out", str(out / "a" / "b.html")),
         "the folder of the file does not exist",
     ),
-    "a folder as page": (lambda out: (str(out), "--out", str(out)), "the file would replace a folder"),
-    "a folder as PDF": (lambda out: (str(out), "--pdf", str(out)), "the file would replace a folder"),
+    "a folder as page": (
+        lambda out: (str(out), "--out", str(out)),
+        "the file would replace a folder",
+    ),
+    "a folder as PDF": (
+        lambda out: (str(out), "--pdf", str(out)),
+        "the file would replace a folder",
+    ),
 }
 
 
 CONTRADICTIONS: dict[str, tuple[str, Callable[[dict], object]]] = {
     "times of no model": ("report.json", lambda r: r["latencies"][0].update(candidate="other")),
-    "a comparison with no model": ("report.json", lambda r: r["comparisons"][0].update(reference="other")),
-    "a speedup over no model": ("report.json", lambda r: r["speedups"][0].update(reference="other")),
-    "a model without scores": ("report.json", lambda r: r["scores"].pop(r["footprints"][0]["candidate"])),
+    "a comparison with no model": (
+        "report.json",
+        lambda r: r["comparisons"][0].update(reference="other"),
+    ),
+    "a speedup over no model": (
+        "report.json",
+        lambda r: r["speedups"][0].update(reference="other"),
+    ),
+    "a model without scores": (
+        "report.json",
+        lambda r: r["scores"].pop(r["footprints"][0]["candidate"]),
+    ),
     "a model without times": ("report.json", lambda r: r["latencies"].pop(0)),
-    "a model of two footprints": ("report.json", lambda r: r["footprints"].append(r["footprints"][0])),
-    "half an interval": ("report.json", lambda r: next(find(r["plans"], "quantizer"))["quantizer"].update(low=0.5, high=None)),
-    "an interval of another target": ("evidence.json", lambda r: next(find(r, "intervals")).update(clipped={"other": 0.0})),
-    "changed rows without one": ("evidence.json", lambda r: next(find(r, "changed"))["changed"][0].update(total=9, rows=[])),
+    "a model of two footprints": (
+        "report.json",
+        lambda r: r["footprints"].append(r["footprints"][0]),
+    ),
+    "half an interval": (
+        "report.json",
+        lambda r: next(find(r["plans"], "quantizer"))["quantizer"].update(low=0.5, high=None),
+    ),
+    "an interval of another target": (
+        "evidence.json",
+        lambda r: next(find(r, "intervals")).update(clipped={"other": 0.0}),
+    ),
+    "changed rows without one": (
+        "evidence.json",
+        lambda r: next(find(r, "changed"))["changed"][0].update(total=9, rows=[]),
+    ),
 }
 
 
@@ -151,7 +214,9 @@ def find(value: object, key: str) -> Iterator[dict]:
     """The objects in a document that have something under this key."""
     if isinstance(value, dict) and value.get(key):
         yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for inner in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from find(inner, key)
 
 
@@ -176,7 +241,10 @@ def test_wrong_inputs_are_one_sentence(out: Path, name: str) -> None:
     assert not (out / "report.html").exists()
 
 
-@pytest.mark.parametrize(("program", "sentence"), [("no-such-program", "there is no Chromium"), ("true", "printed no PDF")])
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [("no-such-program", "there is no Chromium"), ("true", "printed no PDF")],
+)
 def test_printing_needs_a_browser(out: Path, monkeypatch, program: str, sentence: str) -> None:
     monkeypatch.setenv("OCTOBERT_BROWSER", program)
     done = command("report", out, "--pdf", out / "report.pdf")
@@ -185,13 +253,18 @@ def test_printing_needs_a_browser(out: Path, monkeypatch, program: str, sentence
     assert not list(out.glob("*.pdf"))
 
 
-def test_several_runs_are_one_page_in_the_working_directory(out: Path, tmp_path: Path, files) -> None:
+def test_several_runs_are_one_page_in_the_working_directory(
+    out: Path, tmp_path: Path, files
+) -> None:
     other = made(tmp_path / "elsewhere" / "out", files)
     done = command("report", out, other, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"page": "comparison.html", "pdf": None}
     text = (tmp_path / "comparison.html").read_text()
     assert "2 runs side by side" in text
-    assert 'role="tab" id="tab-2" aria-controls="run-2" aria-selected="false">elsewhere/out</button>' in text
+    assert (
+        'role="tab" id="tab-2" aria-controls="run-2" aria-selected="false">elsewhere/out</button>'
+        in text
+    )
     assert f">{tmp_path.name}/out</button>" in text
 
 
@@ -212,10 +285,16 @@ def test_runs_are_compared() -> None:
     assert [(row["run"], row["model"]) for row in table["rows"]] == [
         (run, model) for run in ("laptop", "server") for model in ("ort-cpu", "openvino-cpu")
     ]
-    assert found.values["differs"] == {"processor": ["Some Processor", "Other Processor"], "cores": ["8", "4"]}
+    assert found.values["differs"] == {
+        "processor": ["Some Processor", "Other Processor"],
+        "cores": ["8", "4"],
+    }
     assert "model" in found.values["same"]
     assert table["sentence"].startswith("openvino-cpu in server takes the least time: ")
-    assert "gains most over its own float model: 2.80 [2.70, 2.90] × openvino-f32." in table["sentence"]
+    assert (
+        "gains most over its own float model: 2.80 [2.70, 2.90] × openvino-f32."
+        in table["sentence"]
+    )
     assert found.values["careful"] == ""
     assert found.data is not None
     assert len(found.data["raw"]) == 2 * 8
@@ -253,8 +332,14 @@ def test_a_report_shows_itself_in_a_notebook() -> None:
     assert "0.8640 [0.831, 0.896]" in shown
     assert "report.html" in shown
     assert "<script" not in shown
-    named = report.model_copy(update={"footprints": (report.footprints[0].model_copy(update={"precision": "<img src=x>"}),)})
-    hostile = named.model_copy(update={"latencies": tuple(x for x in report.latencies if x.candidate == "ort-f32")})
+    named = report.model_copy(
+        update={
+            "footprints": (report.footprints[0].model_copy(update={"precision": "<img src=x>"}),)
+        }
+    )
+    hostile = named.model_copy(
+        update={"latencies": tuple(x for x in report.latencies if x.candidate == "ort-f32")}
+    )
     assert "&lt;img src=x&gt;" in hostile._repr_html_()
     assert "<img" not in hostile._repr_html_()
 
@@ -268,7 +353,9 @@ def test_a_report_without_measurements_has_no_table_in_a_notebook() -> None:
 
 def test_a_run_replaces_a_page_that_was_made_again_and_keeps_one_that_was_edited(out: Path) -> None:
     file = octobert.page(out, texts=False)
-    assert keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"}) == []
+    assert (
+        keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"}) == []
+    )
     file.write_bytes(file.read_bytes().replace(b"<h1>", b"<h1>My ", 1))
     (note,) = keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"})
     assert "yours is now" in note
@@ -284,7 +371,10 @@ def test_a_number_of_truncated_texts_that_is_none_is_left_out(out: Path, count: 
 
 
 @pytest.mark.parametrize(
-    ("rows", "reach", "room"), [(0, 0.1, 0.01), (40, math.nan, 0.01), (40, 0.1, math.inf), (40, 0.1, math.nan)]
+    ("rows", "reach", "room"),
+    [(0, 0.1, 0.01), (40, math.nan, 0.01), (40, 0.1, math.inf), (40, 0.1, math.nan)],
 )
-def test_no_number_of_rows_is_named_where_the_figures_say_nothing(rows: int, reach: float, room: float) -> None:
+def test_no_number_of_rows_is_named_where_the_figures_say_nothing(
+    rows: int, reach: float, room: float
+) -> None:
     assert checks.rows_needed(rows, reach, room) is None

@@ -51,7 +51,9 @@ def searching(name: str, done: int, seconds: float) -> ProgressEvent:
     """How far a search is, as its listener says it."""
     best = next((each for each in CHOICE.found if each.variant.name == name), None)
     detail = best_so_far(best, done, 20, seconds, 20)
-    return ProgressEvent("search", "searching", detail, done, 20, seconds, left_seconds=1200 - seconds, best=name)
+    return ProgressEvent(
+        "search", "searching", detail, done, 20, seconds, left_seconds=1200 - seconds, best=name
+    )
 
 
 def step(name: str, state: Any, **facts: Any) -> ProgressEvent:
@@ -109,7 +111,10 @@ def test_an_encoding_without_the_marks_gets_ascii() -> None:
     run_until(view, clock, "observe")
     lines = plain(view)
     assert all(line.isascii() for line in lines)
-    assert lines[:2] == ["data = > capture + 1.0s > observe |", "|- ort-cpu       quantize . > export . > evaluate ."]
+    assert lines[:2] == [
+        "data = > capture + 1.0s > observe |",
+        "|- ort-cpu       quantize . > export . > evaluate .",
+    ]
 
 
 @pytest.mark.parametrize(("height", "count"), [(24, 7), (7, 5), (5, 2), (2, 1), (1, 1)])
@@ -131,15 +136,35 @@ def test_the_view_never_leaves_the_terminal() -> None:
         view = View(chance.choice([UNICODE, ASCII]), clock)
         for _ in range(chance.randrange(1, 30)):
             clock.now += chance.random() * 9
-            name, state = chance.choice(names), chance.choice(["started", "running", "finished", "reused"])
-            numbered = ProgressEvent(
-                name, state, "a\ndetail " * chance.randrange(9), chance.randrange(9), chance.randrange(9), number=1
+            name, state = (
+                chance.choice(names),
+                chance.choice(["started", "running", "finished", "reused"]),
             )
-            view.take(chance.choice([PLANNED, searching("", 3, 1.0), searching("openvino-cpu int8", 3, 1.0), *[numbered] * 6]))
+            numbered = ProgressEvent(
+                name,
+                state,
+                "a\ndetail " * chance.randrange(9),
+                chance.randrange(9),
+                chance.randrange(9),
+                number=1,
+            )
+            view.take(
+                chance.choice(
+                    [
+                        PLANNED,
+                        searching("", 3, 1.0),
+                        searching("openvino-cpu int8", 3, 1.0),
+                        *[numbered] * 6,
+                    ]
+                )
+            )
         for width, height in ((1, 1), (9, 3), (40, 5), (79, 24), (200, 50)):
             lines = view.lines(width, height)
             assert len(lines) <= max(1, min(14, height - 1))
-            assert all(line.cell_len <= width and "\n" not in line.plain and "\x1b" not in line.plain for line in lines)
+            assert all(
+                line.cell_len <= width and "\n" not in line.plain and "\x1b" not in line.plain
+                for line in lines
+            )
             assert all(line.cell_len <= width for line in view.summary(width))
 
 
@@ -157,12 +182,20 @@ def test_what_a_search_has_made_is_reused_by_the_final_run() -> None:
     ]
     view.take(PLANNED)
     view.take(step("evaluate/ort-cpu", "started"))
-    assert plain(view)[:2] == ["data ↺ → capture ↺ → observe ↺", "├ ort-cpu       quantize ↺ → export ↺ → evaluate ⠋"]
+    assert plain(view)[:2] == [
+        "data ↺ → capture ↺ → observe ↺",
+        "├ ort-cpu       quantize ↺ → export ↺ → evaluate ⠋",
+    ]
 
 
 def test_each_new_best_variant_is_one_line_and_steps_are_none(capsys) -> None:
     with ProgressBar() as bar:
-        for name, done in (("", 0), ("ort-cpu int8", 3), ("ort-cpu int8", 5), ("openvino-cpu int8", 12)):
+        for name, done in (
+            ("", 0),
+            ("ort-cpu int8", 3),
+            ("ort-cpu int8", 5),
+            ("openvino-cpu int8", 12),
+        ):
             bar(searching(name, done, 10.0 * done))
             bar(step("export/ort-cpu", "started", planned=False))
             bar(step("export/ort-cpu", "finished", planned=False))
@@ -210,21 +243,44 @@ def test_a_log_is_told_again_and_again_until_the_end(capsys, monkeypatch) -> Non
 def test_names_are_not_obeyed(capsys) -> None:
     enemy = found("\x1b[31m int8", 21.7, 0.1, 0.1, 110.0, "chosen")
     with ProgressBar() as bar:
-        bar(ProgressEvent("search", "searching", best_so_far(enemy, 1, 2, 1, None), 1, 2, best=enemy.variant.name))
-    assert capsys.readouterr().err == "  best so far: ␛[31m int8, 3.5 ×, drop 0.1 points (1 of 2 variants, 0:01)\n"
+        bar(
+            ProgressEvent(
+                "search",
+                "searching",
+                best_so_far(enemy, 1, 2, 1, None),
+                1,
+                2,
+                best=enemy.variant.name,
+            )
+        )
+    assert (
+        capsys.readouterr().err
+        == "  best so far: ␛[31m int8, 3.5 ×, drop 0.1 points (1 of 2 variants, 0:01)\n"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-@pytest.mark.parametrize(("term", "ended"), [("xterm", "finished"), ("xterm", "interrupted"), ("dumb", "finished")])
+@pytest.mark.parametrize(
+    ("term", "ended"), [("xterm", "finished"), ("xterm", "interrupted"), ("dumb", "finished")]
+)
 def test_a_real_terminal(term: str, ended: str, monkeypatch) -> None:
     """The cursor is hidden while the view is drawn, and comes back however the run ends; a dumb terminal gets lines only."""
     import pty
 
-    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    for name in (
+        "FORCE_COLOR",
+        "NO_COLOR",
+        "COLUMNS",
+        "LINES",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", term)
     outer, inner = pty.openpty()
-    with io.TextIOWrapper(os.fdopen(inner, "wb", 0), encoding="utf-8", write_through=True) as stream:
+    with io.TextIOWrapper(
+        os.fdopen(inner, "wb", 0), encoding="utf-8", write_through=True
+    ) as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         try:
             with ProgressBar() as bar:

@@ -28,7 +28,9 @@ from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
-TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
+TRIAL = Trial(
+    fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0
+)
 SEARCH = Search(
     metric="accuracy",
     criterion="accuracy drops by at most 0.01",
@@ -56,10 +58,14 @@ def shown(*parts: RenderableType) -> str:
     return " ".join(stream.getvalue().split())
 
 
-def test_a_report_has_the_day_of_its_times_and_keeps_it(finished, tmp_path: Path, monkeypatch) -> None:
+def test_a_report_has_the_day_of_its_times_and_keeps_it(
+    finished, tmp_path: Path, monkeypatch
+) -> None:
     recipe, out, report = finished
     assert report.date is not None
-    assert abs(datetime.datetime.now(datetime.timezone.utc).date() - report.date) <= datetime.timedelta(days=1)
+    assert abs(
+        datetime.datetime.now(datetime.timezone.utc).date() - report.date
+    ) <= datetime.timedelta(days=1)
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
     monkeypatch.setattr(environment, "today", lambda: datetime.date(2031, 1, 1))
@@ -72,7 +78,10 @@ def test_each_target_is_compared_with_float_in_a_sentence(report) -> None:
     sentences = summary.verdicts(report)
     for target in report.plans:
         (own,) = [s for s in sentences if re.match(rf"{target}: accuracy [+-]", s)]
-        assert re.search(r"accuracy [+-]0\.\d{4} compared with \S+-f32 \(95 % confidence interval .* p [=<] [\d.]+\)", own)
+        assert re.search(
+            r"accuracy [+-]0\.\d{4} compared with \S+-f32 \(95 % confidence interval .* p [=<] [\d.]+\)",
+            own,
+        )
         (speed,) = [s for s in sentences if s.startswith(f"{target}: speed ")]
         assert sentences.index(speed) < sentences.index(own)
         assert re.search(r"speed [\d.]+( to [\d.]+)? × \S+-f32", speed)
@@ -82,7 +91,11 @@ def sped_up(reference: str, *ratios: tuple[float, float, float]) -> list[Speedup
     """Speedups of openvino-cpu at 1 × 128 and 8 × 128."""
     return [
         Speedup(
-            candidate="openvino-cpu", reference=reference, batch=b, sequence=128, ratio=Estimate(value=r, low=low, high=high)
+            candidate="openvino-cpu",
+            reference=reference,
+            batch=b,
+            sequence=128,
+            ratio=Estimate(value=r, low=low, high=high),
         )
         for b, (r, low, high) in zip((1, 8), ratios, strict=False)
     ]
@@ -91,10 +104,24 @@ def sped_up(reference: str, *ratios: tuple[float, float, float]) -> list[Speedup
 def timing(*speedups: Speedup) -> times.Timing:
     """The timing of openvino-cpu."""
     samples = [
-        Latency(candidate="openvino-cpu", batch=b, sequence=128, samples_ms=(1.0,) * 5, rows=5, tokens=640) for b in (1, 8)
+        Latency(
+            candidate="openvino-cpu",
+            batch=b,
+            sequence=128,
+            samples_ms=(1.0,) * 5,
+            rows=5,
+            tokens=640,
+        )
+        for b in (1, 8)
     ]
     footprint = Footprint(
-        candidate="openvino-cpu", load_ms=1, size_bytes=1, peak_memory_bytes=1, precision="f32", threads=2, device="CPU"
+        candidate="openvino-cpu",
+        load_ms=1,
+        size_bytes=1,
+        peak_memory_bytes=1,
+        precision="f32",
+        threads=2,
+        device="CPU",
     )
     return times.timings(samples, [footprint], speedups, {})[0]
 
@@ -124,7 +151,9 @@ def test_a_slower_float_form_is_no_rival() -> None:
 def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
     (shape, *_) = shapes(report.latencies)
     compared = next(c for c in report.comparisons if c.candidate == "openvino-cpu")
-    rival = compared.model_copy(update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2})
+    rival = compared.model_copy(
+        update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2}
+    )
     level = [
         Speedup(
             candidate="openvino-cpu",
@@ -135,14 +164,22 @@ def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
         )
         for name, ratio in (("openvino-f32", 2.0), ("openvino-bf16", 1.0))
     ]
-    changed = report.model_copy(update={"speedups": tuple(level), "comparisons": (*report.comparisons, rival)})
-    (sentence,) = [s for s in summary.verdicts(changed) if "openvino-cpu is not clearly faster than openvino-bf16" in s]
+    changed = report.model_copy(
+        update={"speedups": tuple(level), "comparisons": (*report.comparisons, rival)}
+    )
+    (sentence,) = [
+        s
+        for s in summary.verdicts(changed)
+        if "openvino-cpu is not clearly faster than openvino-bf16" in s
+    ]
     assert "openvino-bf16 is also closer to float (output error " in sentence
 
 
 def test_noise_is_said() -> None:
     def latency(sequence: int | str, *samples: float) -> Latency:
-        return Latency(candidate="ort-f32", batch=8, sequence=sequence, samples_ms=samples, rows=40, tokens=40)
+        return Latency(
+            candidate="ort-f32", batch=8, sequence=sequence, samples_ms=samples, rows=40, tokens=40
+        )
 
     calm, wild = (1.0,) * 30, (1.0,) * 28 + (6.0, 6.0)
     idle = Load(cores=4, others=0.1, stolen=0.0)
@@ -156,19 +193,28 @@ def test_noise_is_said() -> None:
 def test_only_a_plan_that_quantizes_is_called_int8(report) -> None:
     def precision(plan: object) -> str:
         changed = report.model_copy(update={"plans": {**report.plans, "ort-cpu": plan}})
-        return next(model.timing.precision for model in summary.model_results(changed) if model.timing.name == "ort-cpu")
+        return next(
+            model.timing.precision
+            for model in summary.model_results(changed)
+            if model.timing.name == "ort-cpu"
+        )
 
     plan = report.plans["ort-cpu"]
     floating = tuple(decision.model_copy(update={"quantizer": None}) for decision in plan.decisions)
     assert precision(plan) == "int8 + f32"
     assert precision(plan.model_copy(update={"float_parts": "float16"})) == "int8 + f16"
     assert precision(plan.model_copy(update={"decisions": floating})) == "f32"
-    assert precision(plan.model_copy(update={"decisions": floating, "float_parts": "float16"})) == "f16"
+    assert (
+        precision(plan.model_copy(update={"decisions": floating, "float_parts": "float16"}))
+        == "f16"
+    )
 
 
 def test_a_quick_run_says_so(report) -> None:
     quick = report.model_copy(update={"recipe": {**report.recipe, "quick": True}})
-    assert summary.warnings(quick)[0].startswith("This run was quick (quick: true): 40 evaluation rows and 3 rounds of timing")
+    assert summary.warnings(quick)[0].startswith(
+        "This run was quick (quick: true): 40 evaluation rows and 3 rounds of timing"
+    )
 
 
 def test_a_float_model_that_has_learned_nothing_is_named(report) -> None:
@@ -186,17 +232,30 @@ def test_a_float_model_that_has_learned_nothing_is_named(report) -> None:
     assert "not clearly better" in said(score.model_copy(update={"value": 0.55}))[0]
     assert said(score.model_copy(update={"value": 0.9, "low": 0.8})) == []
     assert said(score.model_copy(update={"chance": None})) == []
-    nothing = score.model_copy(update={"metric": "f1", "value": 0.0, "low": 0.0, "high": 0.0, "chance": 0.0})
+    nothing = score.model_copy(
+        update={"metric": "f1", "value": 0.0, "low": 0.0, "high": 0.0, "chance": 0.0}
+    )
     (sentence,) = said(nothing, metric="f1")
-    assert "no better than one that reads no input (f1 0.0000 [0.000, 0.000], the other 0.0000)" in sentence
+    assert (
+        "no better than one that reads no input (f1 0.0000 [0.000, 0.000], the other 0.0000)"
+        in sentence
+    )
     (_, same) = said(score, fidelity_chance=1.0, fidelity=1.0)
-    assert same == "The float model ort-f32 gives the same answer to every row, so agreement 100.00% says nothing."
+    assert (
+        same
+        == "The float model ort-f32 gives the same answer to every row, so agreement 100.00% says nothing."
+    )
     changed = report.model_copy(update={"scores": {**report.scores, "ort-f32": (score,)}})
-    assert any(sentence.startswith("The float model ort-f32 scores no better") for sentence in summary.warnings(changed))
+    assert any(
+        sentence.startswith("The float model ort-f32 scores no better")
+        for sentence in summary.warnings(changed)
+    )
 
 
 def test_every_speedup_has_an_interval(report) -> None:
-    assert {(s.candidate, s.reference) for s in report.speedups} >= {(t, f"{r}-f32") for t, r in BASELINES if t in report.plans}
+    assert {(s.candidate, s.reference) for s in report.speedups} >= {
+        (t, f"{r}-f32") for t, r in BASELINES if t in report.plans
+    }
     assert all(s.ratio.low <= s.ratio.value <= s.ratio.high for s in report.speedups)
     one = report.speedups[0]
     text, page = shown(terminal.render(report)), page_of(report)
@@ -206,7 +265,10 @@ def test_every_speedup_has_an_interval(report) -> None:
 
 def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
     stream = io.StringIO()
-    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), shapes(report.latencies))]
+    tables = [
+        terminal.quality_table(report),
+        terminal.latency_table(timings_of(report), shapes(report.latencies)),
+    ]
     Console(file=stream, width=80).print(*tables)
     text = stream.getvalue()
     assert "…" not in text
@@ -235,7 +297,9 @@ def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> 
             moved.append(replaced(decision, site=replaced(site, module=module, layer=number)))
         return moved
 
-    last = [replaced(d, quantizer=None, reason="too sensitive") if d.quantizer else d for d in layer(11)]
+    last = [
+        replaced(d, quantizer=None, reason="too sensitive") if d.quantizer else d for d in layer(11)
+    ]
     decisions = [d for number in range(11) for d in layer(number)] + last
     deep = one.model_copy(update={"decisions": tuple(decisions)})
     text = narrow(plans.plan_table(deep))
@@ -244,10 +308,14 @@ def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> 
     assert "too sensitive" in others
     modules = {decision.site.module for decision in first}
     assert len(text.splitlines()) < 2 * len(modules) + 25
-    keys = [line.split()[0] for line in usual.splitlines() if line.startswith("  ") and line.strip()]
+    keys = [
+        line.split()[0] for line in usual.splitlines() if line.startswith("  ") and line.strip()
+    ]
     assert sorted(keys) == sorted({module.split("layer.0.")[1] for module in modules})
     # Only the modules that are float in the last layer alone.
-    assert {line.split()[0] for line in others.splitlines() if line.startswith("  ") and line.strip()} < set(keys)
+    assert {
+        line.split()[0] for line in others.splitlines() if line.startswith("  ") and line.strip()
+    } < set(keys)
     whole = narrow(plans.plan_table(deep, every=True))
     assert [f"encoder.layer.{n}" in whole for n in range(12)] == [True] * 12
     for shown_text in (text, whole):
@@ -258,15 +326,32 @@ def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> 
 @pytest.mark.parametrize(
     ("errors", "name", "reason"),
     [
-        ({"minmax": 0.2, "mse": 0.1}, "mse", "the smallest output error 0.1000, agreement 0.9000; .* minmax, is 100% larger"),
-        ({"minmax": 0.104, "mse": 0.1}, "minmax", "the default: .*; the smallest, of mse, is 0.1000, which is no clear gain"),
-        ({"minmax": 0.1, "mse": 0.2}, "minmax", "the default: output error 0.1000, agreement 0.9000$"),
+        (
+            {"minmax": 0.2, "mse": 0.1},
+            "mse",
+            "the smallest output error 0.1000, agreement 0.9000; .* minmax, is 100% larger",
+        ),
+        (
+            {"minmax": 0.104, "mse": 0.1},
+            "minmax",
+            "the default: .*; the smallest, of mse, is 0.1000, which is no clear gain",
+        ),
+        (
+            {"minmax": 0.1, "mse": 0.2},
+            "minmax",
+            "the default: output error 0.1000, agreement 0.9000$",
+        ),
         ({"minmax": None, "mse": 0.2}, "mse", "the only output error"),
         ({"minmax": None}, None, "no calibrator could be used"),
     ],
 )
-def test_a_sweep_recommends_with_a_reason(errors: dict[str, float | None], name: str | None, reason: str) -> None:
-    swept = [Swept(calibrator=c, setting=c, agreement=0.9, output_error=error) for c, error in errors.items()]
+def test_a_sweep_recommends_with_a_reason(
+    errors: dict[str, float | None], name: str | None, reason: str
+) -> None:
+    swept = [
+        Swept(calibrator=c, setting=c, agreement=0.9, output_error=error)
+        for c, error in errors.items()
+    ]
     chosen, why = recommendation(swept, "minmax")
     assert chosen == name
     assert re.match(reason, why)
@@ -295,14 +380,22 @@ def test_a_search_is_a_sentence() -> None:
         "1 parts fall back to float; no faster plan is left"
     )
     assert summary.search_text(SEARCH) == expected
-    missed = SEARCH.model_copy(update={"met": False, "taken": TRIAL.model_copy(update={"fallback": ()})})
+    missed = SEARCH.model_copy(
+        update={"met": False, "taken": TRIAL.model_copy(update={"fallback": ()})}
+    )
     assert "NOT met on 60 tuning rows" in summary.search_text(missed)
     assert "no part falls back to float" in summary.search_text(missed)
 
 
 def test_training_is_a_sentence(report) -> None:
     done = {"steps": 1200, "loss": 0.25, "texts": 3600, "moved": 0.031}
-    settings = {"learning_rate": 2e-5, "epochs": 1.0, "batch": 16, "ranges": "learned", "distill": {"share": 0.5}}
+    settings = {
+        "learning_rate": 2e-5,
+        "epochs": 1.0,
+        "batch": 16,
+        "ranges": "learned",
+        "distill": {"share": 0.5},
+    }
     facts = StageFacts(summary=done, seconds=61.0, peak_memory_bytes=0, key="")
     trained = report.model_copy(update={"recipe": {"qat": settings}, "stages": {"qat": facts}})
     assert summary.trainings(trained) == [
@@ -314,16 +407,30 @@ def test_training_is_a_sentence(report) -> None:
 
 def test_an_exported_model_is_compared_with_what_was_trained(report) -> None:
     simulated = Simulated(name="agreement", agreement=0.995, error=0.0123, rows=1200)
-    (sentence,) = summary.outcomes(report.model_copy(update={"simulations": {"ort-cpu": simulated}}))
-    assert "on 1,200 rows: agreement 99.50%, root mean square difference of outputs 0.0123." in sentence
+    (sentence,) = summary.outcomes(
+        report.model_copy(update={"simulations": {"ort-cpu": simulated}})
+    )
+    assert (
+        "on 1,200 rows: agreement 99.50%, root mean square difference of outputs 0.0123."
+        in sentence
+    )
 
 
 def test_what_limits_the_results_is_a_warning(report) -> None:
     data = report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})
-    stages = {"evaluate/x": StageFacts(summary={"truncated": 7}, seconds=0.0, peak_memory_bytes=0, key="")}
+    stages = {
+        "evaluate/x": StageFacts(summary={"truncated": 7}, seconds=0.0, peak_memory_bytes=0, key="")
+    }
     absent = {"ort-cpu": "no such device", "torch-f32": "the model came as ONNX"}
     changed = report.model_copy(
-        update={"data": data, "stages": stages, "absent": absent, "latencies": (), "load": None, "comparisons": ()}
+        update={
+            "data": data,
+            "stages": stages,
+            "absent": absent,
+            "latencies": (),
+            "load": None,
+            "comparisons": (),
+        }
     )
     assert summary.warnings(changed) == [
         "3 calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good.",
@@ -334,7 +441,9 @@ def test_what_limits_the_results_is_a_warning(report) -> None:
     ]
 
 
-def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_three_notes(report) -> None:
+def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_three_notes(
+    report,
+) -> None:
     answer, text = verdict(report), shown(terminal.render(report))
     for model in summary.model_results(report):
         assert model.name in text
@@ -349,8 +458,18 @@ def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_t
 
 def test_a_report_without_measurements_says_so(report) -> None:
     recipe = {**report.recipe, "measure": False}
-    empty = report.model_copy(update={"recipe": recipe, "footprints": (), "latencies": (), "comparisons": (), "scores": {}})
-    assert shown(terminal.render(empty)).startswith("? Nothing was measured (measure: false), so no figures say whether")
+    empty = report.model_copy(
+        update={
+            "recipe": recipe,
+            "footprints": (),
+            "latencies": (),
+            "comparisons": (),
+            "scores": {},
+        }
+    )
+    assert shown(terminal.render(empty)).startswith(
+        "? Nothing was measured (measure: false), so no figures say whether"
+    )
     assert "<h2>Speed</h2>" not in page_of(empty)
 
 
@@ -368,8 +487,14 @@ def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
 @pytest.mark.parametrize(
     ("ratio", "decision"),
     [
-        (0.9, "threads 2, spinning False takes 0.900 [0.880, 0.920] × the default time, and is stored beside the model."),
-        (1.0, "tuned for latency: the default setting stays, no other of 2 is significantly faster."),
+        (
+            0.9,
+            "threads 2, spinning False takes 0.900 [0.880, 0.920] × the default time, and is stored beside the model.",
+        ),
+        (
+            1.0,
+            "tuned for latency: the default setting stays, no other of 2 is significantly faster.",
+        ),
     ],
 )
 def test_a_table_of_settings_says_which_is_stored(ratio: float, decision: str) -> None:
@@ -394,9 +519,19 @@ def test_a_table_of_settings_says_which_is_stored(ratio: float, decision: str) -
 def test_a_sweep_marks_the_best_calibrator_of_each_value() -> None:
     swept = (
         Swept(
-            calibrator="minmax", setting="minmax", agreement=0.9, output_error=0.2, signal_to_noise_db={"a": 30.0, "b": 20.0}
+            calibrator="minmax",
+            setting="minmax",
+            agreement=0.9,
+            output_error=0.2,
+            signal_to_noise_db={"a": 30.0, "b": 20.0},
         ),
-        Swept(calibrator="mse", setting="mse", agreement=0.95, output_error=0.1, signal_to_noise_db={"a": 35.0, "b": 25.0}),
+        Swept(
+            calibrator="mse",
+            setting="mse",
+            agreement=0.95,
+            output_error=0.1,
+            signal_to_noise_db={"a": 35.0, "b": 25.0},
+        ),
         Swept(calibrator="entropy", setting="entropy", problem="too few rows"),
     )
     sweep = Sweep(
@@ -415,20 +550,28 @@ def test_a_sweep_marks_the_best_calibrator_of_each_value() -> None:
 
 def test_tuning_rows_that_the_model_may_know_or_that_are_few_are_told() -> None:
     report = rich_report()
-    data = report.data.model_copy(update={"calibration_rows": 40, "tuning_rows": 40, "tuning_split": "train[:80]"})
+    data = report.data.model_copy(
+        update={"calibration_rows": 40, "tuning_rows": 40, "tuning_split": "train[:80]"}
+    )
     told = " ".join(summary.limitations(report.model_copy(update={"data": data})))
     assert "40 calibration rows and 40 tuning rows" in told
     assert "One of 40 tuning rows is 2.5 points" in told
     assert "from the training split" in told
-    other = data.model_copy(update={"calibration_rows": 256, "tuning_rows": 1000, "tuning_split": "validation"})
-    assert "tuning rows" not in " ".join(summary.limitations(report.model_copy(update={"data": other})))
+    other = data.model_copy(
+        update={"calibration_rows": 256, "tuning_rows": 1000, "tuning_split": "validation"}
+    )
+    assert "tuning rows" not in " ".join(
+        summary.limitations(report.model_copy(update={"data": other}))
+    )
 
 
 def test_size_is_compared_with_the_weights_that_the_user_has() -> None:
     report = rich_report()
     assert summary.sizes(report) == []
     size = next(each.size_bytes for each in report.footprints if each.candidate == "ort-cpu")
-    own = report.model_copy(update={"model": report.model.model_copy(update={"source_bytes": round(1.8 * size)})})
+    own = report.model_copy(
+        update={"model": report.model.model_copy(update={"source_bytes": round(1.8 * size)})}
+    )
     (told,) = [sentence for sentence in summary.sizes(own) if sentence.startswith("ort-cpu: ")]
     assert f"1.8 × smaller than the weights of your model ({1.8 * size / 1e6:.3g} MB)" in told
     assert "the weights of your model have" in shown(terminal.quality_table(own))
@@ -440,8 +583,11 @@ def test_fine_tuning_that_ends_at_chance_says_so(report) -> None:
     result = Finetuned(trained={"steps": 40, "loss": 0.69}, data=report.data, scores=(score,))
     shown = io.StringIO()
     Console(file=shown, width=100).print(terminal.finetuned(result))
-    assert "It scores not clearly better than one that always gives the most frequent answer" in shown.getvalue().replace(
-        "\n", " "
+    assert (
+        "It scores not clearly better than one that always gives the most frequent answer"
+        in shown.getvalue().replace("\n", " ")
     )
-    learned = result.model_copy(update={"scores": (score.model_copy(update={"low": 0.8, "value": 0.85}),)})
+    learned = result.model_copy(
+        update={"scores": (score.model_copy(update={"low": 0.8, "value": 0.85}),)}
+    )
     assert terminal.finetuned(learned).caption in (None, "")

@@ -34,7 +34,9 @@ def row(index: int, outcome: Any = "other", **more: Any) -> ChangedRow:
 
 
 def rows_of(*rows: ChangedRow, **more: Any) -> ChangedRows:
-    return ChangedRows(candidate="ort-cpu", reference="ort-f32", rows=rows, **{"total": len(rows), **more})
+    return ChangedRows(
+        candidate="ort-cpu", reference="ort-f32", rows=rows, **{"total": len(rows), **more}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,9 @@ def test_one_line_says_that_nothing_changed(run: Run) -> None:
     assert found is not None
     assert (found.title, found.data) == ("", None)
     markup = markup_of(page_of(run.report, Evidence(changed=(rows_of(),))))
-    assert "No row changed: on 408 rows the quantized models answer as the float model does." in markup
+    assert (
+        "No row changed: on 408 rows the quantized models answer as the float model does." in markup
+    )
     assert "Rows that changed" not in markup
 
 
@@ -76,7 +80,9 @@ def test_one_line_says_that_nothing_changed(run: Run) -> None:
         ),
     ],
 )
-def test_sentences_say_how_many_and_what_stands_out(run: Run, changed: ChangedRows, said: list[str]) -> None:
+def test_sentences_say_how_many_and_what_stands_out(
+    run: Run, changed: ChangedRows, said: list[str]
+) -> None:
     found = shown(run, changed)
     assert found is not None
     assert found.values["told"] == [said]
@@ -93,10 +99,15 @@ def test_models_without_changes_are_not_chosen_from(run: Run) -> None:
 def test_the_page_has_sentence_and_transitions_without_script_and_no_texts(run: Run) -> None:
     move = Transition(before=ENEMY, after="y", count=3, lost=2, gained=0)
     changed = rows_of(
-        row(0, texts=(ENEMY, "secret")), sentence=f"All 3 went from {ENEMY} to y (p < 0.01).", transitions=(move,)
+        row(0, texts=(ENEMY, "secret")),
+        sentence=f"All 3 went from {ENEMY} to y (p < 0.01).",
+        transitions=(move,),
     )
     markup = markup_of(page_of(run.report, Evidence(changed=(changed,))))
-    assert "&lt;img src=x onerror=alert(1)&gt; → y</td><td>3</td><td>2</td><td>0</td><td>1</td>" in markup
+    assert (
+        "&lt;img src=x onerror=alert(1)&gt; → y</td><td>3</td><td>2</td><td>0</td><td>1</td>"
+        in markup
+    )
     assert "All 3 went from" in markup
     assert "<img" not in markup
     assert "secret" not in markup
@@ -104,7 +115,10 @@ def test_the_page_has_sentence_and_transitions_without_script_and_no_texts(run: 
 
 def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> None:
     before, after = (
-        Answer(text=f"rank {place}", neighbours=tuple((text, 0.9 - i / 10) for i, text in enumerate(texts)))
+        Answer(
+            text=f"rank {place}",
+            neighbours=tuple((text, 0.9 - i / 10) for i, text in enumerate(texts)),
+        )
         for place, texts in ((1, ("right", "b", "c")), (2, ("b", "right", "d")))
     )
     rows = [row(i, texts=("same",), expected="right", before=before, after=after) for i in range(2)]
@@ -114,7 +128,10 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
     assert data is not None
     assert sorted(data["texts"]) == sorted({"same", "right", "b", "c", "d"})
     (first, _) = data["candidates"][0]["rows"]
-    near = [[(data["texts"][i], moved, right) for i, _, moved, right in first[side]["near"]] for side in ("before", "after")]
+    near = [
+        [(data["texts"][i], moved, right) for i, _, moved, right in first[side]["near"]]
+        for side in ("before", "after")
+    ]
     assert near == [
         [("right", "now 2", True), ("b", "now 1", False), ("c", "gone", False)],
         [("b", "was 2", False), ("right", "was 1", True), ("d", "new", False)],
@@ -122,12 +139,19 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
     assert data["sources"] == ("query",)
 
 
-def test_the_terminal_says_what_changes_have_in_common(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better."
-    told = tuple(
-        each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""}) for each in run.report.comparisons
+def test_the_terminal_says_what_changes_have_in_common(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = (
+        "All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better."
     )
-    PlainConsole(width=120).print(terminal.render(run.report.model_copy(update={"comparisons": told})))
+    told = tuple(
+        each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""})
+        for each in run.report.comparisons
+    )
+    PlainConsole(width=120).print(
+        terminal.render(run.report.model_copy(update={"comparisons": told}))
+    )
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("• ")]
     assert f"• ort-cpu: {said}" in notes
     PlainConsole(width=120).print(terminal.render(run.report))
@@ -142,7 +166,9 @@ def test_the_terminal_says_what_changes_have_in_common(run: Run, capsys: pytest.
         ("token-classification", "texts", ("sentence",)),
     ],
 )
-def test_rows_become_commands_as_predict_takes_them(kind: Any, form: str, sources: tuple[str, ...]) -> None:
+def test_rows_become_commands_as_predict_takes_them(
+    kind: Any, form: str, sources: tuple[str, ...]
+) -> None:
     found = section(rich_run(kind=kind, folder="my out"))
     assert found is not None
     assert found.data is not None

@@ -42,23 +42,47 @@ def with_figures(
 ) -> Report:
     """A run of openvino-cpu alone, with a speed over the fastest float form and a difference in accuracy."""
     value, low, high = loss or (None, None, None)
-    changes = {"difference": value, "low": low, "high": high, "metric": "accuracy" if loss else None, "fidelity": 0.95}
+    changes = {
+        "difference": value,
+        "low": low,
+        "high": high,
+        "metric": "accuracy" if loss else None,
+        "fidelity": 0.95,
+    }
     changes |= {"fidelity_chance": None}
-    compared = next(each for each in report.comparisons if each.candidate == "openvino-cpu").model_copy(update=changes)
+    compared = next(
+        each for each in report.comparisons if each.candidate == "openvino-cpu"
+    ).model_copy(update=changes)
     shape = {"batch": 1, "sequence": "data"}
     # Of 30 rounds, the 10th and the 21st are the ends of the interval.
     ratios = np.repeat([ratio[1], ratio[0], ratio[2]], 10)
-    times = {"openvino-cpu": 28.0 / ratios, "openvino-f32": np.full(30, 28.0), "ort-f32": np.full(30, 35.0)}
+    times = {
+        "openvino-cpu": 28.0 / ratios,
+        "openvino-f32": np.full(30, 28.0),
+        "ort-f32": np.full(30, 35.0),
+    }
     made = {
         "plans": {"openvino-cpu": report.plans["openvino-cpu"]},
         "comparisons": (compared,),
-        "latencies": tuple(Latency(candidate=n, samples_ms=tuple(ms), rows=30, tokens=300, **shape) for n, ms in times.items()),
+        "latencies": tuple(
+            Latency(candidate=n, samples_ms=tuple(ms), rows=30, tokens=300, **shape)
+            for n, ms in times.items()
+        ),
         "footprints": tuple(
-            each.model_copy(update={"size_bytes": 24_000_000 if each.candidate == "openvino-cpu" else 91_200_000})
+            each.model_copy(
+                update={
+                    "size_bytes": 24_000_000 if each.candidate == "openvino-cpu" else 91_200_000
+                }
+            )
             for each in report.footprints
             if each.candidate in times
         ),
-        "scores": {name: (Score(metric="accuracy", value=0.86, low=0.82, high=0.89, rows=408, chance=0.68),) for name in times},
+        "scores": {
+            name: (
+                Score(metric="accuracy", value=0.86, low=0.82, high=0.89, rows=408, chance=0.68),
+            )
+            for name in times
+        },
         "data": report.data.model_copy(update={"evaluation_rows": 408, "leaked_rows": 0}),
         "model": report.model.model_copy(update={"source_bytes": 91_200_000}),
         "load": None,
@@ -74,26 +98,41 @@ def test_ship_it(report) -> None:
     )
     assert (answer.state, answer.use) == ("ship", "openvino-cpu")
     assert [f"{n.value} {n.unit}" for n in answer.numbers] == ["2.8 ×", "3.8 ×", "−0.1 points"]
-    assert answer.reason == "It keeps the limit of 1 point that octobert assumes, with 97.5 % confidence."
+    assert (
+        answer.reason
+        == "It keeps the limit of 1 point that octobert assumes, with 97.5 % confidence."
+    )
 
 
 def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
     report = rich_report()
     shape = ("data", 1)
     ours, other = list(report.plans)[:2]
-    samples = {each.candidate: each.samples_ms for each in report.latencies if (each.sequence, each.batch) == shape}
-    alike = tuple(value * (0.9 if number % 2 else 1.1) for number, value in enumerate(samples[ours]))
+    samples = {
+        each.candidate: each.samples_ms
+        for each in report.latencies
+        if (each.sequence, each.batch) == shape
+    }
+    alike = tuple(
+        value * (0.9 if number % 2 else 1.1) for number, value in enumerate(samples[ours])
+    )
     latencies = [
         each.model_copy(update={"samples_ms": alike})
         if (each.candidate, each.sequence, each.batch) == (other, *shape)
         else each
         for each in report.latencies
     ]
-    kept = tuple(each.model_copy(update={"difference": 0.0, "low": -0.001}) for each in report.comparisons)
+    kept = tuple(
+        each.model_copy(update={"difference": 0.0, "low": -0.001}) for each in report.comparisons
+    )
     answer = verdict(report.model_copy(update={"latencies": tuple(latencies), "comparisons": kept}))
-    assert answer.reason.endswith(f" {({ours, other} - {answer.use}).pop()} is as fast within the noise.")
+    assert answer.reason.endswith(
+        f" {({ours, other} - {answer.use}).pop()} is as fast within the noise."
+    )
     # A model that misses the limit is no rival.
-    assert "as fast" not in verdict(report.model_copy(update={"latencies": tuple(latencies)})).reason
+    assert (
+        "as fast" not in verdict(report.model_copy(update={"latencies": tuple(latencies)})).reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +151,12 @@ def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
             "1.5 × the speed of openvino-f32 (0.90 to 2.10): repeat the run on an idle",
         ),
         # No bound says that it is slower, or as fast.
-        ((0.95, 0.76, 1.41), (0.0, -0.004, 0.004), "unclear", "0.95 × the speed of openvino-f32 (0.76 to 1.41)"),
+        (
+            (0.95, 0.76, 1.41),
+            (0.0, -0.004, 0.004),
+            "unclear",
+            "0.95 × the speed of openvino-f32 (0.76 to 1.41)",
+        ),
         (
             (1.02, 0.97, 1.04),
             (0.0, -0.004, 0.004),
@@ -137,8 +181,18 @@ def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
             "unclear",
             "0.3 points more than the limit (the interval includes the limit)",
         ),
-        ((2.8, 2.6, 3.0), None, "unclear", "The data has no labels: agreement says how closely it follows the float model"),
-        ((2.8, 2.6, 3.0), (float("nan"), None, None), "unclear", "accuracy is undefined on these rows"),
+        (
+            (2.8, 2.6, 3.0),
+            None,
+            "unclear",
+            "The data has no labels: agreement says how closely it follows the float model",
+        ),
+        (
+            (2.8, 2.6, 3.0),
+            (float("nan"), None, None),
+            "unclear",
+            "accuracy is undefined on these rows",
+        ),
     ],
 )
 def test_what_stands_against_it(report, ratio: Any, loss: Any, state: str, says: str) -> None:
@@ -176,16 +230,25 @@ def test_scores_that_say_nothing_are_no_reason_to_ship(report) -> None:
         "unclear",
         "Calibration rows were evaluated too, so the scores are too good.",
     )
-    constant = {name: (Score(metric="accuracy", value=0.68, low=0.6, high=0.7, rows=408, chance=0.68),) for name in made.scores}
+    constant = {
+        name: (Score(metric="accuracy", value=0.68, low=0.6, high=0.7, rows=408, chance=0.68),)
+        for name in made.scores
+    }
     hopeless = verdict(made.model_copy(update={"scores": constant}))
     assert (hopeless.state, hopeless.use) == ("no", "")
-    assert hopeless.sentence.startswith("Do not ship openvino-cpu: the float model is no better than one that reads no input.")
-    hardly = {name: (score[0].model_copy(update={"value": 0.7}),) for name, score in constant.items()}
+    assert hopeless.sentence.startswith(
+        "Do not ship openvino-cpu: the float model is no better than one that reads no input."
+    )
+    hardly = {
+        name: (score[0].model_copy(update={"value": 0.7}),) for name, score in constant.items()
+    }
     assert verdict(made.model_copy(update={"scores": hardly})).state == "unclear"
 
 
 def test_what_was_not_measured(report) -> None:
-    empty = report.model_copy(update={"footprints": (), "latencies": (), "speedups": (), "comparisons": (), "scores": {}})
+    empty = report.model_copy(
+        update={"footprints": (), "latencies": (), "speedups": (), "comparisons": (), "scores": {}}
+    )
     unmeasured = empty.model_copy(update={"recipe": {**report.recipe, "measure": False}})
     assert verdict(unmeasured) == Verdict("unmeasured", verdict(unmeasured).sentence)
     assert "measure: false" in verdict(unmeasured).sentence
@@ -195,10 +258,21 @@ def test_what_was_not_measured(report) -> None:
 
 
 def test_a_search_is_answered_by_its_choice(report) -> None:
-    def answer(difference: tuple[float, float, float] = (-0.001, -0.006, 0.003), **changes: Any) -> Verdict:
+    def answer(
+        difference: tuple[float, float, float] = (-0.001, -0.006, 0.003), **changes: Any
+    ) -> Verdict:
         run = final_run(difference)
-        found = checks.check([WITHIN_A_POINT], Words.of(selection()), run.model_copy(update={"scores": {}}), "openvino-cpu")
-        made = {"choice": selection(checks=found, **changes), "comparisons": run.comparisons, "speedups": run.speedups}
+        found = checks.check(
+            [WITHIN_A_POINT],
+            Words.of(selection()),
+            run.model_copy(update={"scores": {}}),
+            "openvino-cpu",
+        )
+        made = {
+            "choice": selection(checks=found, **changes),
+            "comparisons": run.comparisons,
+            "speedups": run.speedups,
+        }
         made |= {"data": run.data}
         return verdict(with_figures(report).model_copy(update=made))
 
@@ -209,7 +283,10 @@ def test_a_search_is_answered_by_its_choice(report) -> None:
     assert (answer(met=False).state, answer(met=False).sentence) == ("no", "Use openvino-cpu int8.")
     assert answer((-0.02, -0.03, -0.011)).state == "no"
     assert answer((-0.004, -0.02, 0.011)).state == "unclear"
-    floating = selection(REFERENCE.model_copy(update={"state": "chosen"}), sentence="Use ort-cpu f32: 8 bits gain nothing.")
+    floating = selection(
+        REFERENCE.model_copy(update={"state": "chosen"}),
+        sentence="Use ort-cpu f32: 8 bits gain nothing.",
+    )
     assert verdict(with_figures(report).model_copy(update={"choice": floating})).state == "no"
 
 
@@ -217,12 +294,21 @@ def test_the_fastest_float_form_of_any_runtime_counts(report) -> None:
     made = with_figures(report)
     assert fastest_float(made) == "openvino-f32"
     times = {"ort-cpu": [9.0, 10.0, 11.0] * 5, "openvino-bf16": [13.5, 15.0, 16.5] * 5}
-    more = [Latency(candidate=n, batch=1, sequence="data", samples_ms=ms, rows=15, tokens=99) for n, ms in times.items()]
-    over = paired(made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16")
-    assert over == speedup(1.5, 1.5, 1.5, "openvino-bf16").model_copy(update={"candidate": "ort-cpu"})
+    more = [
+        Latency(candidate=n, batch=1, sequence="data", samples_ms=ms, rows=15, tokens=99)
+        for n, ms in times.items()
+    ]
+    over = paired(
+        made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16"
+    )
+    assert over == speedup(1.5, 1.5, 1.5, "openvino-bf16").model_copy(
+        update={"candidate": "ort-cpu"}
+    )
 
 
-@pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (30, 9), (100, 39), (5000, 2430)])
+@pytest.mark.parametrize(
+    ("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (30, 9), (100, 39), (5000, 2430)]
+)
 def test_the_interval_of_a_median_is_that_of_the_tables(count: int, left_out: int) -> None:
     """Ranks of the sign test: 10 and 21 of 30 samples, 40 and 61 of 100."""
     median = quantile([float(n) for n in range(count)])
@@ -234,21 +320,33 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The arguments of a command, as the program itself reads them."""
     program, name, *arguments = shlex.split(command)
     assert program == "octobert"
-    context = GROUP.get_command(typer.Context(GROUP), name).make_context(name, arguments, parent=typer.Context(GROUP))
+    context = GROUP.get_command(typer.Context(GROUP), name).make_context(
+        name, arguments, parent=typer.Context(GROUP)
+    )
     return dict(context.params)
 
 
 def test_commands_are_read_by_the_program(report, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of packages, of float models, and of variants, whose recipe is the one that was tried."""
     folder = "it's out"
-    assert commands.of_candidate(report, folder, "ort-cpu").startswith("octobert predict 'it'\"'\"'s out/ort-cpu' ")
+    assert commands.of_candidate(report, folder, "ort-cpu").startswith(
+        "octobert predict 'it'\"'\"'s out/ort-cpu' "
+    )
     for each in report.footprints:
         assert parsed(commands.of_candidate(report, folder, each.candidate), monkeypatch)
     choice = selection(recipe={**report.recipe, "choose": {}, "measure": True})
     searched = report.model_copy(update={"choice": choice})
-    changed = choice.found[2].variant.model_copy(update={"changes": {"calibrate": "mse", "quantize.static.per_channel": False}})
+    changed = choice.found[2].variant.model_copy(
+        update={"changes": {"calibrate": "mse", "quantize.static.per_channel": False}}
+    )
     given = parsed(commands.of_variant(searched, folder, changed), monkeypatch)
-    recipe = _recipe.recipe_of(given["model"], given["task"], given["data"], {"targets": given["targets"]}, given["changes"])
+    recipe = _recipe.recipe_of(
+        given["model"],
+        given["task"],
+        given["data"],
+        {"targets": given["targets"]},
+        given["changes"],
+    )
     assert (recipe.calibrate.name, recipe.quantize.options, recipe.targets) == (
         "mse",
         {"per_channel": False},
@@ -266,7 +364,9 @@ def test_a_candidate_of_an_unknown_kind_has_no_command(report) -> None:
 
 
 def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_meaning(report) -> None:
-    leaked = report.model_copy(update={"data": report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})})
+    leaked = report.model_copy(
+        update={"data": report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})}
+    )
     page = markup_of(page_of(leaked))
     first, rest = page[: page.index('class="notes"')], page[page.index('class="notes"') :]
     assert verdict(leaked).sentence in first
@@ -275,11 +375,15 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
     assert "2 calibration rows were dropped" in rest
 
 
-def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_criterion(report) -> None:
+def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_criterion(
+    report,
+) -> None:
     """Every limit of every metric: also a smallest value, another metric, a time; not only the drop of the main metric."""
     made = with_figures(report)
     other = {**made.comparisons[0].differences, "f1": Estimate(value=-0.03, low=-0.04, high=-0.02)}
-    made = made.model_copy(update={"comparisons": (made.comparisons[0].model_copy(update={"differences": other}),)})
+    made = made.model_copy(
+        update={"comparisons": (made.comparisons[0].model_copy(update={"differences": other}),)}
+    )
     limits = {
         "accuracy is at least 0.9": Limit(at_least=0.9),
         "F1 drops by at most 1 point": Limit(of="f1", max_drop=0.01),
@@ -292,10 +396,14 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
         (found,) = checks.check([limit], words_of(made), made, "openvino-cpu")
         assert (found.limit, found.state) == (text, "missed")
         searched = made.model_copy(update={"choice": selection(checks=(found,))})
-        with pytest.raises(AccuracyError, match="a limit that the search kept is missed in the final measurement") as caught:
+        with pytest.raises(
+            AccuracyError, match="a limit that the search kept is missed in the final measurement"
+        ) as caught:
             run_command._check_criterion(searched)
         assert caught.value.exit_code == 9
         assert verdict(searched).state == "no"
-    kept = checks.check([Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu")
+    kept = checks.check(
+        [Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu"
+    )
     assert [each.state for each in kept] == ["kept", "kept"]
     run_command._check_criterion(made.model_copy(update={"choice": selection(checks=kept)}))

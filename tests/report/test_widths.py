@@ -36,24 +36,53 @@ def operators(integer: bool, layers: int) -> tuple[Operator, ...]:
     """Layers as a runtime executes them, in 30 types of operators."""
     found = []
     for layer in range(layers):
-        for part in ("query", "key", "value", "attention", "attention_output", "ffn_up", "activation", "ffn_down", "ffn_norm"):
+        for part in (
+            "query",
+            "key",
+            "value",
+            "attention",
+            "attention_output",
+            "ffn_up",
+            "activation",
+            "ffn_down",
+            "ffn_norm",
+        ):
             eight = integer and part not in ("attention", "activation", "ffn_norm")
             kind = "product" if eight or not integer else "other"
             type_ = "MatMulIntegerToFloat" if eight else f"Operator{(layer * 9 + len(part)) % 30}"
             precision = "int8" if eight else "f32"
-            plain = {"type": type_, "kind": kind, "precision": precision, "integer": eight, "layer": layer, "part": part}
+            plain = {
+                "type": type_,
+                "kind": kind,
+                "precision": precision,
+                "integer": eight,
+                "layer": layer,
+                "part": part,
+            }
             found.append(Operator(name=f"{layer}.{part}", ms=0.1 + 0.01 * layer, **plain))
     return tuple(found)
 
 
 def profile(*, integer: bool, layers: int) -> Profile:
-    split = Split(between_ms=0, total_ms=12, products_ms=8, integer_ms=6, conversions_ms=1, conversions=24)
+    split = Split(
+        between_ms=0, total_ms=12, products_ms=8, integer_ms=6, conversions_ms=1, conversions=24
+    )
     return Profile(precision="f32", runs=20, split=split, operators=operators(integer, layers))
 
 
 def inspection(layers: int = 12) -> Inspection:
-    fell = [Fallback(name=f"encoder.layer.{n}.attention.self/MatMul", operator="MatMul", why="one input") for n in range(12)]
-    plain = {"model": "out/ort-cpu/onnx/model_quantized.onnx", "target": "ort-cpu", "runtime": "ort", "version": "1.31.1"}
+    fell = [
+        Fallback(
+            name=f"encoder.layer.{n}.attention.self/MatMul", operator="MatMul", why="one input"
+        )
+        for n in range(12)
+    ]
+    plain = {
+        "model": "out/ort-cpu/onnx/model_quantized.onnx",
+        "target": "ort-cpu",
+        "runtime": "ort",
+        "version": "1.31.1",
+    }
     return Inspection(
         **plain,
         batch=1,
@@ -82,16 +111,30 @@ def sweep() -> Sweep:
     ]
     swept = [
         Swept(
-            calibrator=c, setting=c, agreement=0.97, output_error=0.1 + n / 50, signal_to_noise_db=dict.fromkeys(values, 31.5)
+            calibrator=c,
+            setting=c,
+            agreement=0.97,
+            output_error=0.1 + n / 50,
+            signal_to_noise_db=dict.fromkeys(values, 31.5),
         )
         for n, c in enumerate(names)
     ]
-    return Sweep(target="ort-cpu", fidelity="agreement", calibration_rows=256, judged_rows=96, ranges=values, swept=swept)
+    return Sweep(
+        target="ort-cpu",
+        fidelity="agreement",
+        calibration_rows=256,
+        judged_rows=96,
+        ranges=values,
+        swept=swept,
+    )
 
 
 def tuned() -> Tuned:
     options = {"graph_optimization": "extended", "execution": "parallel", "memory_arena": False}
-    tried = [Tried(setting=Setting(streams=n, runtime_options=options), ratio=1 + n / 10) for n in range(1, 6)]
+    tried = [
+        Tried(setting=Setting(streams=n, runtime_options=options), ratio=1 + n / 10)
+        for n in range(1, 6)
+    ]
     return Tuned(
         goal="latency",
         setting=tried[0].setting,
@@ -104,7 +147,9 @@ def tuned() -> Tuned:
 
 SHOWN: dict[str, Callable[[], RenderableType]] = {
     "a run": lambda: terminal.render(REPORT),
-    "a run without measurements": lambda: terminal.render(REPORT.model_copy(update={"footprints": (), "latencies": ()})),
+    "a run without measurements": lambda: terminal.render(
+        REPORT.model_copy(update={"footprints": (), "latencies": ()})
+    ),
     "every metric": lambda: terminal.score_table(REPORT),
     "a choice": lambda: terminal.choice_table(selection()),
     "all times": lambda: terminal.latency_table(TIMINGS, shapes(REPORT.latencies), every=True),
@@ -159,11 +204,17 @@ def test_every_row_is_one_line_at_80_columns(table: FittedTable, rows: int) -> N
 
 
 def test_what_is_left_out_is_named_with_its_place() -> None:
-    table = FittedTable("", [Column("name"), Column("much", optional=2), Column("more", optional=1)], elsewhere="report.html")
+    table = FittedTable(
+        "",
+        [Column("name"), Column("much", optional=2), Column("more", optional=1)],
+        elsewhere="report.html",
+    )
     table.add_row("n" * 20, "x" * 20, "y" * 20)
     assert "also shows" not in "\n".join(lines_of(table, 64))
     assert lines_of(table, 50)[-1] == "report.html also shows: much"
-    assert " ".join(" ".join(lines_of(table, 30)[-2:]).split()) == "report.html also shows: much, more"
+    assert (
+        " ".join(" ".join(lines_of(table, 30)[-2:]).split()) == "report.html also shows: much, more"
+    )
 
 
 def test_a_first_screen_of_an_inspection() -> None:

@@ -116,7 +116,10 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 # The heads that are captured for every family, those that are one linear layer over all tokens, of which each family gets one,
 # and single ones. The masked language model of BERT is captured by a run (tests/tasks/test_token_heads.py).
-_ALL, _LINEAR = ("sequence-classification", "embedding"), ("token-classification", "question-answering")
+_ALL, _LINEAR = (
+    ("sequence-classification", "embedding"),
+    ("token-classification", "question-answering"),
+)
 _FAMILIES = plugins.names("families")
 FAMILY_HEADS = (
     *((family, head) for family in _FAMILIES for head in _ALL),
@@ -138,7 +141,11 @@ def tiny_settings(family: str) -> dict[str, Any]:
 
 
 def make_checkpoint(
-    folder: Path, family: str, head: str, labels: tuple[str, ...] = ("different", "same"), **overrides: object
+    folder: Path,
+    family: str,
+    head: str,
+    labels: tuple[str, ...] = ("different", "same"),
+    **overrides: object,
 ) -> Path:
     """A random model of a family with a head, its tokenizer beside it.
 
@@ -153,12 +160,17 @@ def make_checkpoint(
         settings["n_layers"] = settings.pop("num_hidden_layers", settings["n_layers"])
     config = transformers.AutoConfig.for_model(family, **settings)
     if head == "sequence-classification":
-        config.id2label, config.label2id = dict(enumerate(labels)), {name: i for i, name in enumerate(labels)}
+        config.id2label, config.label2id = (
+            dict(enumerate(labels)),
+            {name: i for i, name in enumerate(labels)},
+        )
     model = getattr(transformers, HEADS[head].auto_class).from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name.lower():
-                parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(-0.2, 0.2)
+                parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(
+                    -0.2, 0.2
+                )
             elif name.endswith("bias"):
                 parameter.uniform_(-0.2, 0.2)
     model.save_pretrained(folder)
@@ -170,10 +182,16 @@ def make_tokenizer(folder: Path, *, pad_id: int) -> None:
     """A WordPiece tokenizer of under 120 tokens."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"] if pad_id == 1 else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    special = (
+        ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
+        if pad_id == 1
+        else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    )
     tokens = [*special, *WORDS, *(c for c in _CHARACTERS if c not in WORDS), *_PIECES, "[MASK]"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(
+        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
@@ -193,15 +211,21 @@ def make_byte_level_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([" ".join(WORDS)] * 5, trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 514}
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: int = 0) -> dict[str, np.ndarray]:
+def batch(
+    lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Random feeds with these row lengths, padded on the right."""
     generator = np.random.default_rng(seed)
     ids = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
@@ -214,12 +238,17 @@ def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: in
 
 def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
     """Batches of rows of one token and of more than any window or bucket of a tiny model."""
-    return [batch(lengths, pad_id=pad_id, seed=i) for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))]
+    return [
+        batch(lengths, pad_id=pad_id, seed=i)
+        for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))
+    ]
 
 
 def reduces(target: str = "ort-cpu") -> bool:
     """Whether `reduce_range: auto` takes a bit from weights on this CPU; planners themselves, asked directly, take none."""
-    return capability.saturates(plugins.load("targets", target).CAPABILITIES, environment.current().features)
+    return capability.saturates(
+        plugins.load("targets", target).CAPABILITIES, environment.current().features
+    )
 
 
 def exact_options(method: ModuleType, target: str = "ort-cpu", **options: object) -> Any:
@@ -243,7 +272,10 @@ def plant_outliers(source: Path, folder: Path, *, factor: float, channels: int) 
     from safetensors.numpy import load_file, save_file
 
     shutil.copytree(source, folder)
-    weights = {name: array.astype(np.float32) for name, array in load_file(folder / "model.safetensors").items()}
+    weights = {
+        name: array.astype(np.float32)
+        for name, array in load_file(folder / "model.safetensors").items()
+    }
     generator = np.random.default_rng(0)
     for name in [n for n in weights if n.endswith("attention.self.query.weight")]:
         stem = name.removesuffix("self.query.weight")

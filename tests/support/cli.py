@@ -20,12 +20,18 @@ from octobert.pipeline.executors import inline
 
 Done = subprocess.CompletedProcess[str]
 # As the script that pip installs, which does not have the working directory on its path.
-PROGRAM = (sys.executable, "-c", "import sys; del sys.path[0]; from octobert.cli.main import main; main()")
+PROGRAM = (
+    sys.executable,
+    "-c",
+    "import sys; del sys.path[0]; from octobert.cli.main import main; main()",
+)
 
 
 def program(*arguments: object, **options: object) -> Done:
     """Run `octobert ARGUMENTS…` as a program; stages run in child processes. It takes seconds."""
-    return subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options
+    )
 
 
 def octobert(*arguments: object, input: str | bytes = "", cwd: Path | None = None) -> Done:
@@ -45,7 +51,9 @@ def octobert(*arguments: object, input: str | bytes = "", cwd: Path | None = Non
         patch.setattr(_show, "verbosity", _show._Verbosity())
         patch.setattr(executors, "opened", lambda name: contextlib.nullcontext(inline.run))
         for name in ("dry_run", "finetune", "sweep"):
-            patch.setattr(runner, name, functools.partial(getattr(runner, name), executor=inline.run))
+            patch.setattr(
+                runner, name, functools.partial(getattr(runner, name), executor=inline.run)
+            )
         with _inside(cwd):
             code = _exit_code()
     return subprocess.CompletedProcess(list(arguments), code, out.text(), err.text())

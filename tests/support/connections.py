@@ -7,7 +7,14 @@ from pathlib import Path
 
 TRAP = Path(__file__).with_name("trap")
 # Variables under which usage statistics are off in any case.
-_OFF = ("CI", "TF_BUILD", "JENKINS_URL", "HF_HUB_OFFLINE", "ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY")
+_OFF = (
+    "CI",
+    "TF_BUILD",
+    "JENKINS_URL",
+    "HF_HUB_OFFLINE",
+    "ORT_DISABLE_TELEMETRY",
+    "HF_HUB_DISABLE_TELEMETRY",
+)
 
 
 def trapped(home: Path) -> dict[str, str]:
@@ -15,7 +22,12 @@ def trapped(home: Path) -> dict[str, str]:
     home.mkdir()
     kept = {name: value for name, value in os.environ.items() if name not in _OFF}
     path = os.pathsep.join([str(TRAP), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**kept, "HOME": str(home), "PYTHONPATH": path, "CONNECTIONS": str(home.with_name("connections"))}
+    return {
+        **kept,
+        "HOME": str(home),
+        "PYTHONPATH": path,
+        "CONNECTIONS": str(home.with_name("connections")),
+    }
 
 
 def connections(home: Path) -> list[str]:
@@ -26,4 +38,6 @@ def connections(home: Path) -> list[str]:
 
 def left_in(home: Path) -> list[str]:
     """Files that were left in a home folder, but for those of octobert itself."""
-    return [str(path) for path in home.rglob("*") if path.is_file() and "octobert" not in path.parts]
+    return [
+        str(path) for path in home.rglob("*") if path.is_file() and "octobert" not in path.parts
+    ]

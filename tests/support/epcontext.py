@@ -29,10 +29,19 @@ def check(path: Path) -> None:
         )
     attributes = {a.name: a.value for a in graph[0].attributes.values()}
     xml = path.with_suffix(".xml")
-    required: dict[str, object] = {"embed_mode": 0, "ep_cache_context": xml.name, "main_context": 1, "source": SOURCE}
+    required: dict[str, object] = {
+        "embed_mode": 0,
+        "ep_cache_context": xml.name,
+        "main_context": 1,
+        "source": SOURCE,
+    }
     for name, value in required.items():
         if attributes.get(name) != value:
-            fix = "export the model again instead of renaming files" if name == "ep_cache_context" else "export the model again"
+            fix = (
+                "export the model again instead of renaming files"
+                if name == "ep_cache_context"
+                else "export the model again"
+            )
             raise ModelError(
                 "the provider would reject the EPContext file",
                 where=str(path),
@@ -62,7 +71,11 @@ def check(path: Path) -> None:
 
 def port_of(value: ir.Value) -> Port:
     """A value of the graph as the IR names it."""
-    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape) if value.shape is not None else ()
+    shape = (
+        tuple(size if isinstance(size, int) else -1 for size in value.shape)
+        if value.shape is not None
+        else ()
+    )
     return Port(str(value.name), value.dtype or ir.DataType.UNDEFINED, shape)
 
 

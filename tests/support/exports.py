@@ -27,7 +27,9 @@ def exported_once(export: Export, kept: Callable[[str, Callable[[Path], object]]
         if not type(torch_model).__module__.startswith("transformers."):
             return export(torch_model, head)
         name = f"export-{digest(torch_model, head)}"
-        folder = kept(name, lambda made: operators.save(export(torch_model, head), made / "model.onnx"))
+        folder = kept(
+            name, lambda made: operators.save(export(torch_model, head), made / "model.onnx")
+        )
         return ir.load(folder / "model.onnx")
 
     return get
@@ -38,7 +40,9 @@ def digest(torch_model: Any, head: str) -> str:
     import torch
 
     config = torch_model.config
-    found = hashlib.sha256(f"{type(torch_model)} {head} {config.to_json_string()} {config._attn_implementation}".encode())
+    found = hashlib.sha256(
+        f"{type(torch_model)} {head} {config.to_json_string()} {config._attn_implementation}".encode()
+    )
     for name, value in torch_model.state_dict().items():
         found.update(name.encode() + value.flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]

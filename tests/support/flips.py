@@ -15,5 +15,9 @@ def prefer(package: Path, index: int) -> None:
     path = package / "onnx" / "model.onnx"
     model = onnx.load(path)
     bias = next(each for each in model.graph.initializer if each.name == NAME)
-    bias.CopyFrom(onnx.numpy_helper.from_array(np.where(np.arange(2) == index, 9, -9).astype(np.float32), NAME))
+    bias.CopyFrom(
+        onnx.numpy_helper.from_array(
+            np.where(np.arange(2) == index, 9, -9).astype(np.float32), NAME
+        )
+    )
     onnx.save(model, path)

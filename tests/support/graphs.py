@@ -39,7 +39,9 @@ REORDERED = 5e-6
 def encoded(lengths: tuple[int, ...] = LENGTHS) -> list[Encoded]:
     """Random rows without padding."""
     generator = np.random.default_rng(1)
-    return [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths]
+    return [
+        Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths
+    ]
 
 
 def sites_of(captured: Captured) -> tuple[Site, ...]:
@@ -49,19 +51,29 @@ def sites_of(captured: Captured) -> tuple[Site, ...]:
 
 def statistics_of(path: Path, placed: tuple[Site, ...]) -> dict[str, TensorStatistics]:
     """Observe every activation."""
-    return observer.observe(path, encoded(), 0, sorted({site.value for site in placed if not site.is_weight}))
+    return observer.observe(
+        path, encoded(), 0, sorted({site.value for site in placed if not site.is_weight})
+    )
 
 
 def ranges(intervals: dict[str, Interval]) -> Ranges:
     """Ranges of calibrator minmax."""
-    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
+    provenance = {
+        "samples": 1,
+        "tokens": 1,
+        "data_digest": "",
+        "model_digest": "",
+        "source": "test",
+    }
     return Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=provenance)
 
 
 def ranges_of(statistics: dict[str, TensorStatistics]) -> Ranges:
     """Minima and maxima as they were observed."""
     minmax = calibrators.load("minmax")
-    return ranges({name: minmax.interval(each, minmax.Options()) for name, each in statistics.items()})
+    return ranges(
+        {name: minmax.interval(each, minmax.Options()) for name, each in statistics.items()}
+    )
 
 
 def ranges_for(placed: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -> Ranges:
@@ -75,10 +87,14 @@ def capabilities(target: str) -> Capabilities:
     return targets.load(target).CAPABILITIES
 
 
-def plan_for(model: ir.Model, family: EncoderFamily, target: str = "ort-cpu", **options: Any) -> QuantPlan:
+def plan_for(
+    model: ir.Model, family: EncoderFamily, target: str = "ort-cpu", **options: Any
+) -> QuantPlan:
     """A static plan with the same range for every activation."""
     placed = sites.find_sites(model.graph, family)
-    return static.plan(placed, ranges_for(placed), capabilities(target), exact_options(static, target, **options))
+    return static.plan(
+        placed, ranges_for(placed), capabilities(target), exact_options(static, target, **options)
+    )
 
 
 def plain_session(path: Path) -> ort.InferenceSession:
@@ -105,7 +121,11 @@ def outputs_on_batches(model: ir.Model, folder: Path, pad_id: int) -> list[np.nd
     session = plain_session(path)
     names = [each.name for each in session.get_inputs()]
     feeds = [batch(list(lengths), pad_id=pad_id) for lengths in BATCHES]
-    return [output for each in feeds for output in session.run(None, {name: each[name] for name in names})]
+    return [
+        output
+        for each in feeds
+        for output in session.run(None, {name: each[name] for name in names})
+    ]
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -137,7 +157,10 @@ def sliced(model: ir.Model) -> tuple[ir.Model, int]:
 def assert_static(model: ir.Model) -> None:
     """Every value has a shape of numbers, and no operator asks for a shape or takes a computed one."""
     graph = model.graph
-    values = [*graph.inputs, *(v for node in graph for v in node.outputs if v.uses() or v in graph.outputs)]
+    values = [
+        *graph.inputs,
+        *(v for node in graph for v in node.outputs if v.uses() or v in graph.outputs),
+    ]
     assert [v.name for v in values if v.shape is None or not v.shape.is_static()] == []
     left = {"Shape", "Size", "Range", "ConstantOfShape", "NonZero"} & set(operator_counts(model))
     assert not left

@@ -23,7 +23,13 @@ def commit_of(name: str, revision: str = "main") -> str:
 
 
 def publish(
-    web: Web, name: str, files: Mapping[str, bytes], *, data: bool = False, revision: str = "main", gated: bool = False
+    web: Web,
+    name: str,
+    files: Mapping[str, bytes],
+    *,
+    data: bool = False,
+    revision: str = "main",
+    gated: bool = False,
 ) -> None:
     """Put a repository on the hub.
 
@@ -40,7 +46,10 @@ def publish(
         "siblings": [{"rfilename": path} for path in files],
         "gated": "manual" if gated else False,
     }
-    listed = [{"type": "file", "path": path, "size": len(body), "oid": "0" * 40} for path, body in files.items()]
+    listed = [
+        {"type": "file", "path": path, "size": len(body), "oid": "0" * 40}
+        for path, body in files.items()
+    ]
     web.missing = {f"{api}/revision/": {"X-Error-Code": "RevisionNotFound"}, **web.missing}
     for end in (
         ("", f"/revision/{revision}", f"/revision/{commit}")

@@ -28,7 +28,9 @@ def install_extra(folder: Path) -> None:
     facts = folder / "octobert_extra-1.0.dist-info"
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: octobert-extra\nVersion: 1.0\n")
-    sections = [f"[octobert.{group}]\n{name} = {name.replace('-', '_')}\n" for group, name in EXTRA.items()]
+    sections = [
+        f"[octobert.{group}]\n{name} = {name.replace('-', '_')}\n" for group, name in EXTRA.items()
+    ]
     (facts / "entry_points.txt").write_text("\n".join(sections))
     for name in EXTRA.values():
         shutil.copy(_SOURCES / f"{name.replace('-', '_')}.py", folder)
@@ -36,5 +38,11 @@ def install_extra(folder: Path) -> None:
 
 def forget_plugins() -> None:
     """Forget which plugins there are, and the keys that were made with them: packages came or went in this process."""
-    for cached in (plugins._installed, keys._closure, keys.code_digest, keys.package_versions, keys._distributions):
+    for cached in (
+        plugins._installed,
+        keys._closure,
+        keys.code_digest,
+        keys.package_versions,
+        keys._distributions,
+    ):
         cached.cache_clear()

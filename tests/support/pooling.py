@@ -11,10 +11,23 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 # Order in which the boolean keys of older files are concatenated.
-LEGACY = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+LEGACY = (
+    "cls_token",
+    "max_tokens",
+    "mean_tokens",
+    "mean_sqrt_len_tokens",
+    "weightedmean_tokens",
+    "lasttoken",
+)
 
 
-def write_modules(folder: Path, modules: list[tuple[str, dict[str, Any] | None]], *, width: int = 32, **about: object) -> Path:
+def write_modules(
+    folder: Path,
+    modules: list[tuple[str, dict[str, Any] | None]],
+    *,
+    width: int = 32,
+    **about: object,
+) -> Path:
     """Write the modules that follow the encoder, as `(kind, config)`, with random weights, and `modules.json`.
 
     Args:
@@ -24,7 +37,9 @@ def write_modules(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]
         about: what `config_sentence_transformers.json` says.
     """
     generator = np.random.default_rng(3)
-    entries = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    entries = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
     for index, (kind, config) in enumerate(modules, start=1):
         name = kind.rpartition(".")[2]
         own = folder / f"{index}_{name}"
@@ -36,12 +51,17 @@ def write_modules(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]
         if name == "Dense" and config is not None and isinstance(config["in_features"], int):
             shapes = {"linear.weight": (config["out_features"], config["in_features"])}
             shapes |= {"linear.bias": (config["out_features"],)} if config.get("bias", True) else {}
-            shapes |= {"residual.weight": shapes["linear.weight"]} if config.get("use_residual") else {}
+            shapes |= (
+                {"residual.weight": shapes["linear.weight"]} if config.get("use_residual") else {}
+            )
         elif name == "LayerNorm" and config is not None:
             shapes = {"norm.weight": (config["dimension"],), "norm.bias": (config["dimension"],)}
         else:
             continue
-        weights = {name: generator.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+        weights = {
+            name: generator.normal(0, 0.4, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
         save_file(weights, own / "model.safetensors")
     (folder / "modules.json").write_text(json.dumps(entries))
     if about:
@@ -57,20 +77,31 @@ def reference(folder: Path, states: np.ndarray, mask: np.ndarray) -> np.ndarray:
     x = np.zeros(0)
     for entry in json.loads((folder / "modules.json").read_text())[1:]:
         own, kind = folder / entry["path"], entry["type"].rpartition(".")[2]
-        config = json.loads((own / "config.json").read_text()) if (own / "config.json").exists() else {}
-        weights = load_file(own / "model.safetensors") if (own / "model.safetensors").exists() else {}
+        config = (
+            json.loads((own / "config.json").read_text()) if (own / "config.json").exists() else {}
+        )
+        weights = (
+            load_file(own / "model.safetensors") if (own / "model.safetensors").exists() else {}
+        )
         if kind == "Pooling":
-            modes = config.get("pooling_mode") or [k for k in LEGACY if config.get(f"pooling_mode_{k}")]
+            modes = config.get("pooling_mode") or [
+                k for k in LEGACY if config.get(f"pooling_mode_{k}")
+            ]
             modes = [modes] if isinstance(modes, str) else modes
             rows = zip(states.astype(np.float64), mask.astype(bool), strict=True)
-            x = np.stack([np.concatenate([_pooled(mode, row[real]) for mode in modes]) for row, real in rows])
+            x = np.stack(
+                [np.concatenate([_pooled(mode, row[real]) for mode in modes]) for row, real in rows]
+            )
         elif kind == "Normalize":
             x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         elif kind == "LayerNorm":
             scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
             x = scaled * weights["norm.weight"] + weights["norm.bias"]
         elif kind == "Dense":
-            made = _activated(config, x @ weights["linear.weight"].T.astype(np.float64) + weights.get("linear.bias", 0))
+            made = _activated(
+                config,
+                x @ weights["linear.weight"].T.astype(np.float64) + weights.get("linear.bias", 0),
+            )
             x = made + x @ weights["residual.weight"].T if config.get("use_residual") else made
     about = folder / "config_sentence_transformers.json"
     return x[:, : json.loads(about.read_text()).get("truncate_dim")] if about.exists() else x

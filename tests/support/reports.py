@@ -93,7 +93,12 @@ def rich_run(name: str = "model", *, folder: str = "OUT", **changes: Any) -> Run
 
 
 def rich_report(
-    *, rows: int = 408, kind: Kind = "pairs", slower: float = 1.0, environment: Environment = MACHINE, **changes: Any
+    *,
+    rows: int = 408,
+    kind: Kind = "pairs",
+    slower: float = 1.0,
+    environment: Environment = MACHINE,
+    **changes: Any,
 ) -> Report:
     """A report of four models, two of them in 8 bits.
 
@@ -115,30 +120,65 @@ def rich_report(
         }
     )
     names = [name for name, *_ in MODELS]
-    parity = Parity(against="PyTorch", batches=((1, 3), (2, 128)), largest_difference=2.1e-7, tolerance=5e-5)
-    provenance = Provenance(samples=256, tokens=12_345, data_digest="d" * 64, model_digest="m" * 64, source="glue")
+    parity = Parity(
+        against="PyTorch", batches=((1, 3), (2, 128)), largest_difference=2.1e-7, tolerance=5e-5
+    )
+    provenance = Provenance(
+        samples=256, tokens=12_345, data_digest="d" * 64, model_digest="m" * 64, source="glue"
+    )
     plain: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json", by_alias=True),
-        "task": TaskFacts(name=str(recipe.task.name), options={}, head=head, primary=metric, labels=("not", "equivalent")),
-        "data": DataFacts(calibration_rows=256, evaluation_rows=rows, source="glue", leaked_rows=0, dropped_rows=3),
-        "model": CaptureFacts(family="bert", head=head, sizes=Sizes(layers=LAYERS, heads=12, hidden=768), parity=parity),
+        "task": TaskFacts(
+            name=str(recipe.task.name),
+            options={},
+            head=head,
+            primary=metric,
+            labels=("not", "equivalent"),
+        ),
+        "data": DataFacts(
+            calibration_rows=256, evaluation_rows=rows, source="glue", leaked_rows=0, dropped_rows=3
+        ),
+        "model": CaptureFacts(
+            family="bert",
+            head=head,
+            sizes=Sizes(layers=LAYERS, heads=12, hidden=768),
+            parity=parity,
+        ),
         "model_digest": "m" * 64,
         "ranges": RangeFacts(calibrator="minmax", options={}, provenance=provenance),
         "plans": {target: plan(target) for target in TARGETS},
         "transforms": TransformFacts(
-            transforms=(AppliedTransform(name="smoothquant", options={}, groups=_groups()),), parity=parity
+            transforms=(AppliedTransform(name="smoothquant", options={}, groups=_groups()),),
+            parity=parity,
         ),
         "sensitivities": {target: _sensitivity(seed) for seed, target in enumerate(TARGETS)},
         "searches": {"ort-cpu": _search(metric)},
         "scores": {
             name: (
-                Score(metric=metric, value=value, low=value - 0.033, high=value + 0.032, rows=rows, chance=0.684),
-                Score(metric="f1 of all", value=value + 0.04, low=value + 0.01, high=value + 0.06, rows=rows),
+                Score(
+                    metric=metric,
+                    value=value,
+                    low=value - 0.033,
+                    high=value + 0.032,
+                    rows=rows,
+                    chance=0.684,
+                ),
+                Score(
+                    metric="f1 of all",
+                    value=value + 0.04,
+                    low=value + 0.01,
+                    high=value + 0.06,
+                    rows=rows,
+                ),
             )
             for name, _, value, _ in MODELS
         },
-        "comparisons": tuple(_comparison(name, reference, metric) for name, reference in TARGETS.items()),
-        "latencies": tuple(each for name, ms, *_ in MODELS for each in _latencies(name, ms * slower, rows)),
+        "comparisons": tuple(
+            _comparison(name, reference, metric) for name, reference in TARGETS.items()
+        ),
+        "latencies": tuple(
+            each for name, ms, *_ in MODELS for each in _latencies(name, ms * slower, rows)
+        ),
         "footprints": tuple(
             Footprint(
                 candidate=name,
@@ -156,8 +196,16 @@ def rich_report(
         "date": datetime.date(2026, 11, 23),
         "absent": {"openvino-bf16": "this CPU does not compute in bfloat16"},
         "stages": {
-            name: StageFacts(summary={}, seconds=12.5, peak_memory_bytes=2**30, key=f"{name}-{'0' * 64}")
-            for name in ("capture", "data", "observe", *(f"evaluate/{name}" for name in names), "benchmark")
+            name: StageFacts(
+                summary={}, seconds=12.5, peak_memory_bytes=2**30, key=f"{name}-{'0' * 64}"
+            )
+            for name in (
+                "capture",
+                "data",
+                "observe",
+                *(f"evaluate/{name}" for name in names),
+                "benchmark",
+            )
         },
     }
     return Report(**{**plain, **changes})
@@ -172,7 +220,9 @@ def rich_evidence(*, rows: int = 408, kind: Kind = "pairs", changed: int = 28) -
         changed: rows with another answer, of each of the two quantized models.
     """
     return Evidence(
-        changed=tuple(changed_rows(name, reference, kind, changed) for name, reference in TARGETS.items()),
+        changed=tuple(
+            changed_rows(name, reference, kind, changed) for name, reference in TARGETS.items()
+        ),
         lengths=tuple(lengths(rows)),
         activations=tuple(_activation(layer, part) for layer in range(LAYERS) for part in PARTS),
         smoothed=tuple(_smoothed(layer) for layer in range(LAYERS)),
@@ -198,8 +248,12 @@ def changed_rows(candidate: str, reference: str, kind: Kind, count: int) -> Chan
         rows=rows,
         lost=sum(row.outcome == "lost" for row in rows),
         gained=sum(row.outcome == "gained" for row in rows),
-        transitions=(Transition(before="equivalent", after="not", count=count, lost=0, gained=0),) if kind == "pairs" else (),
-        sentence=f"All {count} changes went from equivalent to not (p < 0.01)." if kind == "pairs" and count else "",
+        transitions=(Transition(before="equivalent", after="not", count=count, lost=0, gained=0),)
+        if kind == "pairs"
+        else (),
+        sentence=f"All {count} changes went from equivalent to not (p < 0.01)."
+        if kind == "pairs" and count
+        else "",
     )
 
 
@@ -214,16 +268,28 @@ def _changed_row(kind: Kind, number: int, chance: random.Random) -> ChangedRow:
     plain["transitions"] = (("equivalent", "not"),) if kind == "pairs" else ()
     if kind == "question-answering":
         marks = [Mark(text=1, start=start, end=start + 12) for start in (0, 15, 40)]
-        before, after = (Answer(text=texts[1][m.start : m.end], score=change, marks=(m,)) for m in marks[1:])
+        before, after = (
+            Answer(text=texts[1][m.start : m.end], score=change, marks=(m,)) for m in marks[1:]
+        )
         gold = texts[1][marks[0].start : marks[0].end]
-        return ChangedRow(**plain, expected=gold, before=before, after=after, outcome="other", marks=(marks[0],))
+        return ChangedRow(
+            **plain, expected=gold, before=before, after=after, outcome="other", marks=(marks[0],)
+        )
     if kind == "token-classification":
-        marks = [Mark(text=0, start=start, end=start + 8, label=label) for start, label in ((0, "PER"), (20, "ORG"))]
+        marks = [
+            Mark(text=0, start=start, end=start + 8, label=label)
+            for start, label in ((0, "PER"), (20, "ORG"))
+        ]
         before, after = (Answer(text=m.label, marks=(m,)) for m in marks)
-        return ChangedRow(**plain, expected="PER", before=before, after=after, outcome="lost", marks=(marks[0],))
+        return ChangedRow(
+            **plain, expected="PER", before=before, after=after, outcome="lost", marks=(marks[0],)
+        )
     if kind == "embedding":
         near = [(_text(chance, 12), round(0.9 - place / 20, 4)) for place in range(5)]
-        before, after = Answer(text="rank 1", neighbours=tuple(near)), Answer(text="rank 4", neighbours=tuple(near[::-1]))
+        before, after = (
+            Answer(text="rank 1", neighbours=tuple(near)),
+            Answer(text="rank 4", neighbours=tuple(near[::-1])),
+        )
         return ChangedRow(**plain, expected=near[0][0], before=before, after=after, outcome="lost")
     right = chance.random() < 0.5
     sides = [
@@ -231,7 +297,13 @@ def _changed_row(kind: Kind, number: int, chance: random.Random) -> ChangedRow:
         for name, other, score in (("equivalent", "not", 0.5441), ("not", "equivalent", 0.5218))
     ]
     expected = ("equivalent", "not")[not right]
-    return ChangedRow(**plain, expected=expected, before=sides[0], after=sides[1], outcome="lost" if right else "gained")
+    return ChangedRow(
+        **plain,
+        expected=expected,
+        before=sides[0],
+        after=sides[1],
+        outcome="lost" if right else "gained",
+    )
 
 
 def _module(layer: int, part: str) -> str:
@@ -247,11 +319,25 @@ def plan(target: str) -> QuantPlan:
             quantized = (layer, part) != (2, "ffn_down") or target != "ort-cpu"
             for index, role in enumerate(("linear.input", "linear.weight")):
                 site = Site(
-                    role=role, part=part, module=module, layer=layer, node=module, input=index, value=f"{module}.{index}"
+                    role=role,
+                    part=part,
+                    module=module,
+                    layer=layer,
+                    node=module,
+                    input=index,
+                    value=f"{module}.{index}",
                 )
-                own = Quantizer(dtype="uint8" if index == 0 else "int8", symmetric=index == 1, axis=index or None)
-                reason = "linear layers are 8-bit" if quantized else "fell back to float: too sensitive"
-                decisions.append(Decision(site=site, quantizer=own if quantized else None, reason=reason))
+                own = Quantizer(
+                    dtype="uint8" if index == 0 else "int8",
+                    symmetric=index == 1,
+                    axis=index or None,
+                )
+                reason = (
+                    "linear layers are 8-bit" if quantized else "fell back to float: too sensitive"
+                )
+                decisions.append(
+                    Decision(site=site, quantizer=own if quantized else None, reason=reason)
+                )
         site = Site(
             role="scores.query",
             part="attention",
@@ -261,12 +347,17 @@ def plan(target: str) -> QuantPlan:
             input=0,
             value=f"query.{layer}",
         )
-        decisions.append(Decision(site=site, quantizer=None, reason="8-bit attention is slower here"))
+        decisions.append(
+            Decision(site=site, quantizer=None, reason="8-bit attention is slower here")
+        )
     return QuantPlan(method="static", placement="linear", target=target, decisions=tuple(decisions))
 
 
 def _groups() -> tuple[dict[str, Any], ...]:
-    return tuple({"kind": "norm", "module": _module(layer, "ffn_norm"), "alpha": 0.5, "error": 0.01} for layer in range(LAYERS))
+    return tuple(
+        {"kind": "norm", "module": _module(layer, "ffn_norm"), "alpha": 0.5, "error": 0.01}
+        for layer in range(LAYERS)
+    )
 
 
 def _sensitivity(seed: int) -> Sensitivity:
@@ -290,7 +381,12 @@ def _sensitivity(seed: int) -> Sensitivity:
 
 
 def _search(metric: str) -> Search:
-    fallbacks = [(), ("layer.2.ffn",), ("layer.2.ffn", "layer.5.ffn"), ("layer.2.ffn", "layer.0.attention")]
+    fallbacks = [
+        (),
+        ("layer.2.ffn",),
+        ("layer.2.ffn", "layer.5.ffn"),
+        ("layer.2.ffn", "layer.0.attention"),
+    ]
     trials = [
         Trial(
             fallback=each,
@@ -344,10 +440,15 @@ def _latencies(name: str, ms: float, rows: int) -> list[Latency]:
     found = []
     for batch, sequence in ((1, "data"), (8, "data"), (1, 128), (8, 128)):
         tokens = [
-            128 * batch if sequence == 128 else sum(own[(number * batch + row) % rows] for row in range(batch))
+            128 * batch
+            if sequence == 128
+            else sum(own[(number * batch + row) % rows] for row in range(batch))
             for number in range(REPEATS)
         ]
-        samples = [round(ms * (0.1 + 0.9 * each / 40) * (1 + 0.08 * abs(chance.gauss(0, 1))), 4) for each in tokens]
+        samples = [
+            round(ms * (0.1 + 0.9 * each / 40) * (1 + 0.08 * abs(chance.gauss(0, 1))), 4)
+            for each in tokens
+        ]
         found.append(
             Latency(
                 candidate=name,
@@ -409,7 +510,11 @@ def _smoothed(layer: int) -> Smoothed:
 def _curve(name: str) -> Curve:
     steps = tuple(range(10, 510, 10))
     loss = tuple(0.2 + 2 / (1 + step / 60) for step in steps)
-    return Curve(name=name, steps=steps, values={"loss": loss, "learning rate": tuple(2e-5 * (1 - s / 510) for s in steps)})
+    return Curve(
+        name=name,
+        steps=steps,
+        values={"loss": loss, "learning rate": tuple(2e-5 * (1 - s / 510) for s in steps)},
+    )
 
 
 def _execution(name: str) -> Execution:
@@ -435,12 +540,20 @@ def _execution(name: str) -> Execution:
         total_ms=total,
         products=72 if integer else 0,
         integer_products=71 if late else 72 if integer else 0,
-        sentences=("71 of 72 products that are 8-bit in the file are computed in integers.",) if late else (),
+        sentences=("71 of 72 products that are 8-bit in the file are computed in integers.",)
+        if late
+        else (),
         parts=tuple(parts),
         types=(
             OperatorType(
-                type="FullyConnected", precision="int8" if integer else "f32", count=36, ms=0.8 * total, integer=integer
+                type="FullyConnected",
+                precision="int8" if integer else "f32",
+                count=36,
+                ms=0.8 * total,
+                integer=integer,
             ),
-            OperatorType(type="Softmax", precision="f32", count=LAYERS, ms=0.2 * total, integer=False),
+            OperatorType(
+                type="Softmax", precision="f32", count=LAYERS, ms=0.2 * total, integer=False
+            ),
         ),
     )

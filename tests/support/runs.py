@@ -21,7 +21,9 @@ FAST = {"batch": [1], "sequence": ["data", 16], "repeats": 3}
 TARGETS = [name for name in targets.names() if targets.load(name).probe().available]
 
 
-def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+def made_once(
+    tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
+) -> Path:
     """A folder that all test processes of a session share. The first one that asks for it fills it."""
     folder = _shared(tmp_path_factory) / name
     folder.parent.mkdir(exist_ok=True, parents=True)
@@ -64,7 +66,10 @@ def pairs_of_sentences(count: int, start: int = 0) -> list[tuple[str, str, int]]
 def write_pairs(folder: Path) -> Path:
     """Write train.tsv (80 rows) and validation.tsv (40 rows) with columns sentence1, sentence2, label."""
     folder.mkdir()
-    for name, rows in (("train", pairs_of_sentences(80)), ("validation", pairs_of_sentences(40, 1000))):
+    for name, rows in (
+        ("train", pairs_of_sentences(80)),
+        ("validation", pairs_of_sentences(40, 1000)),
+    ):
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in rows]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
@@ -74,7 +79,10 @@ def squad_file(path: Path, paragraphs: int, start: int) -> Path:
     """Write an official SQuAD file whose answers are single words."""
     content = []
     for number in range(start, start + paragraphs):
-        context = " ".join(WORDS[(number * 5 + i * 3) % len(WORDS)] for i in range(12 + number % 30)) + f" x{number}"
+        context = (
+            " ".join(WORDS[(number * 5 + i * 3) % len(WORDS)] for i in range(12 + number % 30))
+            + f" x{number}"
+        )
         answer = context.split()[number % 10]
         qas = [
             {
@@ -99,4 +107,6 @@ def warmed(source: Path, out: Path, *stages: str) -> Path:
 def brief(recipe: Recipe) -> Recipe:
     """A recipe that only writes its models, from few calibration rows."""
     rows = recipe.data.calibrate.model_copy(update={"samples": 8})
-    return recipe.model_copy(update={"measure": False, "data": recipe.data.model_copy(update={"calibrate": rows})})
+    return recipe.model_copy(
+        update={"measure": False, "data": recipe.data.model_copy(update={"calibrate": rows})}
+    )

@@ -50,10 +50,14 @@ def figure(value: float, half: float) -> Estimate:
     return Estimate(value=value, low=value - half, high=value + half)
 
 
-def found(name: str, ms: float | None, drop: float | None, half: float, mb: float, state: Any) -> Found:
+def found(
+    name: str, ms: float | None, drop: float | None, half: float, mb: float, state: Any
+) -> Found:
     """What a search has found out of a variant; the float reference takes 76.8 ms and has an F1 of 0.903."""
     target, _, rest = name.partition(" ")
-    precision = "int8" if rest.startswith("int8") and rest not in ("int8 dynamic", "int8 weights") else rest
+    precision = (
+        "int8" if rest.startswith("int8") and rest not in ("int8 dynamic", "int8 weights") else rest
+    )
     judged = {} if drop is None else {"f1": figure(drop / 100, half / 100)}
     return Found(
         variant=Variant(name=name, target=target, precision=precision),
@@ -71,15 +75,24 @@ def found(name: str, ms: float | None, drop: float | None, half: float, mb: floa
     )
 
 
-def selection(*variants: Found, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **changes: Any) -> Selection:
+def selection(
+    *variants: Found, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **changes: Any
+) -> Selection:
     """A search, by default of 18 variants for BERT-base on a CPU with VNNI; reasons and the frontier are made here."""
     everything = variants or tuple(found(*each) for each in _VARIANTS)
-    reference = next(each for each in everything if each.variant.name == changes.get("reference", "ort-cpu f32"))
+    reference = next(
+        each for each in everything if each.variant.name == changes.get("reference", "ort-cpu f32")
+    )
     words = Words(changes.get("goal", "latency"), changes.get("metric", "f1"), reference)
     best = next(each for each in everything if each.state == "chosen")
-    told = tuple(each.model_copy(update={"reason": each.reason or _reason(words, each, best)}) for each in everything)
+    told = tuple(
+        each.model_copy(update={"reason": each.reason or _reason(words, each, best)})
+        for each in everything
+    )
     judged = [each for each in told if each.time_ms and each.drops]
-    frontier = {each.variant.name for each in judged if not any(_dominates(other, each) for other in judged)}
+    frontier = {
+        each.variant.name for each in judged if not any(_dominates(other, each) for other in judged)
+    }
     plain: dict[str, Any] = {
         "how": "choose",
         "goal": "latency",
@@ -91,7 +104,9 @@ def selection(*variants: Found, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), *
         "winner": best.variant.name,
         "met": True,
         "sentence": "Use openvino-cpu int8.",
-        "found": tuple(each.model_copy(update={"on_frontier": each.variant.name in frontier}) for each in told),
+        "found": tuple(
+            each.model_copy(update={"on_frontier": each.variant.name in frontier}) for each in told
+        ),
         "minutes": 20,
         "seconds": 1190,
         "ended": "time limit of 20 minutes",
@@ -102,10 +117,14 @@ def selection(*variants: Found, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), *
 
 def without(choice: Selection, state: str) -> Selection:
     """A search without the variants in a state."""
-    return choice.model_copy(update={"found": tuple(each for each in choice.found if each.state != state)})
+    return choice.model_copy(
+        update={"found": tuple(each for each in choice.found if each.state != state)}
+    )
 
 
-def final_run(difference: tuple[float, float, float] | None = (-0.001, -0.006, 0.003), **changes: Any) -> Report:
+def final_run(
+    difference: tuple[float, float, float] | None = (-0.001, -0.006, 0.003), **changes: Any
+) -> Report:
     """What the sentence reads in the report of the final run of openvino-cpu: 2.4 × float32, and F1 on 408 rows."""
     value, low, high = difference or (None, None, None)
     compared = Comparison(
@@ -121,12 +140,25 @@ def final_run(difference: tuple[float, float, float] | None = (-0.001, -0.006, 0
         output_error=0.01,
         changed=(),
     )
-    data = DataFacts(calibration_rows=128, evaluation_rows=408, source="rows", leaked_rows=0, dropped_rows=0)
-    plain = {"comparisons": (compared,), "speedups": (speedup(2.4, 2.31, 2.52),), "ratios": (), "data": data}
+    data = DataFacts(
+        calibration_rows=128, evaluation_rows=408, source="rows", leaked_rows=0, dropped_rows=0
+    )
+    plain = {
+        "comparisons": (compared,),
+        "speedups": (speedup(2.4, 2.31, 2.52),),
+        "ratios": (),
+        "data": data,
+    }
     return Report.model_construct(**{**plain, **changes})
 
 
-def speedup(ratio: float, low: float, high: float, reference: str = "openvino-f32", sequence: int | str = "data") -> Speedup:
+def speedup(
+    ratio: float,
+    low: float,
+    high: float,
+    reference: str = "openvino-f32",
+    sequence: int | str = "data",
+) -> Speedup:
     """A speedup of openvino-cpu."""
     return Speedup(
         candidate="openvino-cpu",
@@ -147,12 +179,19 @@ def _reason(words: Words, each: Found, best: Found) -> str:
     if each.state == "admissible":
         return words.behind(each, best)
     drop = each.drops.get("f1")
-    return words.misses_drop(WITHIN_A_POINT, drop) if drop else "cannot be made: this CPU does not compute in float16"
+    return (
+        words.misses_drop(WITHIN_A_POINT, drop)
+        if drop
+        else "cannot be made: this CPU does not compute in float16"
+    )
 
 
 def _dominates(other: Found, each: Found) -> bool:
     """Whether a judged variant is better than another in both, or in one and equal in the other."""
     assert other.time_ms
     assert each.time_ms
-    ours, theirs = (other.time_ms.value, other.drops["f1"].value), (each.time_ms.value, each.drops["f1"].value)
+    ours, theirs = (
+        (other.time_ms.value, other.drops["f1"].value),
+        (each.time_ms.value, each.drops["f1"].value),
+    )
     return ours != theirs and ours[0] <= theirs[0] and ours[1] <= theirs[1]

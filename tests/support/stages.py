@@ -29,7 +29,11 @@ def changed(model: FrozenModel, /, **changes: Any) -> Any:
     values = {name: getattr(model, name) for name in type(model).model_fields}
     for name, value in changes.items():
         inner = values[name]
-        values[name] = changed(inner, **value) if isinstance(value, dict) and isinstance(inner, FrozenModel) else value
+        values[name] = (
+            changed(inner, **value)
+            if isinstance(value, dict) and isinstance(inner, FrozenModel)
+            else value
+        )
     return type(model)(**values)
 
 
@@ -44,7 +48,9 @@ class Call:
 
     def run(self) -> Summary:
         """Run it."""
-        return stage_named(self.stage)(Context(self.work, self.scratch, lambda *_: None), **self.parameters)
+        return stage_named(self.stage)(
+            Context(self.work, self.scratch, lambda *_: None), **self.parameters
+        )
 
 
 def call_of(step: Step, folder: Path, made: Mapping[str, Path], /, **options: Any) -> Call:

@@ -49,9 +49,13 @@ def serving() -> Iterator[Web]:
             body = web.files.get(path)
             headers = dict(web.headers.get(path, {}))
             if body is None:
-                headers |= next((own for start, own in web.missing.items() if path.startswith(start)), {})
+                headers |= next(
+                    (own for start, own in web.missing.items() if path.startswith(start)), {}
+                )
             if body is None or path in web.status:
-                return self._answer(web.status.get(path, 404), {"Content-Length": "0", **headers}, b"")
+                return self._answer(
+                    web.status.get(path, 404), {"Content-Length": "0", **headers}, b""
+                )
             tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
             headers |= {"ETag": tag} if web.tags else {}
             if web.tags and self.headers.get("If-None-Match") == tag:
@@ -62,14 +66,18 @@ def serving() -> Iterator[Web]:
                 headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
             headers.setdefault("Content-Length", str(len(body) - start))
             broken = web.breaks.get(path) if self.command == "GET" else None
-            return self._answer(206 if start else 200, headers, body[start:], broken.pop(0) if broken else None)
+            return self._answer(
+                206 if start else 200, headers, body[start:], broken.pop(0) if broken else None
+            )
 
         do_HEAD = do_POST = do_GET
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Nothing."""
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes, kept: int | None = None) -> None:
+        def _answer(
+            self, status: int, headers: dict[str, str], body: bytes, kept: int | None = None
+        ) -> None:
             self.send_response(status)
             for key, value in headers.items():
                 self.send_header(key, value)
@@ -79,7 +87,9 @@ def serving() -> Iterator[Web]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         web.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         yield web
         server.shutdown()

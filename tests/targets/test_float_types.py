@@ -26,13 +26,20 @@ HINT = "INFERENCE_PRECISION_HINT"
 
 def computes(monkeypatch: pytest.MonkeyPatch, *precisions: str) -> None:
     """Let this CPU compute in some precisions and no others."""
-    monkeypatch.setattr(openvino, "precision_problem", lambda each: None if each in precisions else f"no {each} here")
+    monkeypatch.setattr(
+        openvino,
+        "precision_problem",
+        lambda each: None if each in precisions else f"no {each} here",
+    )
 
 
 def test_types_are_options_of_the_runtime_where_the_cpu_computes_in_them(monkeypatch) -> None:
     own = SessionEntries(options={"ENABLE_CPU_PINNING": False})
     computes(monkeypatch, "bf16")
-    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16").options == {HINT: "bf16", "ENABLE_CPU_PINNING": False}
+    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16").options == {
+        HINT: "bf16",
+        "ENABLE_CPU_PINNING": False,
+    }
     assert runtimes.entries_in(own, CAPABILITIES, "float32") is own
     assert runtimes.entries_in(own, CAPABILITIES, "float16") is own
     # What the user sets is used, and none of it is lost in a package.
@@ -40,12 +47,22 @@ def test_types_are_options_of_the_runtime_where_the_cpu_computes_in_them(monkeyp
     assert runtimes.entries_in(set_, CAPABILITIES, "bfloat16").options == {HINT: "f32"}
     computes(monkeypatch)
     assert runtimes.entries_in(own, CAPABILITIES, "bfloat16") is own
-    assert runtimes.float_problems(CAPABILITIES) == {"float32": None, "bfloat16": "no bf16 here", "float16": "no f16 here"}
+    assert runtimes.float_problems(CAPABILITIES) == {
+        "float32": None,
+        "bfloat16": "no bf16 here",
+        "float16": "no f16 here",
+    }
 
 
 def test_a_plan_may_have_the_types_of_files_and_of_the_runtime() -> None:
     assert CAPABILITIES.float_types == ("float32", "float16", "bfloat16")
-    plan = QuantPlan(method="float", placement="none", target="openvino-cpu", decisions=(), float_parts="bfloat16")
+    plan = QuantPlan(
+        method="float",
+        placement="none",
+        target="openvino-cpu",
+        decisions=(),
+        float_parts="bfloat16",
+    )
     assert capability.violations(plan, CAPABILITIES) == []
     assert capability.repaired(plan, CAPABILITIES).float_parts == "bfloat16"
 
@@ -56,7 +73,9 @@ def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() 
             assert not SessionEntries(options=options).on_files
             if targets.load(name).probe().available:
                 runtime = runtimes.load(targets.load(name).CAPABILITIES.runtime)
-                runtime.check_entries(SessionEntries(options=options), targets.load(name).CAPABILITIES.device)
+                runtime.check_entries(
+                    SessionEntries(options=options), targets.load(name).CAPABILITIES.device
+                )
 
 
 def test_targets_get_the_options_and_float_baselines_keep_their_precision(monkeypatch) -> None:
@@ -64,16 +83,32 @@ def test_targets_get_the_options_and_float_baselines_keep_their_precision(monkey
     changes = {"quantize": {"float": {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
     asked = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
     # Of all that is known of a run only the recipe counts here.
-    known = RunFacts(**{field.name: None for field in dataclasses.fields(RunFacts)} | {"recipe": asked})  # type: ignore[arg-type]
+    known = RunFacts(
+        **{field.name: None for field in dataclasses.fields(RunFacts)} | {"recipe": asked}
+    )  # type: ignore[arg-type]
     assert known.entries("openvino-cpu").options == {HINT: "bf16"}
-    for other in (known.entries("openvino-f32"), known.entries("ort-f32"), known.session("openvino-cpu")):
+    for other in (
+        known.entries("openvino-f32"),
+        known.entries("ort-f32"),
+        known.session("openvino-cpu"),
+    ):
         assert other == SessionEntries()
 
 
-def test_packages_are_opened_in_the_type_where_the_cpu_computes_in_it(tmp_path, monkeypatch) -> None:
-    plan = QuantPlan(method="float", placement="none", target="openvino-cpu", decisions=(), float_parts="bfloat16")
+def test_packages_are_opened_in_the_type_where_the_cpu_computes_in_it(
+    tmp_path, monkeypatch
+) -> None:
+    plan = QuantPlan(
+        method="float",
+        placement="none",
+        target="openvino-cpu",
+        decisions=(),
+        float_parts="bfloat16",
+    )
     manifest = PackageManifest.model_construct(plan=plan)
-    opened = Opened(tmp_path, tmp_path / "openvino_model.xml", "openvino-cpu", tmp_path, manifest=manifest)
+    opened = Opened(
+        tmp_path, tmp_path / "openvino_model.xml", "openvino-cpu", tmp_path, manifest=manifest
+    )
     opened = dataclasses.replace(opened, floating=FloatModel(tmp_path / "model.onnx"))
     computes(monkeypatch, "bf16")
     assert candidates.candidate_of(opened).entries.options == {HINT: "bf16"}
@@ -98,19 +133,35 @@ def test_a_type_that_this_machine_does_not_compute_in_is_refused(method: str, mo
     computes(monkeypatch)
     changes = {"quantize": {method: {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
     recipe = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
-    with pytest.raises(RecipeError, match="float operators cannot run in bfloat16 on this machine") as raised:
+    with pytest.raises(
+        RecipeError, match="float operators cannot run in bfloat16 on this machine"
+    ) as raised:
         preflight._check_float_parts(recipe, CAPABILITIES)
     assert raised.value.where == f"quantize.{method}.float_parts"
     assert "measure: false" in str(raised.value.fix)
     # float16 makes the file smaller on every machine.
-    halved = parse({"model": "m", "task": "mrpc", "data": "d", **changes, "quantize": {method: {"float_parts": "float16"}}})
+    halved = parse(
+        {
+            "model": "m",
+            "task": "mrpc",
+            "data": "d",
+            **changes,
+            "quantize": {method: {"float_parts": "float16"}},
+        }
+    )
     preflight._check_float_parts(halved, CAPABILITIES)
 
 
-@pytest.mark.parametrize(("limit", "without"), [("AVX2", {"bf16", "f16"}), ("avx512_core_bf16", {"f16"}), ("ALL", set())])
-def test_a_simulated_cpu_does_not_compute_in_what_it_lacks(limit: str, without: set[str], monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "without"), [("AVX2", {"bf16", "f16"}), ("avx512_core_bf16", {"f16"}), ("ALL", set())]
+)
+def test_a_simulated_cpu_does_not_compute_in_what_it_lacks(
+    limit: str, without: set[str], monkeypatch
+) -> None:
     pytest.importorskip("openvino")
     native = {each for each in ("bf16", "f16") if openvino.precision_problem(each) is None}
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    assert {each for each in ("bf16", "f16") if openvino.precision_problem(each) is None} == native - without
+    assert {
+        each for each in ("bf16", "f16") if openvino.precision_problem(each) is None
+    } == native - without
     assert openvino.precision_problem("f32") is None

@@ -33,7 +33,9 @@ def compiled(model: Any) -> Any:
 def alone(model: Any) -> list[str]:
     """Names of the FakeQuantize that no other operator took over."""
     nodes = compiled(model).get_runtime_model().get_ordered_ops()
-    return [node.get_friendly_name() for node in nodes if facts(node)["layerType"] == "FakeQuantize"]
+    return [
+        node.get_friendly_name() for node in nodes if facts(node)["layerType"] == "FakeQuantize"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def test_only_attention_outputs_are_quantized_by_an_operator_of_their_own(both) 
     plain, changed, _ = both
     before, after = alone(plain), alone(changed)
     assert any("LayerNorm" in name for name in before)
-    assert after, "attention computes in float, and its output is quantized by an operator of its own"
+    assert after, (
+        "attention computes in float, and its output is quantized by an operator of its own"
+    )
     assert all(".attention.self.context" in name for name in after), after
 
 
@@ -74,7 +78,9 @@ def test_readers_come_in_the_order_of_their_names() -> None:
         for index, name in enumerate(names)
     ]
     assert len(kept) == len(names)
-    assert [port.get_node().get_friendly_name() for port in openvino_norms._readers(source)] == sorted(names)
+    assert [
+        port.get_node().get_friendly_name() for port in openvino_norms._readers(source)
+    ] == sorted(names)
 
 
 def test_a_norm_that_other_readers_take_as_it_is_stays(bert, tmp_path: Path) -> None:

@@ -77,8 +77,13 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "another model": lambda content: OTHER_MODEL.SerializeToString(),
 }
 IDENTITY = helper.make_node("Identity", ["input_ids"], ["logits"])
-SOME = [helper.make_tensor_value_info(name, TensorProto.INT64, [None, None]) for name in ("input_ids", "logits")]
-OTHER_MODEL = helper.make_model(helper.make_graph([IDENTITY], "other", SOME[:1], SOME[1:]), ir_version=8)
+SOME = [
+    helper.make_tensor_value_info(name, TensorProto.INT64, [None, None])
+    for name in ("input_ids", "logits")
+]
+OTHER_MODEL = helper.make_model(
+    helper.make_graph([IDENTITY], "other", SOME[:1], SOME[1:]), ir_version=8
+)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -98,7 +103,9 @@ def test_a_damaged_cache_is_made_again(finished, tmp_path: Path, damage: str) ->
 def test_a_cache_that_cannot_be_written_is_said_and_not_needed(finished, tmp_path: Path) -> None:
     package, cache = finished[1] / "ort-cpu", tmp_path / "cache"
     cache.write_text("a file")
-    with pytest.warns(IgnoredFileWarning, match=r"cache: the optimized model cannot be stored \(.*File exists"):
+    with pytest.warns(
+        IgnoredFileWarning, match=r"cache: the optimized model cannot be stored \(.*File exists"
+    ):
         answers = octobert.load(package, cache=cache)(TEXTS)
     assert answers == octobert.load(package)(TEXTS)
 
@@ -113,11 +120,15 @@ def test_what_a_runtime_refuses_is_one_sentence(finished, target: str) -> None:
         session.run({"input_ids": ids, "attention_mask": ids[:, :3], "token_type_ids": ids * 0})
     assert error.value.where == str(path)
     assert "\n" not in str(error.value)
-    with pytest.raises(ModelError, match=r"the model has other inputs than an encoder \(got attention_mask"):
+    with pytest.raises(
+        ModelError, match=r"the model has other inputs than an encoder \(got attention_mask"
+    ):
         session.run({"input_ids": ids})
 
 
-def test_an_output_keeps_its_name_where_openvino_removes_the_operator_that_made_it(tmp_path: Path) -> None:
+def test_an_output_keeps_its_name_where_openvino_removes_the_operator_that_made_it(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("openvino")
     # The bias of a new head is zero: adding it goes, and its output is that of the product, which has a name that comes first.
     floats = [("weight", np.eye(4, dtype=np.float32)), ("bias", np.zeros(4, np.float32))]
@@ -133,6 +144,14 @@ def test_an_output_keeps_its_name_where_openvino_removes_the_operator_that_made_
         [numpy_helper.from_array(array, name) for name, array in floats],
     )
     path = tmp_path / "model.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
-    outputs = targets.load("openvino-cpu").open_session(path, SessionOptions()).run({"input_ids": np.arange(8).reshape(2, 4)})
+    path.write_bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
+    outputs = (
+        targets.load("openvino-cpu")
+        .open_session(path, SessionOptions())
+        .run({"input_ids": np.arange(8).reshape(2, 4)})
+    )
     np.testing.assert_array_equal(outputs["logits"], np.arange(8).reshape(2, 4))

@@ -20,7 +20,13 @@ from octobert.pipeline import preflight
 from octobert.pipeline.planner import steps_of
 from octobert.targets import runtimes
 
-ONE = {"options": {"intra_op_num_threads": 1, "session.intra_op.allow_spinning": False, "io_binding": True}}
+ONE = {
+    "options": {
+        "intra_op_num_threads": 1,
+        "session.intra_op.allow_spinning": False,
+        "io_binding": True,
+    }
+}
 
 
 def recipe_of(finished: Any, session: dict[str, Any], **keys: Any) -> octobert.Recipe:
@@ -51,7 +57,9 @@ def test_entries_of_the_recipe_take_the_place_of_tuned_settings(finished) -> Non
 
 def test_openvino_takes_properties(finished) -> None:
     target = targets.load("openvino-cpu")
-    entries = SessionEntries(options={"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1})
+    entries = SessionEntries(
+        options={"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    )
     runtimes.load("openvino").check_entries(entries, "CPU")
     path = target.model_file(finished[1] / "openvino-cpu")
     assert target.open_session(path, SessionOptions(entries=entries)).threads == 1
@@ -66,7 +74,9 @@ def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> Non
     with octobert.load(folder, streams=1, threads=2) as model:
         assert model._engine.get().session.threads == 1
     manifest.write_text(json.dumps({**plain, "session": {"provider": {"backend_path": "libevil"}}}))
-    with pytest.raises(ModelError, match=r"provider\.backend_path may make the runtime load or write files"):
+    with pytest.raises(
+        ModelError, match=r"provider\.backend_path may make the runtime load or write files"
+    ):
         octobert.load(folder)
 
 
@@ -81,7 +91,13 @@ def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> Non
         ({"provider": {"user_aux_stream_array": 1}}, ("provider.user_aux_stream_array",)),
         ({"provider": {"anything": "/tmp/lib.so"}}, ("provider.anything",)),
         ({"provider": {"anything": 2**46}}, ("provider.anything",)),
-        ({"options": {"session.intra_op_thread_affinities": "1,2;3,4"}, "provider": {"device_id": 0}}, ()),
+        (
+            {
+                "options": {"session.intra_op_thread_affinities": "1,2;3,4"},
+                "provider": {"device_id": 0},
+            },
+            (),
+        ),
         ({"options": {"mlas.disable_kleidiai": "1"}, "provider": {"gpu_mem_limit": 2**32}}, ()),
     ],
 )
@@ -99,10 +115,15 @@ def test_entries_on_files_are_known(entries: dict[str, Any], on_files: tuple[str
             {"ort-cpu": {"provider": {"backend_path": "x.so"}}},
             "session.ort-cpu.provider.backend_path may make the runtime load",
         ),
-        ({"ort-cpu": {"option": {}}}, 'session.ort-cpu.option: unknown key; did you mean "options"?'),
+        (
+            {"ort-cpu": {"option": {}}},
+            'session.ort-cpu.option: unknown key; did you mean "options"?',
+        ),
     ],
 )
-def test_a_session_that_the_recipe_cannot_have(finished, session: dict[str, Any], text: str) -> None:
+def test_a_session_that_the_recipe_cannot_have(
+    finished, session: dict[str, Any], text: str
+) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe_of(finished, session)
     assert text in str(caught.value)
@@ -112,16 +133,28 @@ def test_a_session_that_the_recipe_cannot_have(finished, session: dict[str, Any]
     ("target", "entries", "text"),
     [
         ("ort-cpu", {"options": {"intra_op_threads": 1}}, "intra_op_num_threads"),
-        ("ort-cpu", {"options": {"execution_mode": "PARALLEL"}}, "expected ORT_SEQUENTIAL or ORT_PARALLEL"),
+        (
+            "ort-cpu",
+            {"options": {"execution_mode": "PARALLEL"}},
+            "expected ORT_SEQUENTIAL or ORT_PARALLEL",
+        ),
         ("ort-cpu", {"options": {"intra_op_num_threads": "two"}}, "expected int"),
         ("openvino-cpu", {"options": {"NUM_STREAM": 1}}, "NUM_STREAMS"),
-        ("openvino-cpu", {"provider": {"device_type": "CPU"}}, "OpenVINO has no execution providers"),
+        (
+            "openvino-cpu",
+            {"provider": {"device_type": "CPU"}},
+            "OpenVINO has no execution providers",
+        ),
         ("torch-cpu", {"options": {"threads": 1}}, "PyTorch models are opened without options"),
     ],
 )
-def test_a_session_that_a_runtime_does_not_take(target: str, entries: dict[str, Any], text: str) -> None:
+def test_a_session_that_a_runtime_does_not_take(
+    target: str, entries: dict[str, Any], text: str
+) -> None:
     with pytest.raises(RecipeError) as caught:
-        preflight._check_entries(targets.load(target).CAPABILITIES, SessionEntries.model_validate(entries))
+        preflight._check_entries(
+            targets.load(target).CAPABILITIES, SessionEntries.model_validate(entries)
+        )
     assert str(caught.value).startswith(f"session.{target}")
     assert text in str(caught.value)
 

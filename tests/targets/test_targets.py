@@ -56,7 +56,10 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = {
         "model": str(make_checkpoint(folder / "model", "bert", "sequence-classification", **sizes)),
         "task": {"text-classification": {"max_length": SHAPE["sequence"]}},
-        "data": {"source": str(write_pairs(folder / "data")), "calibrate": {"from": "train", "samples": 24}},
+        "data": {
+            "source": str(write_pairs(folder / "data")),
+            "calibrate": {"from": "train", "samples": 24},
+        },
         "transforms": [],
         "corrections": [],
         "targets": list(ALL),
@@ -89,7 +92,9 @@ COMPUTED = [name for name in ALL if name != "ort-cuda"]
 
 
 def test_one_capture_and_one_calibration_serve_all_targets(everywhere: Path) -> None:
-    stages = [folder.name.partition("-")[0] for folder in (everywhere / ".octobert" / "store").iterdir()]
+    stages = [
+        folder.name.partition("-")[0] for folder in (everywhere / ".octobert" / "store").iterdir()
+    ]
     assert {name: stages.count(name) for name in ("capture", "observe", "calibrate")} == {
         "capture": 1,
         "observe": 1,
@@ -152,7 +157,9 @@ def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path)
     assert "--maxShapes=input_ids:2x16,attention_mask:2x16,token_type_ids:2x16" in script
     assert "--int8 " not in script
     options = json.loads((path.parent / "provider_options.json").read_text())
-    assert options["trt_profile_min_shapes"] == "input_ids:1x1,attention_mask:1x1,token_type_ids:1x1"
+    assert (
+        options["trt_profile_min_shapes"] == "input_ids:1x1,attention_mask:1x1,token_type_ids:1x1"
+    )
 
 
 def test_qnn_has_16_bit_activations_one_scale_a_weight_and_gemm(everywhere: Path) -> None:
@@ -213,9 +220,13 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
     plans = (everywhere / ".octobert" / "store").glob("quantize-*/plan.json")
     plan = next(path for path in plans if json.loads(path.read_text())["target"] == "openvino-npu")
     free = openvino.OpenvinoSession(plan.with_name("model_quantized.onnx"), SessionOptions(), "CPU")
-    floats = openvino.OpenvinoSession(everywhere / "openvino-npu" / "onnx" / "model.onnx", SessionOptions(), "CPU")
+    floats = openvino.OpenvinoSession(
+        everywhere / "openvino-npu" / "onnx" / "model.onnx", SessionOptions(), "CPU"
+    )
     # OpenVINO fuses a graph of one shape into other kernels, which sum in another order.
-    assert_same_rounding(session.run(feeds)["logits"], free.run(feeds)["logits"], floats.run(feeds)["logits"])
+    assert_same_rounding(
+        session.run(feeds)["logits"], free.run(feeds)["logits"], floats.run(feeds)["logits"]
+    )
 
 
 def test_rows_longer_than_the_shape_are_refused(everywhere: Path) -> None:
@@ -223,7 +234,10 @@ def test_rows_longer_than_the_shape_are_refused(everywhere: Path) -> None:
 
     path = plugins.load("targets", "openvino-npu").model_file(everywhere / "openvino-npu")
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
-    with pytest.raises(TargetError, match=r"longer than the model's static shape \(got 17 tokens, expected at most 16\)"):
+    with pytest.raises(
+        TargetError,
+        match=r"longer than the model's static shape \(got 17 tokens, expected at most 16\)",
+    ):
         session.run(batch([17]))
 
 
@@ -250,12 +264,18 @@ def changed(path: Path, folder: Path, change: Callable[[onnx.ModelProto], None])
 
 def weights_of(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     constants = {one.name for one in model.graph.initializer}
-    return [n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants]
+    return [
+        n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants
+    ]
 
 
 def activations_of(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     constants = {one.name for one in model.graph.initializer}
-    made = {n.output[0] for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in constants}
+    made = {
+        n.output[0]
+        for n in model.graph.node
+        if n.op_type == "QuantizeLinear" and n.input[0] not in constants
+    }
     return [n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made]
 
 
@@ -287,7 +307,11 @@ def zero_point(model: onnx.ModelProto) -> None:
 
 def channels(model: onnx.ModelProto) -> None:
     node = weights_of(model)[2]
-    array = next(onnx.numpy_helper.to_array(one) for one in model.graph.initializer if one.name == node.input[0])
+    array = next(
+        onnx.numpy_helper.to_array(one)
+        for one in model.graph.initializer
+        if one.name == node.input[0]
+    )
     set_constant(model, node.input[1], np.full(array.shape[1], 0.01, dtype=np.float32))
     set_constant(model, node.input[2], np.full(array.shape[1], 128, dtype=array.dtype))
 
@@ -305,14 +329,18 @@ def bias(model: onnx.ModelProto) -> None:
             helper.make_tensor("b.s", TensorProto.FLOAT, [], [0.1]),
         ]
     )
-    model.graph.node.append(helper.make_node("DequantizeLinear", ["b.q", "b.s"], ["b"], name="bias"))
+    model.graph.node.append(
+        helper.make_node("DequantizeLinear", ["b.q", "b.s"], ["b"], name="bias")
+    )
 
 
 def operator(op_type: str, domain: str = "") -> Callable[[onnx.ModelProto], None]:
     def change(model: onnx.ModelProto) -> None:
         outputs = ["new.0", "new.1", "new.2"][: 3 if op_type == "DynamicQuantizeLinear" else 1]
         value = next(n.output[0] for n in model.graph.node if n.op_type == "LayerNormalization")
-        model.graph.node.append(helper.make_node(op_type, [value], outputs, name="planted", domain=domain))
+        model.graph.node.append(
+            helper.make_node(op_type, [value], outputs, name="planted", domain=domain)
+        )
 
     return change
 
@@ -333,28 +361,55 @@ def free_axis(model: onnx.ModelProto) -> None:
     [
         ("tensorrt", opset(23), "opset", "the file has opset 23, but tensorrt takes 13 to 21"),
         ("migraphx", opset(20), "opset", "migraphx takes 13 to 19"),
-        ("tensorrt", zero_point, "activation", "takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric int8"),
+        (
+            "tensorrt",
+            zero_point,
+            "activation",
+            "takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric int8",
+        ),
         ("tensorrt", bias, "bias", "biases that are int32"),
-        ("tensorrt", operator("DynamicQuantizeLinear"), "operator", "does not support DynamicQuantizeLinear"),
-        ("tensorrt", operator("FastGelu", "com.microsoft"), "domain", "does not support com.microsoft.FastGelu"),
+        (
+            "tensorrt",
+            operator("DynamicQuantizeLinear"),
+            "operator",
+            "does not support DynamicQuantizeLinear",
+        ),
+        (
+            "tensorrt",
+            operator("FastGelu", "com.microsoft"),
+            "domain",
+            "does not support com.microsoft.FastGelu",
+        ),
         ("qnn", channels, "channels", "qnn takes one scale per weight"),
         ("qnn", scale(1e-10), "range", "narrower than qnn's minimum, 0.0001"),
         ("qnn", constant(-3.4e38), "constant", "which qnn treats as minus infinity"),
         ("qnn", free_axis, "shape", "qnn needs a static shape"),
         ("vitisai", free_axis, "shape", "vitisai needs a static shape"),
-        ("openvino-cpu", wrong_axis, "channels", r"per output channel \(axis 1\), not per index of axis 0"),
+        (
+            "openvino-cpu",
+            wrong_axis,
+            "channels",
+            r"per output channel \(axis 1\), not per index of axis 0",
+        ),
         ("openvino-cpu", scale(0.0), "scale", "zero, negative or not a number"),
         ("openvino-cpu", scale(float("nan")), "scale", "zero, negative or not a number"),
         ("openvino-cpu", constant(1.0, TensorProto.DOUBLE), "type", "does not take float64"),
     ],
 )
 def test_a_planted_violation_is_found(
-    everywhere: Path, tmp_path: Path, target: str, change: Callable[[onnx.ModelProto], None], rule: str, words: str
+    everywhere: Path,
+    tmp_path: Path,
+    target: str,
+    change: Callable[[onnx.ModelProto], None],
+    rule: str,
+    words: str,
 ) -> None:
     import re
 
     path = onnx_of(everywhere, target)
-    assert rule not in {one.rule for one in linter.lint(path, table(target)).findings if one.severity == "refused"}
+    assert rule not in {
+        one.rule for one in linter.lint(path, table(target)).findings if one.severity == "refused"
+    }
     found = linter.lint(changed(path, tmp_path, change), table(target))
     refused = [one for one in found.findings if one.severity == "refused"]
     assert [one.rule for one in refused] == [rule]
@@ -385,7 +440,9 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) ->
     ir.save(ir.load(onnx_of(everywhere, "ort-cpu")), outside, external_data="outside.onnx.data")
     assert linter.lint(outside, table("ort-cpu")).passes
     (tmp_path / "outside.onnx.data").unlink()
-    with pytest.raises(ModelError, match=r"outside\.onnx\.data: the model's external data is missing; copy"):
+    with pytest.raises(
+        ModelError, match=r"outside\.onnx\.data: the model's external data is missing; copy"
+    ):
         linter.lint(outside, table("ort-cpu"))
 
 
@@ -408,11 +465,15 @@ def test_fuse_as_a_command(everywhere: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)["counts"]
     assert counts == {"BiasGelu": 2, "MultiHeadAttention": 2, "SkipLayerNormalization": 4}
-    np.testing.assert_allclose(run(tmp_path / "fused.onnx", FEEDS), run(source, FEEDS), atol=SUM_ORDER)
+    np.testing.assert_allclose(
+        run(tmp_path / "fused.onnx", FEEDS), run(source, FEEDS), atol=SUM_ORDER
+    )
     model = ir.load(source)
     model.metadata_props.clear()
     operators.save(model, tmp_path / "foreign.onnx")
-    foreign = octobert("fuse", tmp_path / "foreign.onnx", "--out", tmp_path / "again.onnx", "--json")
+    foreign = octobert(
+        "fuse", tmp_path / "foreign.onnx", "--out", tmp_path / "again.onnx", "--json"
+    )
     assert json.loads(foreign.stdout)["counts"] == counts
 
 
@@ -426,13 +487,23 @@ def manifest(everywhere: Path) -> PackageManifest:
 
 def plan_for_tensorrt(manifest: PackageManifest, **options: object) -> QuantPlan:
     sites = tuple(decision.site for decision in manifest.plan.decisions)
-    return static.plan(sites, manifest.ranges, table("tensorrt"), static.Options(**{"placement": "matmul", **options}))
+    return static.plan(
+        sites,
+        manifest.ranges,
+        table("tensorrt"),
+        static.Options(**{"placement": "matmul", **options}),
+    )
 
 
-def test_a_plan_is_repaired_and_says_so(manifest: PackageManifest, everywhere: Path, tmp_path: Path) -> None:
+def test_a_plan_is_repaired_and_says_so(
+    manifest: PackageManifest, everywhere: Path, tmp_path: Path
+) -> None:
     target = table("tensorrt")
     broken = plan_for_tensorrt(manifest, activations="uint8", symmetric=False, embeddings="int8")
-    with pytest.raises(PlanError, match=r"takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric uint8"):
+    with pytest.raises(
+        PlanError,
+        match=r"takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric uint8",
+    ):
         capability.check(broken, target)
     mended = capability.repaired(broken, target)
     capability.check(mended, target)
@@ -444,8 +515,18 @@ def test_a_plan_is_repaired_and_says_so(manifest: PackageManifest, everywhere: P
             assert after.quantizer is None
         else:
             bound = max(-before.quantizer.low, before.quantizer.high)
-            assert (after.quantizer.dtype, after.quantizer.low, after.quantizer.high) == ("int8", -bound, bound)
-    assert sum(before != after for before, after in zip(broken.decisions, mended.decisions, strict=True)) == 12 + 1
+            assert (after.quantizer.dtype, after.quantizer.low, after.quantizer.high) == (
+                "int8",
+                -bound,
+                bound,
+            )
+    assert (
+        sum(
+            before != after
+            for before, after in zip(broken.decisions, mended.decisions, strict=True)
+        )
+        == 12 + 1
+    )
     model = ir.load(everywhere / "ort-cpu" / "onnx" / "model.onnx")
     qdq.write(model, mended)
     float16.convert_(model, mended.float_parts)
@@ -459,9 +540,13 @@ def test_repairs_of_each_kind(manifest: PackageManifest) -> None:
     plan = static.plan(sites, manifest.ranges, table("ort-cpu"), static.Options(placement="matmul"))
     narrow = plan.decisions[0]
     activation = next(d for d in plan.decisions if d.site.role == "linear.input")
-    narrow = activation.model_copy(update={"quantizer": activation.quantizer.model_copy(update={"low": 0.0, "high": 1e-6})})
+    narrow = activation.model_copy(
+        update={"quantizer": activation.quantizer.model_copy(update={"low": 0.0, "high": 1e-6})}
+    )
     weight = next(d for d in plan.decisions if d.site.role == "linear.weight")
-    mended = capability.repaired(plan.model_copy(update={"decisions": (narrow, weight), "float_parts": "bfloat16"}), qnn)
+    mended = capability.repaired(
+        plan.model_copy(update={"decisions": (narrow, weight), "float_parts": "bfloat16"}), qnn
+    )
     assert mended.float_parts == "float32"
     assert mended.decisions[0].quantizer.high == pytest.approx(1e-4)
     assert "ranges of at least 0.0001" in mended.decisions[0].reason
@@ -497,9 +582,14 @@ def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path:
     }
     for sequence in (8, 4096):
         with pytest.raises(
-            RecipeError, match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length"
+            RecipeError,
+            match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length",
         ):
-            runner.run(parse({**plain, "shape": {"sequence": sequence}}), tmp_path / "out", executor=inline.run)
+            runner.run(
+                parse({**plain, "shape": {"sequence": sequence}}),
+                tmp_path / "out",
+                executor=inline.run,
+            )
 
 
 def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
@@ -528,7 +618,9 @@ def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
 
 def test_a_provider_that_is_not_there_is_no_silent_fallback(everywhere: Path) -> None:
     path = onnx_of(everywhere, "ort-cpu")
-    with pytest.raises(TargetError, match=r"cannot open the model.*'CUDAExecutionProvider' is not in available"):
+    with pytest.raises(
+        TargetError, match=r"cannot open the model.*'CUDAExecutionProvider' is not in available"
+    ):
         onnxruntime.OrtSession(path, SessionOptions(), "CUDAExecutionProvider")
 
 
@@ -541,9 +633,17 @@ def test_the_page_of_targets_has_a_table_of_each() -> None:
 
 
 def test_a_runtime_that_cannot_be_imported_is_a_sentence(tmp_path, monkeypatch) -> None:
-    (tmp_path / "broken_runtime.py").write_text("raise ImportError('lib.so: failed to map segment\\nfrom shared object')")
+    (tmp_path / "broken_runtime.py").write_text(
+        "raise ImportError('lib.so: failed to map segment\\nfrom shared object')"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     found = unavailable("broken_runtime", "pip install broken-runtime")
     assert found is not None
-    assert found.missing == "the package broken_runtime cannot be imported: lib.so: failed to map segment from shared object"
-    assert unavailable("no_such_runtime", "pip install no-such-runtime").install == "pip install no-such-runtime"
+    assert (
+        found.missing
+        == "the package broken_runtime cannot be imported: lib.so: failed to map segment from shared object"
+    )
+    assert (
+        unavailable("no_such_runtime", "pip install no-such-runtime").install
+        == "pip install no-such-runtime"
+    )

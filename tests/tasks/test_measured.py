@@ -22,20 +22,28 @@ from octobert.tasks import build, measured, measures_of
 
 ROWS = 120
 NOTHING = EncodedTexts([], [])
-needs_evaluate = pytest.mark.skipif(importlib.util.find_spec("evaluate") is None, reason="evaluate is not installed")
+needs_evaluate = pytest.mark.skipif(
+    importlib.util.find_spec("evaluate") is None, reason="evaluate is not installed"
+)
 
 
 def classes(count: int, problem: str | None = None):
     """(task, outputs, gold) of texts with a model that is right more often than not."""
     generator = np.random.default_rng(count)
-    task = build("text-classification", {"problem": problem} if problem else {}, Stated(labels=tuple("abcd"[:count])))
+    task = build(
+        "text-classification",
+        {"problem": problem} if problem else {},
+        Stated(labels=tuple("abcd"[:count])),
+    )
     if problem == "multi-label":
         gold = [sorted(set(generator.integers(0, count, 2).tolist())) for _ in range(ROWS)]
         right = np.array([[k in own for k in range(count)] for own in gold])
     else:
         gold = generator.integers(0, count, ROWS).tolist()
         right = np.eye(count)[gold]
-    logits = (right * 1.5 + generator.standard_normal((ROWS, count))).astype(np.float32) - (problem == "multi-label")
+    logits = (right * 1.5 + generator.standard_normal((ROWS, count))).astype(np.float32) - (
+        problem == "multi-label"
+    )
     return task, {"logits": logits}, gold
 
 
@@ -71,7 +79,10 @@ def test_metrics_of_two_classes_equal_scikit_learn() -> None:
     assert {name: score.value for name, score in found.items()} == pytest.approx(expected)
     assert list(found) == list(expected)
     assert all(score.low < score.value < score.high for score in found.values())
-    assert (found["auroc"].chance, found["accuracy"].chance) == (0.5, max(np.mean(gold), 1 - np.mean(gold)))
+    assert (found["auroc"].chance, found["accuracy"].chance) == (
+        0.5,
+        max(np.mean(gold), 1 - np.mean(gold)),
+    )
     assert list(scores_of(task, outputs, gold, "mcc")) == ["matthews"]
 
 
@@ -82,16 +93,23 @@ def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn() -> None:
         "auroc": reference.roc_auc_score(gold, softmax(outputs["logits"]), multi_class="ovr"),
         "macro_recall": reference.recall_score(gold, predicted, average="macro"),
     }
-    assert {n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()} == pytest.approx(expected)
+    assert {
+        n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()
+    } == pytest.approx(expected)
     task, outputs, gold = classes(3, "multi-label")
-    right, predicted = np.array([[k in own for k in range(3)] for own in gold]), outputs["logits"] >= 0
+    right, predicted = (
+        np.array([[k in own for k in range(3)] for own in gold]),
+        outputs["logits"] >= 0,
+    )
     expected = {
         "auroc": reference.roc_auc_score(right, outputs["logits"]),
         "accuracy": reference.accuracy_score(right, predicted),
         "micro_precision": reference.precision_score(right, predicted, average="micro"),
         "macro_recall": reference.recall_score(right, predicted, average="macro"),
     }
-    assert {n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()} == pytest.approx(expected)
+    assert {
+        n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()
+    } == pytest.approx(expected)
 
 
 def test_a_task_with_other_metrics_can_be_copied() -> None:
@@ -113,7 +131,10 @@ def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
     found = scores_of(task, outputs, gold, own, "accuracy", own.replace(":metric", ":two"))
     assert list(found) == ["metric", "accuracy", "two.wrong", "two.rows"]
     # The same but for the row that was not seen, which is drawn for code of others.
-    both = [[getattr(found[name], end) for end in ("value", "low", "high")] for name in ("metric", "accuracy")]
+    both = [
+        [getattr(found[name], end) for end in ("value", "low", "high")]
+        for name in ("metric", "accuracy")
+    ]
     assert both[0] == pytest.approx(both[1], abs=0.005)
     assert found["two.rows"].value == ROWS
     assert measured(task, measures_of([own], None, task)).primary == "metric"
@@ -121,7 +142,10 @@ def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
 
 def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
     task = build("token-classification", {}, Stated(labels=("O", "B-PER", "I-PER")))
-    rows = [{"tokens": ["the", "of", "and"], "ner_tags": ["O", "B-PER", "I-PER"]}, {"tokens": ["a"], "ner_tags": ["O"]}]
+    rows = [
+        {"tokens": ["the", "of", "and"], "ner_tags": ["O", "B-PER", "I-PER"]},
+        {"tokens": ["a"], "ner_tags": ["O"]},
+    ]
     encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
     text = "def metric(predictions, references):\n    return float(predictions == [['O', 'B-PER', 'O'], ['O']] == references)\n"
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
@@ -133,26 +157,40 @@ def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
 
 def test_answers_are_texts(tmp_path, wordpiece_folder) -> None:
     task = build("squad", {})
-    rows = [{"id": "1", "question": "the", "context": "of and a", "answers": [{"text": "and", "answer_start": 3}]}]
+    rows = [
+        {
+            "id": "1",
+            "question": "the",
+            "context": "of and a",
+            "answers": [{"text": "and", "answer_start": 3}],
+        }
+    ]
     encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
     text = "def metric(predictions, references):\n    return float(predictions == ['and'] and references == [['and']])\n"
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
     high = 9 * np.eye(len(encoded.flat[0]), dtype=np.float32)[4]
-    items = asked.items({"start_logits": high, "end_logits": high}, encoded, task.gold(rows, where="rows"))
+    items = asked.items(
+        {"start_logits": high, "end_logits": high}, encoded, task.gold(rows, where="rows")
+    )
     assert asked.metrics["metric"](items) == 1
 
 
 def test_slow_metrics_have_fewer_resamples(tmp_path, monkeypatch) -> None:
     task, outputs, gold = classes(2)
     monkeypatch.setattr(statistics, "SECONDS", 0.0)
-    slow = code(tmp_path, "def metric(predictions, references):\n    return float((predictions == references).mean())\n")
+    slow = code(
+        tmp_path,
+        "def metric(predictions, references):\n    return float((predictions == references).mean())\n",
+    )
     found = scores_of(task, outputs, gold, slow)["metric"]
     assert found.resamples == statistics.LEAST
     assert found.low < found.value < found.high
     asked = measured(task, measures_of([slow], None, task))
     items = asked.items(outputs, NOTHING, gold)
     # So few say nothing about the ends of a difference.
-    assert statistics.paired(asked.metrics["metric"], items, items, asked.extremes(items), seed=0) == (0.0, None, None, None)
+    assert statistics.paired(
+        asked.metrics["metric"], items, items, asked.extremes(items), seed=0
+    ) == (0.0, None, None, None)
 
 
 def test_resamples_on_which_a_metric_fails_are_left_out(tmp_path) -> None:
@@ -167,28 +205,37 @@ def test_a_metric_that_fails_on_all_resamples_has_no_interval(tmp_path, monkeypa
     task, outputs, gold = classes(2)
     monkeypatch.setattr(statistics, "SECONDS", 0.0)
     rows = len(gold)
-    text = (
-        f"def metric(predictions, references):\n    if len(references) != {rows}:\n        raise ValueError\n    return 0.5\n"
-    )
+    text = f"def metric(predictions, references):\n    if len(references) != {rows}:\n        raise ValueError\n    return 0.5\n"
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
     items = asked.items(outputs, NOTHING, list(range(rows)))
-    (found,) = statistics.scores_of("metric", asked.metrics["metric"], items, asked.extremes(items), seed=0)
+    (found,) = statistics.scores_of(
+        "metric", asked.metrics["metric"], items, asked.extremes(items), seed=0
+    )
     assert (found.value, found.low, found.high, found.resamples) == (0.5, None, None, 0)
     assert score_text(found) == "0.5000 [no interval]"
-    assert statistics.paired(asked.metrics["metric"], items, items, asked.extremes(items), seed=0) == (0.0, None, None, None)
+    assert statistics.paired(
+        asked.metrics["metric"], items, items, asked.extremes(items), seed=0
+    ) == (0.0, None, None, None)
 
 
 def test_postprocess_makes_the_predictions(tmp_path) -> None:
     task, outputs, gold = classes(2)
-    own = code(tmp_path, "def post(outputs):\n    return (outputs['logits'][:, 1] > 5).astype(int)\n", "post")
+    own = code(
+        tmp_path,
+        "def post(outputs):\n    return (outputs['logits'][:, 1] > 5).astype(int)\n",
+        "post",
+    )
     found = scores_of(task, outputs, gold, postprocess=own)
     assert list(found) == ["accuracy", "f1", "macro_f1", "matthews"]
     assert found["accuracy"].value == pytest.approx(1 - np.mean(gold))
     own = code(tmp_path, "def post(outputs):\n    return outputs['logits'][:, 1] * 1.0\n", "post")
     expected = reference.roc_auc_score(gold, outputs["logits"][:, 1])
-    assert scores_of(task, outputs, gold, "auroc", postprocess=own)["auroc"].value == pytest.approx(expected)
+    assert scores_of(task, outputs, gold, "auroc", postprocess=own)["auroc"].value == pytest.approx(
+        expected
+    )
     with pytest.raises(
-        DataError, match=r"accuracy cannot be computed from what postprocess gives .*expected predictions as the task"
+        DataError,
+        match=r"accuracy cannot be computed from what postprocess gives .*expected predictions as the task",
     ):
         scores_of(task, outputs, gold, "accuracy", postprocess=own)
 
@@ -196,16 +243,24 @@ def test_postprocess_makes_the_predictions(tmp_path) -> None:
 def test_several_labels_need_a_score_each(tmp_path) -> None:
     task, outputs, gold = classes(3, "multi-label")
     one = code(tmp_path, "def post(outputs):\n    return outputs['logits'].max(axis=1)\n", "post")
-    with pytest.raises(DataError, match=r"auroc cannot be computed from what postprocess gives .*expected probabilities"):
+    with pytest.raises(
+        DataError,
+        match=r"auroc cannot be computed from what postprocess gives .*expected probabilities",
+    ):
         scores_of(task, outputs, gold, "auroc", postprocess=one)
-    (tmp_path / "mine.py").write_text("def post(outputs):\n    return outputs['logits'].astype(float)\n")
+    (tmp_path / "mine.py").write_text(
+        "def post(outputs):\n    return outputs['logits'].astype(float)\n"
+    )
     assert "auroc" in scores_of(task, outputs, gold, "auroc", postprocess=one)
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return outputs['logits'][:3]", r"one prediction for each row \(got shape \(3, 2\), expected 120 predictions"),
+        (
+            "return outputs['logits'][:3]",
+            r"one prediction for each row \(got shape \(3, 2\), expected 120 predictions",
+        ),
         ("pass", r"one prediction for each row \(got nothing, expected 120"),
         ("return 1.0", r"one prediction for each row \(got shape \(\)"),
     ],
@@ -213,37 +268,59 @@ def test_several_labels_need_a_score_each(tmp_path) -> None:
 def test_what_postprocess_must_not_return(tmp_path, body: str, message: str) -> None:
     task, outputs, gold = classes(2)
     with pytest.raises(DataError, match=message):
-        scores_of(task, outputs, gold, postprocess=code(tmp_path, f"def post(outputs):\n    {body}\n", "post"))
+        scores_of(
+            task,
+            outputs,
+            gold,
+            postprocess=code(tmp_path, f"def post(outputs):\n    {body}\n", "post"),
+        )
 
 
 @pytest.mark.parametrize("value", ["'good'", "None", "{}", "[1, 2]", "{'a': 'b'}"])
 def test_what_a_metric_must_not_return(tmp_path, value: str) -> None:
     task, outputs, gold = classes(2)
     with pytest.raises(
-        DataError, match=r"metric: the metric does not return numbers \(got a .*expected a number, or a dict of"
+        DataError,
+        match=r"metric: the metric does not return numbers \(got a .*expected a number, or a dict of",
     ):
-        scores_of(task, outputs, gold, code(tmp_path, f"def metric(predictions, references):\n    return {value}\n"))
+        scores_of(
+            task,
+            outputs,
+            gold,
+            code(tmp_path, f"def metric(predictions, references):\n    return {value}\n"),
+        )
 
 
 def test_metrics_that_a_recipe_cannot_have() -> None:
     task = classes(2)[0]
-    with pytest.raises(RecipeError, match=r'metric: the task has no metric "acuracy"; did you mean "accuracy"\? \(or file.py'):
+    with pytest.raises(
+        RecipeError,
+        match=r'metric: the task has no metric "acuracy"; did you mean "accuracy"\? \(or file.py',
+    ):
         measures_of(["acuracy"], None, task)
     with pytest.raises(RecipeError, match=r'the task has no metric "f1"'):
         measures_of(["f1"], None, classes(3)[0])
     with pytest.raises(RecipeError, match="two metrics have the same name"):
         measures_of(["mcc", "matthews"], None, task)
     raw = {"model": "m", "data": "d", "task": {"text-classification": {"metric": "f1"}}}
-    with pytest.raises(RecipeError, match=r"metric and task.text-classification.metric name the main metric twice; leave out"):
+    with pytest.raises(
+        RecipeError,
+        match=r"metric and task.text-classification.metric name the main metric twice; leave out",
+    ):
         parse({**raw, "metric": "auroc"})
     for metric in (3, {"evalute": "f1"}, [["f1"]]):
-        with pytest.raises(RecipeError, match=r"metric: a metric is a name, {evaluate: NAME} or file.py:function"):
+        with pytest.raises(
+            RecipeError, match=r"metric: a metric is a name, {evaluate: NAME} or file.py:function"
+        ):
             parse({"model": "m", "data": "d", "task": "mrpc", "metric": metric})
 
 
 def test_without_evaluate_its_metrics_name_the_extra(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"metric: the library evaluate is not installed; pip install .*\[metrics\]'"):
+    with pytest.raises(
+        RecipeError,
+        match=r"metric: the library evaluate is not installed; pip install .*\[metrics\]'",
+    ):
         measures_of([EvaluateMetric(evaluate="f1")], None, classes(2)[0])
 
 
@@ -282,5 +359,8 @@ def test_a_local_module_of_evaluate(tmp_path, monkeypatch, name: str) -> None:
 @needs_evaluate
 def test_a_metric_of_evaluate_that_is_not_there(tmp_path) -> None:
     task, outputs, gold = classes(2)
-    with pytest.raises(RecipeError, match=r"metric: evaluate cannot load the metric \(got .*nothing.*; check its name"):
+    with pytest.raises(
+        RecipeError,
+        match=r"metric: evaluate cannot load the metric \(got .*nothing.*; check its name",
+    ):
         scores_of(task, outputs, gold, EvaluateMetric(evaluate=str(tmp_path / "nothing")))

@@ -53,33 +53,58 @@ TWO = {"id2label": {"0": "no", "1": "yes"}}
         (TWO | {"problem_type": "multi_label_classification"}, MultiLabel, None),
         (ONE, Scores, "Sigmoid"),
         (ONE | {"problem_type": "regression"}, Scores, "Identity"),
-        (ONE | {"sentence_transformers": {"activation_fn": IDENTITY, "version": "5"}}, Scores, "Identity"),
+        (
+            ONE | {"sentence_transformers": {"activation_fn": IDENTITY, "version": "5"}},
+            Scores,
+            "Identity",
+        ),
         (ONE | {"sbert_ce_default_activation_function": IDENTITY}, Scores, "Identity"),
-        (ONE | {"problem_type": "regression", "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, Scores, "Tanh"),
+        (
+            ONE
+            | {
+                "problem_type": "regression",
+                "sentence_transformers": {"activation_fn": "torch.nn.Tanh"},
+            },
+            Scores,
+            "Tanh",
+        ),
     ],
 )
-def test_the_config_says_what_logits_mean(tmp_path: Path, config: dict[str, Any], kind: type, activation: str | None) -> None:
+def test_the_config_says_what_logits_mean(
+    tmp_path: Path, config: dict[str, Any], kind: type, activation: str | None
+) -> None:
     built = task(stated_by(resolve(model(tmp_path, **config))))
     assert type(built) is kind
     assert getattr(built, "activation", None) == activation
 
 
 def test_statements_that_cannot_be_followed(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no such problem_type \(got 'ranking', expected single_label_classification"):
+    with pytest.raises(
+        ModelError,
+        match=r"no such problem_type \(got 'ranking', expected single_label_classification",
+    ):
         stated_by(resolve(model(tmp_path, problem_type="ranking")))
     with pytest.raises(
-        DataError, match=r"makes its score in a way that is not supported \(got my\.Scale, expected torch\.nn\.Ide"
+        DataError,
+        match=r"makes its score in a way that is not supported \(got my\.Scale, expected torch\.nn\.Ide",
     ):
         task(Stated(labels=("a",), activation="my.Scale"))
     with pytest.raises(DataError, match=r"a regression has one score \(got 3 \(x, y, z\)"):
         task(Stated(labels=LABELS, problem="regression"))
-    with pytest.raises(DataError, match=r"regression has no such metric \(got accuracy, expected spearman, pearson"):
+    with pytest.raises(
+        DataError, match=r"regression has no such metric \(got accuracy, expected spearman, pearson"
+    ):
         task(Stated(labels=("a",)), metric="accuracy")
     for problem in ("regression", "multi-label"):
         with pytest.raises(
-            DataError, match=r"does not give one of several labels to a text .*use the task text-classification"
+            DataError,
+            match=r"does not give one of several labels to a text .*use the task text-classification",
         ):
-            tasks.build("sst2", {}, Stated(labels=("a",) if problem == "regression" else ("a", "b"), problem=problem))
+            tasks.build(
+                "sst2",
+                {},
+                Stated(labels=("a",) if problem == "regression" else ("a", "b"), problem=problem),
+            )
 
 
 def test_one_logit_is_a_score() -> None:
@@ -91,42 +116,70 @@ def test_one_logit_is_a_score() -> None:
     np.testing.assert_allclose([answer["score"] for answer in answers], expected, rtol=1e-12)
     raw = task(Stated(labels=("LABEL_0",), problem="regression"))
     assert raw.answer({"logits": logits}, encoded, 2, None) == {"score": 3.0}
-    rows = [{"text": text, "score": gold} for text, gold in zip("abc", ("0.1", 2, 4.5), strict=True)]
+    rows = [
+        {"text": text, "score": gold} for text, gold in zip("abc", ("0.1", 2, 4.5), strict=True)
+    ]
     gold = raw.gold(rows, where="rows")
-    by_metric = {s.metric: s for s in scoring.scores(raw, {"logits": logits}, encoded, gold, seed=0)}
+    by_metric = {
+        s.metric: s for s in scoring.scores(raw, {"logits": logits}, encoded, gold, seed=0)
+    }
     assert by_metric["spearman"].value == pytest.approx(1.0)
     assert by_metric["pearson"].value == pytest.approx(np.corrcoef(logits[:, 0], gold)[0, 1])
     assert by_metric["pearson"].chance == 0.0
     rows[1]["score"] = "nan"
-    with pytest.raises(DataError, match=r'row 2, column "score": the score is not a number \(got \'nan\''):
+    with pytest.raises(
+        DataError, match=r'row 2, column "score": the score is not a number \(got \'nan\''
+    ):
         raw.gold(rows, where="rows")
 
 
 def test_one_logit_is_never_a_class() -> None:
     """A file without a config does not say how many logits it has."""
     built, outputs = task(Stated()), {"logits": np.zeros((1, 1), dtype=np.float32)}
-    for use in (lambda: built.answer(outputs, only("a"), 0, None), lambda: built.items(outputs, only("a"), [0])):
-        with pytest.raises(DataError, match=r"got 1 logits, expected one for each class\); one logit is a score: set problem"):
+    for use in (
+        lambda: built.answer(outputs, only("a"), 0, None),
+        lambda: built.items(outputs, only("a"), [0]),
+    ):
+        with pytest.raises(
+            DataError,
+            match=r"got 1 logits, expected one for each class\); one logit is a score: set problem",
+        ):
             use()
-    assert task(Stated(), problem="regression").answer(outputs, only("a"), 0, None) == {"score": 0.0}
-    with pytest.raises(DataError, match=r"a score is made from one logit \(got a model with 2 logits"):
-        task(Stated(), problem="regression").answer({"logits": np.zeros((1, 2))}, only("a"), 0, None)
+    assert task(Stated(), problem="regression").answer(outputs, only("a"), 0, None) == {
+        "score": 0.0
+    }
+    with pytest.raises(
+        DataError, match=r"a score is made from one logit \(got a model with 2 logits"
+    ):
+        task(Stated(), problem="regression").answer(
+            {"logits": np.zeros((1, 2))}, only("a"), 0, None
+        )
 
 
 def test_several_labels() -> None:
     generator = np.random.default_rng(0)
-    right, logits = generator.integers(0, 2, (30, 3)), generator.normal(0, 2, (30, 3)).astype(np.float32)
+    right, logits = (
+        generator.integers(0, 2, (30, 3)),
+        generator.normal(0, 2, (30, 3)).astype(np.float32),
+    )
     built, encoded = task(Stated(labels=LABELS, problem="multi-label")), only(*map(str, range(30)))
-    rows = [{"text": str(i), "labels": [LABELS[j] for j in np.flatnonzero(own)]} for i, own in enumerate(right)]
+    rows = [
+        {"text": str(i), "labels": [LABELS[j] for j in np.flatnonzero(own)]}
+        for i, own in enumerate(right)
+    ]
     gold = built.gold(rows, where="rows")
     items = built.items({"logits": logits}, encoded, gold)
     for metric in ("micro", "macro"):
         expected = f1_score(right, logits >= 0, average=metric)
         assert built.metrics[f"{metric}_f1"](items) == pytest.approx(expected)
-    assert built.chance(items)["micro_f1"] == pytest.approx(f1_score(right, np.ones_like(right), average="micro"))
+    assert built.chance(items)["micro_f1"] == pytest.approx(
+        f1_score(right, np.ones_like(right), average="micro")
+    )
     answer = built.answer({"logits": np.array([[2.0, -2.0, 0.0]])}, only("a"), 0, None)
     assert answer["labels"] == ["x", "z"]
-    assert answer["scores"] == pytest.approx({"x": 0.8807970779778823, "y": 0.11920292202211755, "z": 0.5})
+    assert answer["scores"] == pytest.approx(
+        {"x": 0.8807970779778823, "y": 0.11920292202211755, "z": 0.5}
+    )
     other = -logits
     fidelity = built.fidelity({"logits": other}, {"logits": logits}, encoded)
     assert fidelity.agreement < 0.2
@@ -163,37 +216,57 @@ def test_a_column_for_each_label_and_cells_that_cannot_be_read() -> None:
         built.gold([{"text": "a", "labels": ["w"]}], where="rows")
     two = task(Stated(labels=("x", "y"), problem="multi-label"))
     with pytest.raises(
-        DataError, match=r"read as indices of labels and as one 0 or 1 for each label \(got \[0, 1\]\); write names"
+        DataError,
+        match=r"read as indices of labels and as one 0 or 1 for each label \(got \[0, 1\]\); write names",
     ):
         two.gold([{"text": "a", "labels": [0, 1]}], where="rows")
-    assert built.labels_in([{"text": "a", "labels": "b, a"}, {"text": "b", "labels": ["c"]}], where="rows") == ("a", "b", "c")
+    assert built.labels_in(
+        [{"text": "a", "labels": "b, a"}, {"text": "b", "labels": ["c"]}], where="rows"
+    ) == ("a", "b", "c")
 
 
 def test_training_targets_of_scores_and_of_several_labels_are_floats() -> None:
     from octobert.data.tokenization import Encoded
 
     rows = [Encoded(np.arange(4), np.zeros(4, dtype=np.int64), False)] * 2
-    scores, several = task(Stated(), problem="regression"), task(Stated(labels=LABELS, problem="multi-label"))
+    scores, several = (
+        task(Stated(), problem="regression"),
+        task(Stated(labels=LABELS, problem="multi-label")),
+    )
     assert scores.labels_in([{"text": "a", "score": 1}], where="rows") == ("score",)
     for built, gold, shape in ((scores, [0.5, 3.0], (2,)), (several, [[0], []], (2, 3))):
         targets = built.targets(EncodedTexts([], []), gold)
-        labels = collate([{"row": r, "targets": t} for r, t in zip(rows, targets, strict=True)], 0, ("input_ids",))["labels"]
+        labels = collate(
+            [{"row": r, "targets": t} for r, t in zip(rows, targets, strict=True)],
+            0,
+            ("input_ids",),
+        )["labels"]
         assert str(labels.dtype) == "torch.float32"
         assert tuple(labels.shape) == shape
 
 
 def test_a_package_knows_how_many_texts_its_model_reads() -> None:
     facts = TaskFacts(
-        name="mrpc", options={}, head="sequence-classification", primary="accuracy", labels=("no", "yes"), texts=2
+        name="mrpc",
+        options={},
+        head="sequence-classification",
+        primary="accuracy",
+        labels=("no", "yes"),
+        texts=2,
     )
     pairs = tasks.rebuild(TaskFacts.model_validate_json(facts.model_dump_json()))
     assert pairs.parse(("a", "b"), where="here") == ("a", "b")
-    with pytest.raises(DataError, match=r"here: the model reads pairs of texts \(got \('a',\)\); give two texts"):
+    with pytest.raises(
+        DataError, match=r"here: the model reads pairs of texts \(got \('a',\)\); give two texts"
+    ):
         pairs.parse("a", where="here")
     single = tasks.rebuild(facts.model_copy(update={"name": "text-classification", "texts": 1}))
     with pytest.raises(DataError, match=r"the model reads single texts, not pairs"):
         single.parse(("a", "b"), where="here")
-    with pytest.raises(DataError, match=r"the model reads single texts, not pairs \(got columns sentence1, sentence2\)"):
+    with pytest.raises(
+        DataError,
+        match=r"the model reads single texts, not pairs \(got columns sentence1, sentence2\)",
+    ):
         single.inputs([{"sentence1": "a", "sentence2": "b"}], where="rows")
 
 
@@ -210,20 +283,30 @@ def test_prompts_are_put_before_texts() -> None:
     assert plain.inputs([{"body": "a"}], where="rows") == [("a",)]
     retrieval = tasks.build("embedding", {"query": "q", "document": "d"}, PROMPTS)
     assert retrieval.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("P: b",)]
-    chosen = tasks.build("embedding", {"query": "q", "document": "d", "document_prompt": "query"}, PROMPTS)
+    chosen = tasks.build(
+        "embedding", {"query": "q", "document": "d", "document_prompt": "query"}, PROMPTS
+    )
     assert chosen.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("Q: b",)]
 
 
 def test_a_prompt_that_a_classifier_would_need() -> None:
     for name in ("text-classification", "sst2"):
-        with pytest.raises(DataError, match=r"puts a prompt before its texts, which only embeddings do here \(got passage\)"):
+        with pytest.raises(
+            DataError,
+            match=r"puts a prompt before its texts, which only embeddings do here \(got passage\)",
+        ):
             tasks.build(name, {}, PROMPTS)
 
 
 def test_prompts_that_the_model_does_not_have() -> None:
-    with pytest.raises(DataError, match=r'task\.embedding: the model has no prompt "querry".*did you mean "query"'):
+    with pytest.raises(
+        DataError, match=r'task\.embedding: the model has no prompt "querry".*did you mean "query"'
+    ):
         tasks.build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)
-    with pytest.raises(DataError, match=r'here: the model has no prompt "query" \(expected no name: the model has no prompts'):
+    with pytest.raises(
+        DataError,
+        match=r'here: the model has no prompt "query" \(expected no name: the model has no prompts',
+    ):
         tasks.build("embedding", {}, Stated()).parse({"text": "a", "prompt": "query"}, where="here")
 
 
@@ -233,9 +316,13 @@ def test_prompts_are_read_as_sentence_transformers_reads_them(tmp_path: Path) ->
     stated = stated_by(resolve(folder))
     assert (stated.prompts, stated.default_prompt) == ({"query": "Q: "}, "query")
     other = write_modules(
-        model(tmp_path / "b"), [("Pooling", {"pooling_mode": "mean"})], **about | {"default_prompt_name": "x"}
+        model(tmp_path / "b"),
+        [("Pooling", {"pooling_mode": "mean"})],
+        **about | {"default_prompt_name": "x"},
     )
-    with pytest.raises(ModelError, match=r"the default prompt is not one of the model's prompts \(got x"):
+    with pytest.raises(
+        ModelError, match=r"the default prompt is not one of the model's prompts \(got x"
+    ):
         stated_by(resolve(other))
     (folder / "modules.json").unlink()
     (folder / "1_Pooling" / "config.json").unlink()
@@ -261,7 +348,12 @@ def test_lower_case_that_sentence_transformers_states(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "a", tmp_path / "b")
     assert json.loads((tmp_path / "b" / "sentence_bert_config.json").read_text()) == stated
     # For programs that read nothing but this file.
-    kinds = [n["type"] for n in json.loads((tmp_path / "b" / "tokenizer.json").read_text())["normalizer"]["normalizers"]]
+    kinds = [
+        n["type"]
+        for n in json.loads((tmp_path / "b" / "tokenizer.json").read_text())["normalizer"][
+            "normalizers"
+        ]
+    ]
     assert kinds == ["Lowercase", "BertNormalizer"]
     (tmp_path / "b" / "config.json").write_bytes((tmp_path / "a" / "config.json").read_bytes())
     assert Tokenizer(tmp_path / "b").max_length == 9

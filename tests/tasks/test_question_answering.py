@@ -55,14 +55,20 @@ def said(encoded: EncodedTexts, seed: int = 0) -> dict[str, np.ndarray]:
     """Random outputs."""
     generator = np.random.default_rng(seed)
     count = sum(map(len, encoded.flat))
-    return {name: 3 * generator.standard_normal(count).astype(np.float32) for name in ("start_logits", "end_logits")}
+    return {
+        name: 3 * generator.standard_normal(count).astype(np.float32)
+        for name in ("start_logits", "end_logits")
+    }
 
 
 def pointing(encoded: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
     """Outputs in which every row is sure of one (start, end)."""
     found = {}
     for part, name in enumerate(("start_logits", "end_logits")):
-        own = [np.eye(len(row), dtype=np.float32)[pair[part]] for row, pair in zip(encoded.flat, tokens, strict=True)]
+        own = [
+            np.eye(len(row), dtype=np.float32)[pair[part]]
+            for row, pair in zip(encoded.flat, tokens, strict=True)
+        ]
         found[name] = 9 * np.concatenate(own)
     return found
 
@@ -74,19 +80,30 @@ def predictions(one, outputs: dict[str, np.ndarray], encoded: EncodedTexts):
     return one.predictions(outputs, encoded, one.options.n_best)
 
 
-def by_hand(context: str, rows, outputs, *, keep: int, longest: int) -> tuple[list[tuple[str, float]], float]:
+def by_hand(
+    context: str, rows, outputs, *, keep: int, longest: int
+) -> tuple[list[tuple[str, float]], float]:
     """(distinct answers with their scores, best first; the null score), pair by pair."""
     found, nulls, at = [], [], 0
     for row in rows:
-        starts, ends = (outputs[name][at : at + len(row)].astype(float) for name in ("start_logits", "end_logits"))
+        starts, ends = (
+            outputs[name][at : at + len(row)].astype(float)
+            for name in ("start_logits", "end_logits")
+        )
         at += len(row)
         nulls.append(starts[0] + ends[0])
         inside = [i for i in range(len(row)) if row.spans[i, 0] != NOWHERE]
         first = sorted((i for i in inside if row.best[i]), key=lambda i: -starts[i])[:keep]
         last = sorted(inside, key=lambda i: -ends[i])[:keep]
-        pairs = [(starts[i] + ends[j], i, j) for i, j in itertools.product(first, last) if i <= j < i + longest]
+        pairs = [
+            (starts[i] + ends[j], i, j)
+            for i, j in itertools.product(first, last)
+            if i <= j < i + longest
+        ]
         pairs = sorted(pairs, reverse=True)[:keep]
-        found += [(context[row.spans[i, 0] : row.spans[j, 1]].strip(), score) for score, i, j in pairs]
+        found += [
+            (context[row.spans[i, 0] : row.spans[j, 1]].strip(), score) for score, i, j in pairs
+        ]
     distinct: dict[str, float] = {}
     for text, score in sorted(found, key=lambda one: -one[1]):
         if text:
@@ -95,21 +112,30 @@ def by_hand(context: str, rows, outputs, *, keep: int, longest: int) -> tuple[li
 
 
 @pytest.mark.parametrize(
-    ("keep", "longest", "length"), [(20, 30, 384), (20, 30, 40), (3, 5, 40), (1, 1, 32), (10**5, 8, 40), (10**5, 10**5, 256)]
+    ("keep", "longest", "length"),
+    [(20, 30, 384), (20, 30, 40), (3, 5, 40), (1, 1, 32), (10**5, 8, 40), (10**5, 10**5, 256)],
 )
-def test_answers_are_those_of_trying_every_pair(tokenizer, keep: int, longest: int, length: int) -> None:
+def test_answers_are_those_of_trying_every_pair(
+    tokenizer, keep: int, longest: int, length: int
+) -> None:
     one = task(n_best=keep, max_answer_length=longest, max_length=min(length, tokenizer.max_length))
     contexts = [PLAIN, PLAIN[:60], "he was the one"]
-    encoded = one.encode(tokenizer, [(f"who is {i}?", context) for i, context in enumerate(contexts)])
+    encoded = one.encode(
+        tokenizer, [(f"who is {i}?", context) for i, context in enumerate(contexts)]
+    )
     outputs = said(encoded)
     at = 0
     predicted, alone = predictions(one, outputs, encoded), one.predictions(outputs, encoded, 1)
-    for (_, context), rows, found, best in zip(encoded.texts, encoded.rows, predicted, alone, strict=True):
+    for (_, context), rows, found, best in zip(
+        encoded.texts, encoded.rows, predicted, alone, strict=True
+    ):
         size = sum(map(len, rows))
         own = {name: array[at : at + size] for name, array in outputs.items()}
         expected, null = by_hand(context, rows, own, keep=keep, longest=longest)
         assert [span.text for span in found.spans] == [text for text, _ in expected]
-        np.testing.assert_allclose([span.score for span in found.spans], [score for _, score in expected], rtol=1e-12)
+        np.testing.assert_allclose(
+            [span.score for span in found.spans], [score for _, score in expected], rtol=1e-12
+        )
         assert found.null == best.null == pytest.approx(null, rel=1e-6)
         # Where only the best is asked for, it is the same.
         assert best.spans == found.spans[:1]
@@ -127,7 +153,10 @@ def test_answers_are_exact_parts_of_the_context(tokenizer, name: str) -> None:
         assert context[span.start : span.end] == span.text
         assert span.text == span.text.strip()
         # No letter without its marks.
-        assert not unicodedata.category((context + " ")[span.end]).startswith("M"), (span.text, context[span.end :])
+        assert not unicodedata.category((context + " ")[span.end]).startswith("M"), (
+            span.text,
+            context[span.end :],
+        )
     assert context.strip() in {span.text for span in found.spans}
 
 
@@ -136,7 +165,11 @@ def test_no_answer_begins_with_the_mark_of_a_letter_before_it(tokenizer, name: s
     context, one = NASTY[name], task(n_best=10**4, max_answer_length=10**4)
     encoded = one.encode(tokenizer, [("who?", context)])
     (found,) = predictions(one, said(encoded), encoded)
-    assert [ascii(span.text) for span in found.spans if unicodedata.category(span.text[0]).startswith("M")] == []
+    assert [
+        ascii(span.text)
+        for span in found.spans
+        if unicodedata.category(span.text[0]).startswith("M")
+    ] == []
 
 
 def test_what_is_told_is_the_best_answer_with_its_place_and_others(tokenizer) -> None:
@@ -152,7 +185,9 @@ def test_what_is_told_is_the_best_answer_with_its_place_and_others(tokenizer) ->
     assert [t["answer"] for t in told] == [span.text for span in predicted.spans[:5]]
     assert all(context[t["start"] : t["end"]] == t["answer"] for t in told)
     logits = np.array([span.score for span in predicted.spans])
-    np.testing.assert_allclose([t["score"] for t in told], (np.exp(logits) / np.exp(logits).sum())[:5], rtol=1e-9)
+    np.testing.assert_allclose(
+        [t["score"] for t in told], (np.exp(logits) / np.exp(logits).sum())[:5], rtol=1e-9
+    )
     json.dumps(answer)
 
 
@@ -182,7 +217,10 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
 def test_no_answer_is_the_least_of_all_windows(wordpiece) -> None:
     one = task(unanswerable=True, max_length=24)
     encoded = one.encode(wordpiece, [("who?", PLAIN)])
-    outputs = {name: np.zeros(sum(map(len, encoded.flat)), dtype=np.float32) for name in ("start_logits", "end_logits")}
+    outputs = {
+        name: np.zeros(sum(map(len, encoded.flat)), dtype=np.float32)
+        for name in ("start_logits", "end_logits")
+    }
     edges = np.cumsum([0, *map(len, encoded.flat)])[:-1]
     assert len(edges) > 3
     outputs["start_logits"][edges] = 5.0
@@ -195,7 +233,9 @@ def test_no_answer_is_the_least_of_all_windows(wordpiece) -> None:
 
 def bare(text: str) -> str:
     """Lower case, then no punctuation, then no articles, then single spaces."""
-    kept = "".join(character for character in text.lower() if character not in set(string.punctuation))
+    kept = "".join(
+        character for character in text.lower() if character not in set(string.punctuation)
+    )
     return " ".join(re.split(r"\s+", re.sub(r"\b(?:an?|the)\b", " ", kept).strip()))
 
 
@@ -219,7 +259,9 @@ def word_f1(prediction: str, gold: str, *, version: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def official(questions: list[dict], said: dict[str, str], version: int) -> dict[str, tuple[float, float]]:
+def official(
+    questions: list[dict], said: dict[str, str], version: int
+) -> dict[str, tuple[float, float]]:
     """id → (exact, F1): the best over the gold answers."""
     found = {}
     for question in questions:
@@ -228,11 +270,16 @@ def official(questions: list[dict], said: dict[str, str], version: int) -> dict[
             golds = [gold for gold in golds if bare(gold)] or [""]
         prediction = said[question["id"]]
         exact = max(float(bare(prediction) == bare(gold)) for gold in golds)
-        found[question["id"]] = exact, max(word_f1(prediction, gold, version=version) for gold in golds)
+        found[question["id"]] = (
+            exact,
+            max(word_f1(prediction, gold, version=version) for gold in golds),
+        )
     return found
 
 
-def official_best(questions: list[dict], scores: dict[str, float], said: dict[str, str], null: dict[str, float]) -> float:
+def official_best(
+    questions: list[dict], scores: dict[str, float], said: dict[str, str], null: dict[str, float]
+) -> float:
     """`find_best_thresh` of the 2.0 script, tried threshold by threshold, so that equal scores fall together."""
     answerable = {question["id"]: bool(question["answers"]) for question in questions}
     found = []
@@ -252,16 +299,27 @@ PIECES = ("the", "a", "An", "A", "cat", "Cat", "cats", "42", "U.S.", "--", "!", 
 
 def strings(seed: int, count: int) -> list[str]:
     generator = random.Random(seed)
-    return ["", " ", "the", "a an", *(" ".join(generator.choices(PIECES, k=generator.randint(0, 5))) for _ in range(count))]
+    return [
+        "",
+        " ",
+        "the",
+        "a an",
+        *(" ".join(generator.choices(PIECES, k=generator.randint(0, 5))) for _ in range(count)),
+    ]
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_metrics_are_those_of_the_official_definitions(version: int) -> None:
     for seed, prediction in enumerate(strings(0, 1500)):
-        golds = random.Random(seed).choices(strings(1, 200), k=random.Random(seed).randint(version == 1, 4))
+        golds = random.Random(seed).choices(
+            strings(1, 200), k=random.Random(seed).randint(version == 1, 4)
+        )
         question = {"id": "q", "answers": [{"text": gold} for gold in golds]}
         expected = official([question], {"q": prediction}, version)["q"]
-        assert _squad.judge(prediction, golds, unanswerable=version == 2) == expected, (prediction, golds)
+        assert _squad.judge(prediction, golds, unanswerable=version == 2) == expected, (
+            prediction,
+            golds,
+        )
 
 
 @pytest.mark.parametrize(
@@ -276,8 +334,13 @@ def test_metrics_are_those_of_the_official_definitions(version: int) -> None:
         ("the", "a", 1.0, 0.0),
     ],
 )
-def test_metrics_on_answers_counted_by_hand(prediction: str, gold: str, exact: float, f1: float) -> None:
-    assert _squad.judge(prediction, [gold], unanswerable=False) == (exact, pytest.approx(f1, abs=1e-15))
+def test_metrics_on_answers_counted_by_hand(
+    prediction: str, gold: str, exact: float, f1: float
+) -> None:
+    assert _squad.judge(prediction, [gold], unanswerable=False) == (
+        exact,
+        pytest.approx(f1, abs=1e-15),
+    )
 
 
 def test_the_versions_differ_where_nothing_is_left_of_an_answer() -> None:
@@ -301,12 +364,19 @@ def test_the_best_threshold_is_the_best_of_all() -> None:
         count = int(generator.integers(1, 25))
         items = np.zeros((count, 7))
         items[:, _squad.ANSWERABLE] = generator.integers(0, 2, count)
-        items[:, _squad.NULL_MINUS_BEST] = generator.integers(-4, 4, count) if seed % 2 else generator.standard_normal(count)
+        items[:, _squad.NULL_MINUS_BEST] = (
+            generator.integers(-4, 4, count) if seed % 2 else generator.standard_normal(count)
+        )
         items[:, _squad.SAYS] = generator.random(count) < 0.8
-        items[:, _squad.BEST_F1] = np.where(items[:, _squad.ANSWERABLE] == 1, generator.random(count).round(1), 0)
+        items[:, _squad.BEST_F1] = np.where(
+            items[:, _squad.ANSWERABLE] == 1, generator.random(count).round(1), 0
+        )
         reached, threshold = _squad.best_threshold(items, _squad.BEST_F1)
         names = [str(i) for i in range(count)]
-        questions = [{"id": n, "answers": ["x"] * int(items[i, _squad.ANSWERABLE])} for i, n in enumerate(names)]
+        questions = [
+            {"id": n, "answers": ["x"] * int(items[i, _squad.ANSWERABLE])}
+            for i, n in enumerate(names)
+        ]
         scores = dict(zip(names, items[:, _squad.BEST_F1].tolist(), strict=True))
         answers = {n: "x" * int(items[i, _squad.SAYS]) for i, n in enumerate(names)}
         null = dict(zip(names, items[:, _squad.NULL_MINUS_BEST].tolist(), strict=True))
@@ -327,19 +397,34 @@ def real(shared, tmp_path_factory):
     from octobert.inference.batching import run_rows
     from octobert.pipeline.stages.capture import parity_batches
 
-    checkpoint, path = shared / "checkpoints" / "minilm-squad", tmp_path_factory.mktemp("squad") / "model.onnx"
+    checkpoint, path = (
+        shared / "checkpoints" / "minilm-squad",
+        tmp_path_factory.mktemp("squad") / "model.onnx",
+    )
     tokenizer = Tokenizer(checkpoint, 64)
-    operators.save(capture.capture(resolve(checkpoint), "question-answering", parity_batches(tokenizer)).model, path)
-    session = candidates.open_candidate(candidates.Candidate(name="ort-f32", path=str(path), head="question-answering"), 0)
+    operators.save(
+        capture.capture(resolve(checkpoint), "question-answering", parity_batches(tokenizer)).model,
+        path,
+    )
+    session = candidates.open_candidate(
+        candidates.Candidate(name="ort-f32", path=str(path), head="question-answering"), 0
+    )
     found = {}
     for version, name in ((1, "squad"), (2, "squad-v2")):
         one = task(name, max_length=64)
-        questions = readers.read_file(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
+        questions = readers.read_file(
+            shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json")
+        )
         questions = [questions[i] for i in sampling.sample(len(questions), 400, 0)]
         encoded = one.encode(tokenizer, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.
         encoded = EncodedTexts(encoded.texts, [rows[:1] for rows in encoded.rows])
-        found[version] = questions, one, encoded, run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True)
+        found[version] = (
+            questions,
+            one,
+            encoded,
+            run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True),
+        )
     return found
 
 
@@ -354,15 +439,23 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     gold = one.gold(questions, where="dev")
     items = one.items(outputs, encoded, gold)
     expected = official(questions, final, version)
-    assert [tuple(row) for row in items[:, [_squad.EXACT, _squad.F1]]] == [expected[n] for n in names]
-    scores = {s.metric: s.value for s in scoring.scores(one, outputs, encoded, gold, seed=0) if s.rows}
+    assert [tuple(row) for row in items[:, [_squad.EXACT, _squad.F1]]] == [
+        expected[n] for n in names
+    ]
+    scores = {
+        s.metric: s.value for s in scoring.scores(one, outputs, encoded, gold, seed=0) if s.rows
+    }
     has = {question["id"] for question in questions if question["answers"]}
     groups = {"": names} | (
-        {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]} if version == 2 else {}
+        {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]}
+        if version == 2
+        else {}
     )
     for prefix, own in groups.items():
         assert len(own) > 150
-        assert scores[f"{prefix}exact"] == pytest.approx(fmean(expected[n][0] for n in own), abs=1e-12)
+        assert scores[f"{prefix}exact"] == pytest.approx(
+            fmean(expected[n][0] for n in own), abs=1e-12
+        )
         assert scores[f"{prefix}f1"] == pytest.approx(fmean(expected[n][1] for n in own), abs=1e-12)
     # The model has learned something, and its predictions are of many kinds.
     assert scores["HasAns_f1" if version == 2 else "f1"] > 0.2
@@ -373,22 +466,36 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
         open_ended = official(questions, best, 2)
         for part, metric in enumerate(("best_exact", "best_f1")):
             single = {n: open_ended[n][part] for n in names}
-            assert scores[metric] == pytest.approx(official_best(questions, single, best, null), abs=1e-12)
+            assert scores[metric] == pytest.approx(
+                official_best(questions, single, best, null), abs=1e-12
+            )
             assert scores[metric] >= scores[metric.removeprefix("best_")]
 
 
 # --- What training wants ---
 
 
-@pytest.mark.parametrize("name", ["plain", "no-break spaces", "decomposed accents", "hebrew", "arabic", "chinese"])
+@pytest.mark.parametrize(
+    "name", ["plain", "no-break spaces", "decomposed accents", "hebrew", "arabic", "chinese"]
+)
 @pytest.mark.parametrize("length", [24, 256])
-def test_targets_are_the_answer_in_every_window_that_holds_it(tokenizer, name: str, length: int) -> None:
+def test_targets_are_the_answer_in_every_window_that_holds_it(
+    tokenizer, name: str, length: int
+) -> None:
     context = NASTY[name]
     one = task("squad-v2", max_length=length, max_query_length=4)
     words = [(m.start(), m.end()) for m in re.finditer(r"\S+", context)]
-    places = [(words[i][0], words[j][1]) for i, j in itertools.combinations_with_replacement(range(len(words)), 2) if j < i + 3]
+    places = [
+        (words[i][0], words[j][1])
+        for i, j in itertools.combinations_with_replacement(range(len(words)), 2)
+        if j < i + 3
+    ]
     rows = [
-        {"question": f"who {a} {b}", "context": context, "answers": [{"text": context[a:b], "answer_start": a}]}
+        {
+            "question": f"who {a} {b}",
+            "context": context,
+            "answers": [{"text": context[a:b], "answer_start": a}],
+        }
         for a, b in places
     ] + [{"question": "none?", "context": context, "answers": []}]
     encoded = one.encode(tokenizer, one.inputs(rows, where="rows"))
@@ -396,7 +503,11 @@ def test_targets_are_the_answer_in_every_window_that_holds_it(tokenizer, name: s
     learned = 0
     offsets = tokenizer.offsets([context])[0]
     for (start, end), windows in zip([*places, (0, 0)], encoded.rows, strict=True):
-        touched = [i for i, (a, b) in enumerate(offsets.spans.tolist()) if a < end and b > start and context[a:b].strip()]
+        touched = [
+            i
+            for i, (a, b) in enumerate(offsets.spans.tolist())
+            if a < end and b > start and context[a:b].strip()
+        ]
         for window in windows:
             target = next(targets)
             first, last = target["start_positions"], target["end_positions"]
@@ -407,26 +518,42 @@ def test_targets_are_the_answer_in_every_window_that_holds_it(tokenizer, name: s
             if whole:
                 learned += 1
                 # The tokens stand for the answer and nothing beyond it but what a tokenizer leaves out.
-                assert window.spans[first, 0] <= start or not context[start : window.spans[first, 0]].strip()
-                assert bare_of_marks(context[window.spans[first, 0] : window.spans[last, 1]]) == bare_of_marks(
-                    context[start:end]
+                assert (
+                    window.spans[first, 0] <= start
+                    or not context[start : window.spans[first, 0]].strip()
                 )
+                assert bare_of_marks(
+                    context[window.spans[first, 0] : window.spans[last, 1]]
+                ) == bare_of_marks(context[start:end])
     assert next(targets, None) is None
     assert learned >= len(places) // 3 or length < 256
 
 
 @pytest.mark.parametrize(
     ("context", "answer"),
-    [("the cafe\u0301", "cafe\u0301"), ("at Ada \n", "Ada \n"), ("\u200bthe of", "\u200bthe"), ("the of\u200b", "of\u200b")],
+    [
+        ("the cafe\u0301", "cafe\u0301"),
+        ("at Ada \n", "Ada \n"),
+        ("\u200bthe of", "\u200bthe"),
+        ("the of\u200b", "of\u200b"),
+    ],
 )
-def test_what_a_tokenizer_drops_at_the_edge_of_a_window_does_not_hide_the_answer(wordpiece, context: str, answer: str) -> None:
+def test_what_a_tokenizer_drops_at_the_edge_of_a_window_does_not_hide_the_answer(
+    wordpiece, context: str, answer: str
+) -> None:
     one = task()
-    row = {"question": "who?", "context": context, "answers": [{"text": answer, "answer_start": context.index(answer)}]}
+    row = {
+        "question": "who?",
+        "context": context,
+        "answers": [{"text": answer, "answer_start": context.index(answer)}],
+    }
     encoded = one.encode(wordpiece, one.inputs([row], where="rows"))
     (target,) = one.targets(encoded, one.gold([row], where="rows"))
     assert target["start_positions"] > 0
     window = encoded.rows[0][0]
-    told = context[window.spans[target["start_positions"], 0] : window.spans[target["end_positions"], 1]]
+    told = context[
+        window.spans[target["start_positions"], 0] : window.spans[target["end_positions"], 1]
+    ]
     assert bare_of_marks(told) == bare_of_marks(answer).strip("\u200b")
 
 
@@ -441,7 +568,10 @@ def test_an_answer_at_no_stated_place_is_found_or_refused(wordpiece) -> None:
     (target,) = one.targets(encoded, one.gold(rows, where="rows"))
     first = int(np.flatnonzero(encoded.rows[0][0].spans[:, 0] == 4)[0])
     assert target == {"start_positions": first, "end_positions": first}
-    with pytest.raises(DataError, match=r'the answer is not in the context, so a model cannot be trained on it \(got "xyz"'):
+    with pytest.raises(
+        DataError,
+        match=r'the answer is not in the context, so a model cannot be trained on it \(got "xyz"',
+    ):
         one.targets(encoded, one.gold([{**rows[0], "answers": "xyz"}], where="rows"))
 
 
@@ -453,7 +583,11 @@ QUESTION = {"id": "1", "question": "who?", "context": "He met Ada and Bob."}
 @pytest.mark.parametrize(
     ("cell", "texts", "starts"),
     [
-        ([{"text": "Ada", "answer_start": 7}, {"text": "Bob", "answer_start": 15}], ["Ada", "Bob"], [7, 15]),
+        (
+            [{"text": "Ada", "answer_start": 7}, {"text": "Bob", "answer_start": 15}],
+            ["Ada", "Bob"],
+            [7, 15],
+        ),
         ({"text": ["Ada", "Bob"], "answer_start": [7, 15]}, ["Ada", "Bob"], [7, 15]),
         ({"text": "Ada", "answer_start": 7}, ["Ada"], [7]),
         ([{"text": "Ada"}], ["Ada"], []),
@@ -495,7 +629,16 @@ def test_the_same_questions_from_every_kind_of_file(tmp_path, suffix: str) -> No
     else:
         write_official(
             path,
-            [("He met Ada and Bob.", [("0", "who?", [("Ada", 7)]), ("1", "who?", [("Ada", 7)]), ("2", "who?", [("Ada", 7)])])],
+            [
+                (
+                    "He met Ada and Bob.",
+                    [
+                        ("0", "who?", [("Ada", 7)]),
+                        ("1", "who?", [("Ada", 7)]),
+                        ("2", "who?", [("Ada", 7)]),
+                    ],
+                )
+            ],
         )
     found = readers.read_file(path)
     one = task("squad")
@@ -508,11 +651,18 @@ def write_official(path: Path, paragraphs: list) -> Path:
     found = []
     for context, questions in paragraphs:
         encoded = [
-            {"id": i, "question": q, "answers": [{"text": t, "answer_start": s} for t, s in golds], "is_impossible": not golds}
+            {
+                "id": i,
+                "question": q,
+                "answers": [{"text": t, "answer_start": s} for t, s in golds],
+                "is_impossible": not golds,
+            }
             for i, q, golds in questions
         ]
         found.append({"context": context, "qas": encoded})
-    path.write_text(json.dumps({"version": "v", "data": [{"title": "Someone", "paragraphs": found}]}))
+    path.write_text(
+        json.dumps({"version": "v", "data": [{"title": "Someone", "paragraphs": found}]})
+    )
     return path
 
 
@@ -523,17 +673,29 @@ def write_official(path: Path, paragraphs: list) -> Path:
             {"answers": [{"text": "Ada", "answer_start": 8}]},
             r'got "da " at 8, expected "Ada"\); correct answer_start \(the text occurs at 7\)',
         ),
-        ({"answers": [{"text": "Ada", "answer_start": -1}]}, r"the answer is not in the context at the stated place"),
+        (
+            {"answers": [{"text": "Ada", "answer_start": -1}]},
+            r"the answer is not in the context at the stated place",
+        ),
         ({"answers": [{"text": "Ada", "answer_start": 700}]}, r'got "" at 700.*occurs at 7'),
-        ({"answers": [{"text": "Eve", "answer_start": 7}]}, r"correct the answer, which occurs nowhere in the context"),
+        (
+            {"answers": [{"text": "Eve", "answer_start": 7}]},
+            r"correct the answer, which occurs nowhere in the context",
+        ),
         ({"answers": [{"text": None, "answer_start": 7}]}, r"the answers cannot be read"),
         (
             {"answers": [{"text": "Ada", "answer_start": "7"}]},
             r"the answers cannot be read .*expected \[{\"text\": …, \"answer_start\"",
         ),
-        ({"answers": [{"text": "Ada", "answer_start": 7}, {"text": "Bob"}]}, r"the answers cannot be read"),
+        (
+            {"answers": [{"text": "Ada", "answer_start": 7}, {"text": "Bob"}]},
+            r"the answers cannot be read",
+        ),
         ({"answers": 7}, r"the answers cannot be read \(got \[?7"),
-        ({"answers": []}, r"the question has no answer, and in this task every question has an answer .*use the task squad-v2"),
+        (
+            {"answers": []},
+            r"the question has no answer, and in this task every question has an answer .*use the task squad-v2",
+        ),
         ({"answers": "Ada", "is_impossible": True}, r"got is_impossible: true"),
     ],
 )
@@ -548,11 +710,16 @@ def test_bad_answers_name_their_row(change: dict, message: str) -> None:
     [
         ({"question": " "}, r'row 2, column "question": the text is empty'),
         ({"context": None}, r'row 2, column "context": the text is empty'),
-        ({"id": "1"}, r'row 2, column "id": two questions have the same id \(got \'1\'\); rename one; the other is .*row 1'),
+        (
+            {"id": "1"},
+            r'row 2, column "id": two questions have the same id \(got \'1\'\); rename one; the other is .*row 1',
+        ),
     ],
 )
 def test_bad_questions_name_their_row(change: dict, message: str) -> None:
-    rows = readers.numbered([{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", "answers": "Ada", **change}])
+    rows = readers.numbered(
+        [{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", "answers": "Ada", **change}]
+    )
     with pytest.raises(DataError, match=message):
         task("squad").inputs(rows, where="dev.json")
 
@@ -564,7 +731,9 @@ def test_questions_without_an_id_may_be_the_same() -> None:
 
 def test_columns_that_are_missing_or_named_otherwise() -> None:
     row = {"frage": "wer?", "text": "Ada war es.", "antwort": "Ada"}
-    with pytest.raises(DataError, match=r'there is no column "context" \(got columns question, kontext'):
+    with pytest.raises(
+        DataError, match=r'there is no column "context" \(got columns question, kontext'
+    ):
         task("squad").inputs([{"question": "who?", "kontext": "Ada"}], where="rows")
     with pytest.raises(DataError, match='there is no column "answers"'):
         task("squad").gold([{"question": "who?", "context": "Ada"}], where="rows")
@@ -574,11 +743,21 @@ def test_columns_that_are_missing_or_named_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["who?", ("who?",), ("who?", "it", "was"), ("who?", 1), {"question": "who?"}, ("who?", " "), ("", "it")]
+    "given",
+    [
+        "who?",
+        ("who?",),
+        ("who?", "it", "was"),
+        ("who?", 1),
+        {"question": "who?"},
+        ("who?", " "),
+        ("", "it"),
+    ],
 )
 def test_a_question_needs_a_context(given: object) -> None:
     with pytest.raises(
-        DataError, match=r"input 3(, text \d of 2)?: the (input is not a question with its context|text is empty)"
+        DataError,
+        match=r"input 3(, text \d of 2)?: the (input is not a question with its context|text is empty)",
     ):
         task().parse(given, where="input 3")
 
@@ -590,18 +769,32 @@ def test_a_question_with_its_context() -> None:
 
 
 def official_text(**paragraph: object) -> dict:
-    good = {"context": "It was Ada.", "qas": [{"id": "1", "question": "who?", "answers": [{"text": "Ada", "answer_start": 7}]}]}
-    return {"data": [{"title": "One", "paragraphs": [good]}, {"title": "Two", "paragraphs": [good, {**good, **paragraph}]}]}
+    good = {
+        "context": "It was Ada.",
+        "qas": [{"id": "1", "question": "who?", "answers": [{"text": "Ada", "answer_start": 7}]}],
+    }
+    return {
+        "data": [
+            {"title": "One", "paragraphs": [good]},
+            {"title": "Two", "paragraphs": [good, {**good, **paragraph}]},
+        ]
+    }
 
 
 @pytest.mark.parametrize(
     ("paragraph", "message"),
     [
-        ({"context": None}, r'article 2 \("Two"\), paragraph 2: there is no "context" \(got nothing, expected a str'),
+        (
+            {"context": None},
+            r'article 2 \("Two"\), paragraph 2: there is no "context" \(got nothing, expected a str',
+        ),
         ({"context": " "}, r'article 2 \("Two"\), paragraph 2: there is no "context"'),
         ({"context": ["It"]}, r'article 2 \("Two"\), paragraph 2: there is no "context"'),
         ({"qas": None}, r'article 2 \("Two"\), paragraph 2: there is no "qas"'),
-        ({"qas": [{"id": "1"}]}, r'article 2 \("Two"\), paragraph 2, question 1: there is no "question"'),
+        (
+            {"qas": [{"id": "1"}]},
+            r'article 2 \("Two"\), paragraph 2, question 1: there is no "question"',
+        ),
         ({"qas": ["who?"]}, r'article 2 \("Two"\), paragraph 2'),
         ({"qas": [{"question": "who?", "answers": ["Ada"]}]}, r'article 2 \("Two"\), paragraph 2'),
         (
@@ -634,11 +827,19 @@ def test_official_files_with_nothing_in_them(tmp_path, whole: dict, message: str
 
 
 def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
-    path = write_official(tmp_path / "dev.json", [("It was Ada.", [("a", "who?", [("Ada", 7)]), ("b", "when?", [])])])
+    path = write_official(
+        tmp_path / "dev.json", [("It was Ada.", [("a", "who?", [("Ada", 7)]), ("b", "when?", [])])]
+    )
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     rows = readers.read_file(path)
-    assert [(r["id"], r["title"], r["is_impossible"]) for r in rows] == [("a", "Someone", False), ("b", "Someone", True)]
-    with pytest.raises(DataError, match=r"row 2.*the question has no answer, and in this task every question has an answer"):
+    assert [(r["id"], r["title"], r["is_impossible"]) for r in rows] == [
+        ("a", "Someone", False),
+        ("b", "Someone", True),
+    ]
+    with pytest.raises(
+        DataError,
+        match=r"row 2.*the question has no answer, and in this task every question has an answer",
+    ):
         task("squad").gold(readers.numbered(rows), where="dev.json")
     gold = task("squad-v2").gold(rows, where="dev.json")
     assert [one["texts"] for one in gold] == [["Ada"], []]
@@ -677,10 +878,16 @@ def test_targets_of_real_questions_decode_to_their_answers(shared, language: str
         for window in windows:
             target = next(targets)
             if target["start_positions"]:
-                start, end = window.spans[target["start_positions"], 0], window.spans[target["end_positions"], 1]
+                start, end = (
+                    window.spans[target["start_positions"], 0],
+                    window.spans[target["end_positions"], 1],
+                )
                 answers.add(row["context"][start:end])
         gold = row["answers"][0]["text"].strip()
         # A gold answer may end inside a token; the token is then all of it that can be pointed at.
-        assert all(gold in answer and len(answer) <= len(gold) + 25 for answer in answers), (gold, answers)
+        assert all(gold in answer and len(answer) <= len(gold) + 25 for answer in answers), (
+            gold,
+            answers,
+        )
         held += bool(answers)
     assert held >= 0.97 * len(rows)

@@ -47,7 +47,10 @@ def answering(name: str, tokenizer: Tokenizer):
     """Every question asks for one of eight letters; in 2.0 every third has no answer."""
     task, generator = build(name), np.random.default_rng(1)
     context = " ".join(LETTERS)
-    places = [0 if name == "squad-v2" and i % 3 == 0 else 2 * int(generator.integers(8)) + 1 for i in range(40)]
+    places = [
+        0 if name == "squad-v2" and i % 3 == 0 else 2 * int(generator.integers(8)) + 1
+        for i in range(40)
+    ]
     rows = [
         {
             "id": str(i),
@@ -62,7 +65,12 @@ def answering(name: str, tokenizer: Tokenizer):
     tokens = [4 + (p - 1) // 2 if p else 0 for p in places]
 
     def said(chosen: list[int]) -> dict[str, np.ndarray]:
-        high = np.concatenate([np.eye(len(row), dtype=np.float32)[t] for row, t in zip(encoded.flat, chosen, strict=True)])
+        high = np.concatenate(
+            [
+                np.eye(len(row), dtype=np.float32)[t]
+                for row, t in zip(encoded.flat, chosen, strict=True)
+            ]
+        )
         return {"start_logits": 9 * high, "end_logits": 9 * high}
 
     return task, rows, encoded, said(tokens), said(list(generator.permutation(tokens)))
@@ -72,12 +80,19 @@ def tagging(name: str, tokenizer: Tokenizer):
     """Sentences of single words, a random tag each."""
     task, generator = build(name, TAGS), np.random.default_rng(1)
     tags = [[TAGS[k] for k in generator.integers(0, 5, 3 + i % 5)] for i in range(40)]
-    rows = [{"tokens": ["the", "of", "and", "a", "to", "in", "is"][: len(own)], "ner_tags": own} for own in tags]
+    rows = [
+        {"tokens": ["the", "of", "and", "a", "to", "in", "is"][: len(own)], "ner_tags": own}
+        for own in tags
+    ]
     encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
     gold = task.gold(rows, where="rows")
 
     def said(chosen: list[list[str]]) -> dict[str, np.ndarray]:
-        return {"logits": np.concatenate([np.eye(5, dtype=np.float32)[[0, *map(TAGS.index, own), 0]] for own in chosen])}
+        return {
+            "logits": np.concatenate(
+                [np.eye(5, dtype=np.float32)[[0, *map(TAGS.index, own), 0]] for own in chosen]
+            )
+        }
 
     flat = generator.permutation([tag for own in gold for tag in own]).tolist()
     return task, rows, encoded, said(gold), said([[flat.pop() for _ in own] for own in gold])
@@ -99,7 +114,13 @@ def filling(tokenizer: Tokenizer):
         return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
 
     wanted = [row.wanted for row in encoded.flat]
-    return task, rows, encoded, said(wanted), said([np.roll(ids, 1) + 1 for ids in generator.permutation(wanted)])
+    return (
+        task,
+        rows,
+        encoded,
+        said(wanted),
+        said([np.roll(ids, 1) + 1 for ids in generator.permutation(wanted)]),
+    )
 
 
 def example(name: str, tokenizer: Tokenizer):
@@ -111,7 +132,13 @@ def example(name: str, tokenizer: Tokenizer):
         task, rows = build(name), [{"sentence1": "the", "sentence2": "of"} for _ in range(40)]
         encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
         states = unit(5 * 40)
-        return task, rows, encoded, {"last_hidden_state": states}, {"last_hidden_state": generator.permutation(states)}
+        return (
+            task,
+            rows,
+            encoded,
+            {"last_hidden_state": states},
+            {"last_hidden_state": generator.permutation(states)},
+        )
     if name in ANSWERING:
         return answering(name, tokenizer)
     if name == "token-classification":
@@ -120,10 +147,19 @@ def example(name: str, tokenizer: Tokenizer):
         task = build(name)
         first, second = unit(40, seed=1), unit(40, seed=2)
         gold = (first * second).sum(1)
-        rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": str(g)} for i, g in enumerate(gold)]
+        rows = [
+            {"sentence1": f"a {i}", "sentence2": f"b {i}", "score": str(g)}
+            for i, g in enumerate(gold)
+        ]
         shuffled = np.concatenate([first, generator.permutation(second)])
         encoded = only(*task.inputs(rows, where="rows"))
-        return task, rows, encoded, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
+        return (
+            task,
+            rows,
+            encoded,
+            {"sentence_embedding": np.concatenate([first, second])},
+            {"sentence_embedding": shuffled},
+        )
     task = build(name, ("no", "yes"))
     columns, label = task.text[0], task.label[0]
     gold = generator.integers(0, 2, 60)
@@ -144,7 +180,9 @@ def text_column(task) -> str:
 
 @pytest.mark.parametrize("name", plugins.names("tasks"))
 class TestEveryTask:
-    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str, tokenizer) -> None:
+    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(
+        self, name: str, tokenizer
+    ) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         gold = task.gold(rows, where="rows")
         for metric, function in task.metrics.items():
@@ -165,7 +203,9 @@ class TestEveryTask:
         assert len(items) == len(gold)
         assert np.isfinite(items).all()
 
-    def test_no_row_is_worse_than_the_worst_or_better_than_the_best(self, name: str, tokenizer) -> None:
+    def test_no_row_is_worse_than_the_worst_or_better_than_the_best(
+        self, name: str, tokenizer
+    ) -> None:
         """Those are what intervals count as the row that was not seen."""
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         if task.primary is None:
@@ -180,7 +220,10 @@ class TestEveryTask:
 
     def test_chance_is_below_a_perfect_score(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
-        by_metric = {s.metric: s for s in scoring.scores(task, perfect, encoded, task.gold(rows, where="rows"), seed=0)}
+        by_metric = {
+            s.metric: s
+            for s in scoring.scores(task, perfect, encoded, task.gold(rows, where="rows"), seed=0)
+        }
         chance = task.chance(task.items(perfect, encoded, task.gold(rows, where="rows")))
         assert task.primary is None or task.primary in chance
         assert all(0 <= chance[metric] == by_metric[metric].chance < 0.8 for metric in chance)
@@ -193,7 +236,11 @@ class TestEveryTask:
             sum(row.entries for row in encoded.flat) if task.per_token else len(inputs)
         )
         lengths = {len(text) for text in inputs}
-        assert lengths == {len(row["tokens"]) for row in rows} if task.head == "token-classification" else lengths <= {1, 2}
+        assert (
+            lengths == {len(row["tokens"]) for row in rows}
+            if task.head == "token-classification"
+            else lengths <= {1, 2}
+        )
 
     def test_what_is_expected_can_be_said(self, name: str, tokenizer) -> None:
         task, rows, *_ = example(name, tokenizer)
@@ -208,12 +255,22 @@ class TestEveryTask:
 
     def test_what_changed_is_said_in_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
-        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, task.gold(rows, where="rows"), seed=0)
+        compared = scoring.compare(
+            task,
+            ("ours", "float"),
+            (shuffled, perfect),
+            encoded,
+            task.gold(rows, where="rows"),
+            seed=0,
+        )
         assert bool(compared.changed) == (name != "feature-extraction")
         gold = task.gold(rows, where="rows")
         if name == "fill-mask":
             # What was masked is in the text, which is what is expected.
-            assert all(set(before.split()) <= set(expected.split()) for _, expected, before, _ in compared.changed)
+            assert all(
+                set(before.split()) <= set(expected.split())
+                for _, expected, before, _ in compared.changed
+            )
             return
         for index, expected, before, after in compared.changed:
             # The reference is perfect here, so it said what was expected; of a score, its first digits.
@@ -224,7 +281,9 @@ class TestEveryTask:
     def test_rows_that_changed_are_told_with_their_places(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         gold, outputs = task.gold(rows, where="rows"), {"ours": shuffled, "float": perfect}
-        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, gold, seed=0)
+        compared = scoring.compare(
+            task, ("ours", "float"), (shuffled, perfect), encoded, gold, seed=0
+        )
         told = changed_rows(task, [compared], outputs, encoded, gold)
         if name == "feature-extraction":
             assert told == ()
@@ -236,14 +295,26 @@ class TestEveryTask:
         # The reference is perfect, so nothing gains; whether a score is better alone, cannot be said.
         assert told.gained == 0
         assert told.lost == (0 if name == "embedding" else told.total)
-        assert [row.change for row in told.rows] == sorted((row.change for row in told.rows), reverse=True)
+        assert [row.change for row in told.rows] == sorted(
+            (row.change for row in told.rows), reverse=True
+        )
         for row in told.rows:
             for side in (row, row.before, row.after):
-                assert all(0 <= mark.start < mark.end <= len(row.texts[mark.text]) for mark in side.marks)
+                assert all(
+                    0 <= mark.start < mark.end <= len(row.texts[mark.text]) for mark in side.marks
+                )
             if name == "fill-mask":
-                assert row.before.text == row.expected == ", ".join(row.texts[0][m.start : m.end] for m in row.marks)
+                assert (
+                    row.before.text
+                    == row.expected
+                    == ", ".join(row.texts[0][m.start : m.end] for m in row.marks)
+                )
             elif task.head == "question-answering" and row.before.marks:
-                assert row.texts[1][row.before.marks[0].start : row.before.marks[0].end] == row.before.text == row.expected
+                assert (
+                    row.texts[1][row.before.marks[0].start : row.before.marks[0].end]
+                    == row.before.text
+                    == row.expected
+                )
             elif task.head == "token-classification":
                 assert row.marks == row.before.marks != row.after.marks
 
@@ -264,7 +335,10 @@ class TestEveryTask:
         task, rows, *_ = example(name, tokenizer)
         column = text_column(task)
         rows[3] = {**rows[3], column: [] if name == "token-classification" else "  "}
-        with pytest.raises(DataError, match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)'):
+        with pytest.raises(
+            DataError,
+            match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)',
+        ):
             task.inputs(rows, where="rows")
 
     def test_it_answers(self, name: str, tokenizer) -> None:
@@ -278,8 +352,19 @@ class TestEveryTask:
         assert set(answer) in ({"label", "score"}, {"embedding"}, answered, *others)
 
     def test_what_is_no_text_is_refused(self, name: str, tokenizer) -> None:
-        for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff", "", ("a", " ") if name != "token-classification" else [" "]):
-            with pytest.raises(DataError, match=r"here(, text 2 of 2)?: the (input is neither|input is not|text is)"):
+        for given in (
+            None,
+            1,
+            {"text": "a"},
+            ["a", 1],
+            "\udcff",
+            "",
+            ("a", " ") if name != "token-classification" else [" "],
+        ):
+            with pytest.raises(
+                DataError,
+                match=r"here(, text 2 of 2)?: the (input is neither|input is not|text is)",
+            ):
                 example(name, tokenizer)[0].parse(given, where="here")
 
 
@@ -291,7 +376,9 @@ def test_classification_metrics_equal_scikit_learn() -> None:
     items = np.stack([ours, gold], axis=1)
     assert _metrics.accuracy(items) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
     assert _metrics.CLASSES["f1"](items) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
-    assert _metrics.matthews(items) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
+    assert _metrics.matthews(items) == pytest.approx(
+        metrics.matthews_corrcoef(gold, ours), abs=1e-12
+    )
     macro = metrics.f1_score(gold, ours, average="macro")
     assert _metrics.CLASSES["macro_f1"](items) == pytest.approx(macro, abs=1e-12)
     assert _metrics.CLASSES["f1"](np.zeros((5, 2))) == 0.0
@@ -302,8 +389,12 @@ def test_ranks_equal_a_full_sort() -> None:
     first, second = unit(700, seed=1), unit(700, seed=2)
     second[:300] += first[:300]
     inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
-    ranks = task.items({"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700)
-    similarity = first.astype(np.float64) @ (second / np.linalg.norm(second, axis=1, keepdims=True)).T.astype(np.float64)
+    ranks = task.items(
+        {"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700
+    )
+    similarity = first.astype(np.float64) @ (
+        second / np.linalg.norm(second, axis=1, keepdims=True)
+    ).T.astype(np.float64)
     expected = [1 + int(np.sum(similarity[i] > similarity[i, i] + 1e-9)) for i in range(700)]
     np.testing.assert_array_equal(ranks[:, 0], expected)
     assert embedding.mrr(np.array([[1], [2], [10], [11]])) == pytest.approx((1 + 0.5 + 0.1) / 4)
@@ -322,7 +413,9 @@ def test_a_document_that_several_queries_share_is_one_document() -> None:
     first = unit(6)
     second = np.concatenate([first[:1]] * 3 + [first[3:]])
     inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
-    ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
+    ranks = task.items(
+        {"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6
+    )
     np.testing.assert_array_equal(ranks, [[1, 4]] * 6)
 
 
@@ -336,27 +429,45 @@ def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
 @pytest.mark.parametrize("value", ["2", "maybe", "-1", "1.5", ""])
 def test_a_label_that_is_not_in_the_list(value: str) -> None:
     task = build("text-classification", ("no", "yes"))
-    with pytest.raises(DataError, match=r'rows, row 1, column "label": the task has no such label .*expected no, yes'):
+    with pytest.raises(
+        DataError,
+        match=r'rows, row 1, column "label": the task has no such label .*expected no, yes',
+    ):
         task.gold([{"text": "a", "label": value}], where="rows")
 
 
 def test_a_label_in_another_case_is_the_label_where_that_is_clear() -> None:
     rows = [{"text": "a", "label": label} for label in ("Positive", "NEGATIVE", "positive")]
-    assert build("text-classification", ("negative", "positive")).gold(rows, where="rows") == [1, 0, 1]
-    assert build("text-classification", ("Positive", "positive", "NEGATIVE")).gold(rows, where="rows") == [0, 2, 1]
+    assert build("text-classification", ("negative", "positive")).gold(rows, where="rows") == [
+        1,
+        0,
+        1,
+    ]
+    assert build("text-classification", ("Positive", "positive", "NEGATIVE")).gold(
+        rows, where="rows"
+    ) == [0, 2, 1]
     several = build("text-classification", ("negative", "positive"), problem="multi-label")
     assert several.gold([{"text": "a", "labels": ["Positive"]}], where="rows") == [[1]]
     tags = [{"tokens": ["a"], "tags": ["b-per"]}]
-    assert build("token-classification", ("O", "B-PER", "I-PER")).gold(tags, where="rows") == [["B-PER"]]
+    assert build("token-classification", ("O", "B-PER", "I-PER")).gold(tags, where="rows") == [
+        ["B-PER"]
+    ]
     with pytest.raises(DataError, match="no such label"):
-        build("text-classification", ("US", "Us")).gold([{"text": "a", "label": "us"}], where="rows")
+        build("text-classification", ("US", "Us")).gold(
+            [{"text": "a", "label": "us"}], where="rows"
+        )
 
 
 def test_labels_that_start_at_1_are_told_to() -> None:
     rows = [{"text": "a", "label": label} for label in (1, 2)]
-    with pytest.raises(DataError, match=r"row 2.*got 2, .*index below 2.*if yours start at 1, .*labels: \['1', '2'\]"):
+    with pytest.raises(
+        DataError,
+        match=r"row 2.*got 2, .*index below 2.*if yours start at 1, .*labels: \['1', '2'\]",
+    ):
         build("text-classification", ("no", "yes")).gold(rows, where="rows")
-    assert build("text-classification", ("no", "yes"), labels=("1", "2")).gold(rows, where="rows") == [0, 1]
+    assert build("text-classification", ("no", "yes"), labels=("1", "2")).gold(
+        rows, where="rows"
+    ) == [0, 1]
 
 
 COLUMNS = {
@@ -394,7 +505,10 @@ def test_labels_by_name_by_index_and_as_numbers() -> None:
 
 
 def test_another_number_of_labels_than_classes() -> None:
-    with pytest.raises(DataError, match=r"another number of labels than the model has classes \(got 3 \(a, b, c\), expected 2"):
+    with pytest.raises(
+        DataError,
+        match=r"another number of labels than the model has classes \(got 3 \(a, b, c\), expected 2",
+    ):
         build("text-classification", ("no", "yes"), labels=("a", "b", "c"))
 
 
@@ -418,15 +532,29 @@ def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["imdb", "sst2"])
-def test_a_fixed_class_in_every_spelling(name: str, of_model: tuple[str, ...], expected: list[int]) -> None:
+def test_a_fixed_class_in_every_spelling(
+    name: str, of_model: tuple[str, ...], expected: list[int]
+) -> None:
     """Of the data set, of the hub, and of the model, whose names also tell its own order."""
     task = build(name, of_model)
-    for written in (("negative", "positive"), ("neg", "pos"), ("Negative", "POSITIVE"), (0, 1), ("0", "1"), (0.0, 1.0)):
+    for written in (
+        ("negative", "positive"),
+        ("neg", "pos"),
+        ("Negative", "POSITIVE"),
+        (0, 1),
+        ("0", "1"),
+        (0.0, 1.0),
+    ):
         assert task.gold([{"label": one} for one in written], where="rows") == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "fix"), [(2, "; correct the row."), ("neutral", "; correct the row."), (-1, "take a split that has labels")]
+    ("value", "fix"),
+    [
+        (2, "; correct the row."),
+        ("neutral", "; correct the row."),
+        (-1, "take a split that has labels"),
+    ],
 )
 def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
     found = rf"row 1, column \"label\": the task has no such label \(got .*, expected negative, positive, or .*{fix}"
@@ -436,7 +564,10 @@ def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
 
 @pytest.mark.parametrize(("text", "label"), [("text", "label"), ("review", "sentiment")])
 def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label: str) -> None:
-    rows = [{text: "Bad.<br /><br />Very bad.", label: "negative"}, {text: "Good.", label: "positive"}]
+    rows = [
+        {text: "Bad.<br /><br />Very bad.", label: "negative"},
+        {text: "Good.", label: "positive"},
+    ]
     task = build("imdb")
     assert task.inputs(rows, where="rows") == [("Bad.<br /><br />Very bad.",), ("Good.",)]
     assert task.gold(rows, where="rows") == [0, 1]
@@ -446,7 +577,9 @@ def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label:
 
 
 def test_a_cell_that_is_a_list_is_no_text() -> None:
-    with pytest.raises(DataError, match=r'row 1, column "text": the cell is not a text \(got \[\'a\'\]\)'):
+    with pytest.raises(
+        DataError, match=r'row 1, column "text": the cell is not a text \(got \[\'a\'\]\)'
+    ):
         build("text-classification", ("no", "yes")).inputs([{"text": ["a"]}], where="rows")
 
 
@@ -456,7 +589,9 @@ def test_labels_must_differ() -> None:
 
 
 def test_f1_needs_two_classes() -> None:
-    with pytest.raises(DataError, match=r"F1 is a metric of two classes \(got 3 classes, expected macro_f1"):
+    with pytest.raises(
+        DataError, match=r"F1 is a metric of two classes \(got 3 classes, expected macro_f1"
+    ):
         build("text-classification", ("a", "b", "c"), metric="f1")
 
 
@@ -464,9 +599,15 @@ def test_f1_needs_two_classes() -> None:
 def test_an_undefined_metric_is_refused() -> None:
     task = build("embedding")
     encoded = only(*((f"a{i}",) for i in range(6)))
-    assert statistics.scores_of("spearman", lambda items: float("nan"), np.ones((3, 2)), (np.ones((1, 2)),) * 2, seed=0) == []
+    assert (
+        statistics.scores_of(
+            "spearman", lambda items: float("nan"), np.ones((3, 2)), (np.ones((1, 2)),) * 2, seed=0
+        )
+        == []
+    )
     with pytest.raises(
-        DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)"
+        DataError,
+        match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)",
     ):
         scoring.scores(task, {"sentence_embedding": unit(6)}, encoded, [1.0] * 3, seed=0)
 
@@ -479,10 +620,15 @@ def test_errors_name_the_row_of_the_file_after_sampling() -> None:
         build("text-classification", ("no", "yes")).gold(rows[9:], where="rows")
 
 
-@pytest.mark.parametrize("score", ["high", float("nan"), "nan", "inf", None, "", pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize(
+    "score", ["high", float("nan"), "nan", "inf", None, "", pytest.param(10**400, id="huge")]
+)
 def test_a_score_that_is_no_number(score: object) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": value} for value in (1.0, score)]
-    with pytest.raises(DataError, match=r'dev.csv, row 2, column "score": the score is not a number \(got .*remove the row'):
+    with pytest.raises(
+        DataError,
+        match=r'dev.csv, row 2, column "score": the score is not a number \(got .*remove the row',
+    ):
         build("embedding").gold(rows, where="dev.csv")
 
 
@@ -503,7 +649,9 @@ def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says() -> None
     generator, covered = np.random.default_rng(0), 0
     for seed in range(60):
         items = np.stack([generator.random(200) < 0.8, np.ones(200)], axis=1).astype(float)
-        (found,) = statistics.scores_of("accuracy", _metrics.accuracy, items, (np.array([[0, 1]]), np.ones((1, 2))), seed=seed)
+        (found,) = statistics.scores_of(
+            "accuracy", _metrics.accuracy, items, (np.array([[0, 1]]), np.ones((1, 2))), seed=seed
+        )
         covered += found.low <= 0.8 <= found.high
     # 95 % of 60 is 57; fewer than 50 has a probability below 0.001.
     assert covered >= 50
@@ -524,7 +672,9 @@ def test_rows_without_a_mistake_leave_room_for_rare_ones(rows: int) -> None:
     exact = binomtest(rows, rows).proportion_ci(0.95, method="exact")
     assert 1 - found.low == pytest.approx(1 - exact.low, rel=QUANTILE)
     assert found.high == 1.0
-    difference, low, high, p_value = statistics.paired(_metrics.accuracy, items, items, extremes, seed=0)
+    difference, low, high, p_value = statistics.paired(
+        _metrics.accuracy, items, items, extremes, seed=0
+    )
     assert (difference, p_value) == (0.0, 1.0)
     assert -low == pytest.approx(1 - exact.low, rel=QUANTILE)
     assert high == pytest.approx(-low, rel=QUANTILE)
@@ -535,10 +685,15 @@ def test_a_model_that_reads_nothing_is_not_better_than_chance(name: str, tokeniz
     """Random answers to questions, and tags of other words, score something."""
     task, rows, encoded, perfect, _ = example(name, tokenizer)
     generator, gold = np.random.default_rng(3), task.gold(rows, where="rows")
-    noise = {key: generator.normal(size=array.shape).astype(np.float32) for key, array in perfect.items()}
+    noise = {
+        key: generator.normal(size=array.shape).astype(np.float32) for key, array in perfect.items()
+    }
     found = score_named(task.primary, scoring.scores(task, noise, encoded, gold, seed=0))
     assert found.low <= found.chance
-    assert score_named(task.primary, scoring.scores(task, perfect, encoded, gold, seed=0)).low > found.chance
+    assert (
+        score_named(task.primary, scoring.scores(task, perfect, encoded, gold, seed=0)).low
+        > found.chance
+    )
 
 
 def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
@@ -568,7 +723,9 @@ def test_a_loss_is_called_smaller_than_it_is_as_rarely_as_the_interval_says(rows
     task = build("text-classification", ("no", "yes"))
     for seed in range(samples):
         ours, theirs = losing_two_points(rows, draw)
-        _, low, _, _ = statistics.paired(_metrics.accuracy, ours, theirs, task.extremes(theirs), seed=seed)
+        _, low, _, _ = statistics.paired(
+            _metrics.accuracy, ours, theirs, task.extremes(theirs), seed=seed
+        )
         wrong += low > -0.02
     # 2.5 % of 60 is 1.5; more than 6 have a probability below 0.001.
     assert wrong <= 6
@@ -579,7 +736,9 @@ def test_the_p_value_goes_with_the_interval() -> None:
     worse = np.where(np.arange(200) < 20, 1 - gold, gold)
     ours, theirs = (np.stack([each, gold], axis=1) for each in (worse, gold))
     task = build("text-classification", ("no", "yes"))
-    difference, low, high, p_value = statistics.paired(_metrics.accuracy, ours, theirs, task.extremes(theirs), seed=0)
+    difference, low, high, p_value = statistics.paired(
+        _metrics.accuracy, ours, theirs, task.extremes(theirs), seed=0
+    )
     assert difference == pytest.approx(-0.1)
     assert low < difference < high < 0
     assert p_value < 0.05
@@ -593,7 +752,9 @@ def test_mcnemar_equals_the_binomial_by_hand() -> None:
     assert statistics.mcnemar(ours, ours) == 1.0
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2], ["10", "9", "1"], [1.0, 2.0, 3.0], [True, False], ["b", 1]])
+@pytest.mark.parametrize(
+    "labels", [["no", "yes"], [0, 1, 2], ["10", "9", "1"], [1.0, 2.0, 3.0], [True, False], ["b", 1]]
+)
 def test_classes_of_a_new_head_come_from_the_data(labels: list) -> None:
     """And every row they were read from has one of them."""
     rows = [{"text": "a", "label": label} for label in labels for _ in range(2)]
@@ -608,7 +769,10 @@ def test_classes_that_are_numbers_are_in_the_order_of_numbers() -> None:
 
 
 def test_what_training_wants_of_a_row() -> None:
-    assert build("mrpc").targets(only(("a", "b"), ("c", "d")), [1, 0]) == [{"labels": 1}, {"labels": 0}]
+    assert build("mrpc").targets(only(("a", "b"), ("c", "d")), [1, 0]) == [
+        {"labels": 1},
+        {"labels": 0},
+    ]
     with pytest.raises(DataError, match="embeddings are not fine-tuned here"):
         build("embedding").targets(only(("a",)), [1.0])
 
@@ -629,7 +793,10 @@ def test_a_hundred_thousand_classes_take_no_square_of_anything() -> None:
     gold = np.array(task.gold(rows, where="rows"))
     assert gold[:3].tolist() == [count - 1, count - 2, count - 3]
     items = np.stack([gold, gold], axis=1)
-    assert all(metric(items) == pytest.approx(1) for metric in (_metrics.CLASSES["macro_f1"], _metrics.matthews))
+    assert all(
+        metric(items) == pytest.approx(1)
+        for metric in (_metrics.CLASSES["macro_f1"], _metrics.matthews)
+    )
     assert task.chance(items)["accuracy"] == pytest.approx(1 / count)
 
 

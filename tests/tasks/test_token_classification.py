@@ -43,7 +43,9 @@ def wordpiece(wordpiece_folder) -> Tokenizer:
     return Tokenizer(wordpiece_folder, 64)
 
 
-def saying(encoded: EncodedTexts, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:
+def saying(
+    encoded: EncodedTexts, tags: list[list[str]], labels: tuple[str, ...] = LABELS
+) -> dict[str, np.ndarray]:
     """Outputs that give the first piece of each word its tag, and every other piece another one."""
     found = []
     for rows, own in zip(encoded.rows, tags, strict=True):
@@ -71,7 +73,9 @@ FORMS = {
 
 def random_tags(form: str, seed: int, count: int) -> list[str]:
     generator = random.Random(seed)
-    return [generator.choice(FORMS[form]) if generator.random() < 0.7 else "O" for _ in range(count)]
+    return [
+        generator.choice(FORMS[form]) if generator.random() < 0.7 else "O" for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -101,7 +105,9 @@ def test_scores_are_those_of_seqeval(form: str) -> None:
         gold = [random_tags(form, 1000 * seed + i, 1 + i % 9) for i in range(12)]
         ours = [
             [
-                tag if random.Random(seed + i + k).random() < 0.7 else random_tags(form, seed + k, 1)[0]
+                tag
+                if random.Random(seed + i + k).random() < 0.7
+                else random_tags(form, seed + k, 1)[0]
                 for k, tag in enumerate(own)
             ]
             for i, own in enumerate(gold)
@@ -112,24 +118,33 @@ def test_scores_are_those_of_seqeval(form: str) -> None:
 @pytest.mark.parametrize("nothing", ["gold", "ours", "both"])
 def test_scores_where_there_are_no_entities(nothing: str) -> None:
     tagged, empty = [["B-PER", "O"], ["O", "B-LOC"]], [["O", "O"], ["O", "O"]]
-    _compare(empty if nothing in ("ours", "both") else tagged, empty if nothing in ("gold", "both") else tagged)
+    _compare(
+        empty if nothing in ("ours", "both") else tagged,
+        empty if nothing in ("gold", "both") else tagged,
+    )
 
 
 def _compare(ours: list[list[str]], gold: list[list[str]]) -> None:
-    items = np.array([_entities.counts(a, b) for a, b in zip(ours, gold, strict=True)], dtype=np.float64)
+    items = np.array(
+        [_entities.counts(a, b) for a, b in zip(ours, gold, strict=True)], dtype=np.float64
+    )
     theirs = {
         "f1": seqeval.f1_score(gold, ours, zero_division=0),
         "precision": seqeval.precision_score(gold, ours, zero_division=0),
         "recall": seqeval.recall_score(gold, ours, zero_division=0),
         "accuracy": seqeval.accuracy_score(gold, ours),
     }
-    assert {name: metric(items) for name, metric in _entities.METRICS.items()} == pytest.approx(theirs, abs=1e-12)
+    assert {name: metric(items) for name, metric in _entities.METRICS.items()} == pytest.approx(
+        theirs, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("form", ["iob", "one type"])
 def test_iob2_has_the_same_entities(form: str) -> None:
     for seed in range(500):
-        tags = [t.replace("E-", "I-").replace("S-", "B-") for t in random_tags(form, seed, seed % 11)]
+        tags = [
+            t.replace("E-", "I-").replace("S-", "B-") for t in random_tags(form, seed, seed % 11)
+        ]
         found = _entities.iob2(tags)
         assert get_entities(found) == get_entities(tags)
         assert [tag == "O" for tag in found] == [tag == "O" for tag in tags]
@@ -150,7 +165,9 @@ def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
     rows = [{"tokens": ["the", "of", "and", "to"], "ner_tags": tags}]
     encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
     items = one.items(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
-    assert {name: metric(items) for name, metric in one.metrics.items()} == dict.fromkeys(one.metrics, 1.0)
+    assert {name: metric(items) for name, metric in one.metrics.items()} == dict.fromkeys(
+        one.metrics, 1.0
+    )
 
 
 def test_word_accuracy_is_compared_word_by_word() -> None:
@@ -158,9 +175,16 @@ def test_word_accuracy_is_compared_word_by_word() -> None:
     one = task(metric="accuracy")
     rows = [{"tokens": ["the", "of"], "ner_tags": ["B-PER", "I-PER"]}] * 40
     encoder_free = EncodedTexts([("the", "of")] * 40, [[_Row()]] * 40)
-    right, wrong = (np.tile(np.eye(5, dtype=np.float32)[own], (40, 1)) for own in ([0, 1, 2, 0], [0, 0, 0, 0]))
+    right, wrong = (
+        np.tile(np.eye(5, dtype=np.float32)[own], (40, 1)) for own in ([0, 1, 2, 0], [0, 0, 0, 0])
+    )
     compared = scoring.compare(
-        one, ("ours", "float"), ({"logits": right}, {"logits": wrong}), encoder_free, one.gold(rows, where="rows"), seed=0
+        one,
+        ("ours", "float"),
+        ({"logits": right}, {"logits": wrong}),
+        encoder_free,
+        one.gold(rows, where="rows"),
+        seed=0,
     )
     assert compared.difference == 1.0
     assert compared.p_value < 0.01
@@ -201,7 +225,9 @@ def test_every_word_is_tagged_at_its_first_piece(tokenizer, words: list[str]) ->
         inside = next((c for c in range(start, end) if not " ".join(words)[c].isspace()), None)
         if inside is not None:
             first.setdefault(int(np.searchsorted(starts, inside, side="right")) - 1, index + 1)
-    told = {int(row.spans[place, 0]): int(place) for place in np.flatnonzero(row.spans[:, 0] != NOWHERE)}
+    told = {
+        int(row.spans[place, 0]): int(place) for place in np.flatnonzero(row.spans[:, 0] != NOWHERE)
+    }
     assert told == first == {word: first[word] for word in range(len(words))}
     tags = [random.Random(i).choice(LABELS) for i in range(len(words))]
     assert one.predictions(saying(encoded, [tags]), encoded)[0][0] == tags
@@ -211,15 +237,21 @@ def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
     one = task()
     words = ("the", "\u200b", "\u200d\u200b", "of", "\u0007")
     encoded = one.encode(wordpiece, [words])
-    tags, shares = one.predictions(saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded)[0]
+    tags, shares = one.predictions(
+        saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded
+    )[0]
     assert tags == ["B-PER", "O", "O", "I-PER", "O"]
     assert [share > 0.9 for share in shares] == [True, False, False, True, False]
     answer = one.answer(saying(encoded, [["O"] * 5]), encoded, 0, list(words))
     assert (answer["words"], answer["tags"]) == (list(words), ["O"] * 5)
 
 
-@pytest.mark.parametrize(("length", "stride"), [(None, None), (16, None), (16, 13), (12, 1), (32, 5)])
-def test_long_sentences_are_tagged_by_the_window_with_most_context(wordpiece, length: int | None, stride: int | None) -> None:
+@pytest.mark.parametrize(
+    ("length", "stride"), [(None, None), (16, None), (16, 13), (12, 1), (32, 5)]
+)
+def test_long_sentences_are_tagged_by_the_window_with_most_context(
+    wordpiece, length: int | None, stride: int | None
+) -> None:
     one = task(max_length=length, step=stride)
     tokenizer = wordpiece if length is None else _shorter(wordpiece, length)
     words = tuple(f"{word}{i % 10}" for i, word in enumerate(["the", "catz", "of", "in", "x"] * 40))
@@ -245,7 +277,10 @@ def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
 
 
 def test_windows_that_do_not_overlap(wordpiece) -> None:
-    with pytest.raises(DataError, match=r"windows would not overlap \(got 62, expected less than the 62 tokens of text"):
+    with pytest.raises(
+        DataError,
+        match=r"windows would not overlap \(got 62, expected less than the 62 tokens of text",
+    ):
         task(step=62).encode(wordpiece, [("the",)])
 
 
@@ -257,9 +292,15 @@ def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:
     row = encoded.rows[0][0]
     assert set(target) == {"labels"}
     assert len(target["labels"]) == len(row)
-    told = {int(row.spans[i, 0]): LABELS[label] for i, label in enumerate(target["labels"].tolist()) if label != -100}
+    told = {
+        int(row.spans[i, 0]): LABELS[label]
+        for i, label in enumerate(target["labels"].tolist())
+        if label != -100
+    }
     assert [told[i] for i in range(4)] == tags
-    with pytest.raises(DataError, match=r"the model has no such tag \(got B-ORG, expected O, B-PER"):
+    with pytest.raises(
+        DataError, match=r"the model has no such tag \(got B-ORG, expected O, B-PER"
+    ):
         one.targets(encoded, [["B-ORG", "O", "O", "O"]])
 
 
@@ -275,7 +316,10 @@ def test_entities_of_raw_text_have_their_characters(wordpiece) -> None:
     for name, tag in (("Ada", "B-PER"), ("Lovelace", "I-PER"), ("of", "B-LOC")):
         tags[words.index(name)] = tag
     answer = one.answer(saying(encoded, [["O"], tags]), encoded, 1, text)
-    assert [(e["type"], e["text"]) for e in answer["entities"]] == [("PER", "Ada Lovelace"), ("LOC", "of")]
+    assert [(e["type"], e["text"]) for e in answer["entities"]] == [
+        ("PER", "Ada Lovelace"),
+        ("LOC", "of"),
+    ]
     for entity in answer["entities"]:
         assert text[entity["start"] : entity["end"]] == entity["text"]
         assert 0.9 < entity["score"] <= 1.0
@@ -284,7 +328,9 @@ def test_entities_of_raw_text_have_their_characters(wordpiece) -> None:
     json.dumps(answer)
 
 
-@pytest.mark.parametrize("word", ["Zu\u0308rich", "e\u0301te\u0301", "हिन्दी", "שָׁלוֹם", "مَرْحَبًا", "ไทยที่"])
+@pytest.mark.parametrize(
+    "word", ["Zu\u0308rich", "e\u0301te\u0301", "हिन्दी", "שָׁלוֹם", "مَرْحَبًا", "ไทยที่"]
+)
 def test_a_word_of_raw_text_keeps_its_marks(word: str) -> None:
     """Combining marks belong to their letter: a word that is cut at each of them is no word that a model knows."""
     assert task().parse(f"the {word}, of", where="x") == ("the", word, ",", "of")
@@ -295,7 +341,10 @@ def test_entities_of_given_words_are_placed_in_their_joined_text(wordpiece) -> N
     encoded = one.encode(wordpiece, [tuple(words)])
     answer = one.answer(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded, 0, words)
     joined = " ".join(words)
-    assert [(joined[e["start"] : e["end"]], e["text"]) for e in answer["entities"]] == [("New York",) * 2, ("of",) * 2]
+    assert [(joined[e["start"] : e["end"]], e["text"]) for e in answer["entities"]] == [
+        ("New York",) * 2,
+        ("of",) * 2,
+    ]
 
 
 # --- Gold ---
@@ -306,7 +355,9 @@ def test_tags_by_name_and_by_index() -> None:
     assert task().gold(rows, where="rows") == [["B-PER", "I-PER"], ["B-LOC"]]
     named = task(("LABEL_0", "LABEL_1"), labels=("O", "B-X"))
     assert named.gold([{"tokens": ["a"], "tags": [1]}], where="rows") == [["B-X"]]
-    assert task(words="w", tags="t").gold([{"w": ["a"], "t": ["O"], "tokens": 1, "tags": 2}], where="rows") == [["O"]]
+    assert task(words="w", tags="t").gold(
+        [{"w": ["a"], "t": ["O"], "tokens": 1, "tags": 2}], where="rows"
+    ) == [["O"]]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +379,9 @@ def test_bad_tags_name_their_row(row: dict, message: str) -> None:
 
 
 def test_words_that_are_no_texts_name_their_row() -> None:
-    rows = readers.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, {"tokens": ["a", None], "ner_tags": ["O", "O"]}])
+    rows = readers.numbered(
+        [{"tokens": ["x"], "ner_tags": ["O"]}, {"tokens": ["a", None], "ner_tags": ["O", "O"]}]
+    )
     with pytest.raises(DataError, match=r'dev\.jsonl, row 2, column "tokens"'):
         task().inputs(rows, where="dev.jsonl")
 
@@ -336,9 +389,15 @@ def test_words_that_are_no_texts_name_their_row() -> None:
 def test_labels_of_a_new_head_come_from_the_data() -> None:
     one = task(())
     # IOB1 without a single B: the model is to say IOB2 all the same.
-    rows = [{"tokens": ["a", "b", "c"], "ner_tags": ["I-PER", "I-PER", "O"]}, {"tokens": ["d"], "ner_tags": ["I-LOC"]}]
+    rows = [
+        {"tokens": ["a", "b", "c"], "ner_tags": ["I-PER", "I-PER", "O"]},
+        {"tokens": ["d"], "ner_tags": ["I-LOC"]},
+    ]
     assert one.labels_in(rows, where="rows") == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-    assert one.labels_in([{"tokens": ["a", "b"], "pos_tags": ["NOUN", "ADV"]}], where="rows") == ("ADV", "NOUN")
+    assert one.labels_in([{"tokens": ["a", "b"], "pos_tags": ["NOUN", "ADV"]}], where="rows") == (
+        "ADV",
+        "NOUN",
+    )
     shorter = [{"tokens": ["a", "b"], "tags": ["S-PER", "O"]}]
     assert one.labels_in(shorter, where="rows") == ("O", "S-PER")
     for some in (rows, shorter):
@@ -347,9 +406,14 @@ def test_labels_of_a_new_head_come_from_the_data() -> None:
 
 
 def test_another_number_of_labels_than_the_model_has() -> None:
-    with pytest.raises(DataError, match=r"another number of labels than the model has classes \(got 2 \(O, B-X\), expected 5"):
+    with pytest.raises(
+        DataError,
+        match=r"another number of labels than the model has classes \(got 2 \(O, B-X\), expected 5",
+    ):
         task(labels=("O", "B-X"))
-    with pytest.raises(ValidationError, match="there is no such metric; known: accuracy, f1, precision, recall"):
+    with pytest.raises(
+        ValidationError, match="there is no such metric; known: accuracy, f1, precision, recall"
+    ):
         task(metric="f2")
 
 
@@ -381,23 +445,36 @@ def test_the_official_columns(tmp_path, ending: str, start: str) -> None:
 def test_two_columns_with_tabs_comments_and_words_with_spaces(tmp_path) -> None:
     text = "# id 1\nNew York\tB-LOC\nof\tO\n\n# id 2 of 3 words here\nthe\tO\n#\tO\n"
     rows = readers.read_file(write(tmp_path / "a.conll", text))
-    assert [(row["tokens"], row["tags"]) for row in rows] == [(["New York", "of"], ["B-LOC", "O"]), (["the", "#"], ["O", "O"])]
+    assert [(row["tokens"], row["tags"]) for row in rows] == [
+        (["New York", "of"], ["B-LOC", "O"]),
+        (["the", "#"], ["O", "O"]),
+    ]
 
 
 def test_other_numbers_of_columns_and_names(tmp_path) -> None:
     path = write(tmp_path / "a.bio", "the DT x O\nof IN y O\n".replace(" x", "").replace(" y", ""))
-    assert readers.read_file(path) == [{"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}]
+    assert readers.read_file(path) == [
+        {"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}
+    ]
     assert readers.read_file(path, ("words", "pos_tags", "labels"))[0]["labels"] == ["O", "O"]
-    with pytest.raises(DataError, match=r"not a column file \(got 3 columns, expected columns words, labels\)"):
+    with pytest.raises(
+        DataError, match=r"not a column file \(got 3 columns, expected columns words, labels\)"
+    ):
         readers.read_file(path, ("words", "labels"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("the O\nof\nand O\n", r"line 2: the line has another number of columns than the others \(got 1, expected 2\)"),
+        (
+            "the O\nof\nand O\n",
+            r"line 2: the line has another number of columns than the others \(got 1, expected 2\)",
+        ),
         ("the O\n\nof O\nand a O\n", r"line 4: .*\(got 3, expected 2\)"),
-        ("the\nof\n", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
+        (
+            "the\nof\n",
+            r"not a column file \(got 1 columns, expected a word and its tag on every line",
+        ),
         ("\n \n", r"not a column file|no rows"),
         ("-DOCSTART- O\n\n", r"not a column file|no rows"),
     ],
@@ -414,7 +491,10 @@ def test_lines_of_a_sentence_keep_odd_white_space(tmp_path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_lists_in_other_files(tmp_path, suffix: str) -> None:
-    given = [{"tokens": ["the", "é"], "ner_tags": ["O", "B-PER"]}, {"tokens": ["of"], "ner_tags": ["O"]}]
+    given = [
+        {"tokens": ["the", "é"], "ner_tags": ["O", "B-PER"]},
+        {"tokens": ["of"], "ner_tags": ["O"]},
+    ]
     path = tmp_path / f"a.{suffix}"
     if suffix == "jsonl":
         path.write_text("\n".join(map(json.dumps, given)) + "\n")
@@ -432,10 +512,12 @@ def test_class_labels_in_a_parquet_file_keep_their_names(tmp_path) -> None:
     from datasets import ClassLabel, Dataset, Features, Sequence, Value
 
     names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    features = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=names))})
-    Dataset.from_dict({"tokens": [["the", "Ada"]], "ner_tags": [[0, 3]]}, features=features).to_parquet(
-        str(tmp_path / "a.parquet")
+    features = Features(
+        {"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=names))}
     )
+    Dataset.from_dict(
+        {"tokens": [["the", "Ada"]], "ner_tags": [[0, 3]]}, features=features
+    ).to_parquet(str(tmp_path / "a.parquet"))
     # The model's labels are in another order than the file's.
     assert task().gold(readers.read_file(tmp_path / "a.parquet"), where="rows") == [["O", "B-PER"]]
 
@@ -446,8 +528,13 @@ def test_the_real_development_set(shared) -> None:
     gold = task(()).gold(rows, where="rows")
     assert len(rows) == 3250
     assert sum(len(_entities.entities(tags)) for tags in gold) == 5942
-    assert [_entities.entities(tags) for tags in gold] == [get_entities(list(row["ner_tags"])) for row in rows]
-    assert task(()).labels_in(rows, where="rows") == ("O", *(f"{a}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for a in "BI"))
+    assert [_entities.entities(tags) for tags in gold] == [
+        get_entities(list(row["ner_tags"])) for row in rows
+    ]
+    assert task(()).labels_in(rows, where="rows") == (
+        "O",
+        *(f"{a}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for a in "BI"),
+    )
 
 
 @pytest.mark.needs_shared
@@ -457,5 +544,7 @@ def test_every_real_word_is_tagged_once(shared, name: str) -> None:
     one, tokenizer = task(()), Tokenizer(shared / "data" / "tokenizers" / name, 64)
     encoded = one.encode(tokenizer, one.inputs(rows, where="rows"))
     for words, own in zip(encoded.texts, encoded.rows, strict=True):
-        told = [w for row in own for w in row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0].tolist()]
+        told = [
+            w for row in own for w in row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0].tolist()
+        ]
         assert sorted(told) == list(range(len(words)))

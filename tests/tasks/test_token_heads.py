@@ -26,7 +26,9 @@ from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
 from tests.support.runs import made_once, write_pairs
 
 # Texts of several lengths, one with a mask of its own, which is not scored.
-TEXTS = [" ".join(WORDS[(7 * i + 3 * k) % len(WORDS)] for k in range(2 + 3 * (i % 7))) for i in range(20)] + ["the [MASK] of"]
+TEXTS = [
+    " ".join(WORDS[(7 * i + 3 * k) % len(WORDS)] for k in range(2 + 3 * (i % 7))) for i in range(20)
+] + ["the [MASK] of"]
 # float32 logits of two runtimes.
 CLOSE = 1e-4
 
@@ -55,12 +57,18 @@ def filled(checkpoint, tmp_path_factory) -> Path:
 def filler(checkpoint, filled) -> tuple:
     """Its captured graph on ONNX Runtime: (checkpoint, tokenizer, session)."""
     folder, path = checkpoint("bert", "masked-lm"), filled / "ort-cpu" / "onnx" / "model.onnx"
-    return folder, Tokenizer(folder), targets.load("ort-cpu").open_session(path, SessionOptions(threads=1))
+    return (
+        folder,
+        Tokenizer(folder),
+        targets.load("ort-cpu").open_session(path, SessionOptions(threads=1)),
+    )
 
 
 def scheduler(filler, task) -> streaming.Scheduler:
     _, tokenizer, session = filler
-    return streaming.Scheduler(task, tokenizer, session, cost_model.default_cost_model(session), 2048)
+    return streaming.Scheduler(
+        task, tokenizer, session, cost_model.default_cost_model(session), 2048
+    )
 
 
 @pytest.mark.parametrize("mask", [0.15, 0.6, "each"])
@@ -73,7 +81,9 @@ def test_metrics_equal_those_of_transformers(filler, mask) -> None:
     task = build("fill-mask", {"mask": mask})
     encoded = task.encode(tokenizer, [(text,) for text in TEXTS])
     outputs = batching.run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True)
-    ours = {score.metric: score.value for score in scoring.scores(task, outputs, encoded, TEXTS, seed=0)}
+    ours = {
+        score.metric: score.value for score in scoring.scores(task, outputs, encoded, TEXTS, seed=0)
+    }
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     logs, firsts, fives = [], [], []
     for text, rows in zip(TEXTS[:-1], encoded.rows[:-1], strict=True):
@@ -84,7 +94,9 @@ def test_metrics_equal_those_of_transformers(filler, mask) -> None:
         count = plain.shape[1] - 2
         assert at.sum() == (count if mask == "each" else max(1, round(mask * count)))
         with torch.inference_mode():
-            log = model(masked, torch.ones_like(masked), torch.zeros_like(masked)).logits.log_softmax(-1)[at]
+            log = model(
+                masked, torch.ones_like(masked), torch.zeros_like(masked)
+            ).logits.log_softmax(-1)[at]
         wanted = plain.expand_as(masked)[at]
         logs += log.gather(1, wanted[:, None])[:, 0].tolist()
         best = log.topk(5).indices
@@ -130,14 +142,18 @@ def test_logits_are_never_kept(filler) -> None:
 def test_a_text_is_always_masked_at_the_same_places(filler) -> None:
     _, tokenizer, _ = filler
     task = build("fill-mask", {})
-    together = [row.places.tolist() for row in task.encode(tokenizer, [(text,) for text in TEXTS]).flat]
+    together = [
+        row.places.tolist() for row in task.encode(tokenizer, [(text,) for text in TEXTS]).flat
+    ]
     alone = [task.encode(tokenizer, [(text,)]).flat[0].places.tolist() for text in reversed(TEXTS)]
     assert together == alone[::-1]
     assert together[-1] == [2]
 
 
 def test_fillers_of_every_mask(filler) -> None:
-    answers = scheduler(filler, build("fill-mask", {})).answer_now(["the [MASK] of [MASK]", {"text": "a [MASK]", "top": 100}])
+    answers = scheduler(filler, build("fill-mask", {})).answer_now(
+        ["the [MASK] of [MASK]", {"text": "a [MASK]", "top": 100}]
+    )
     assert [[len(fillers) for fillers in answer["masks"]] for answer in answers] == [[5, 5], [100]]
     first, second = (fillers[0] for fillers in answers[0]["masks"])
     assert answers[0]["text"] == f"the {first['token']} of {second['token']}"
@@ -155,7 +171,10 @@ def test_fillers_of_every_mask(filler) -> None:
     [
         ("the of", r"the text has no mask \(got 'the of'\); write \[MASK\] in place of the word"),
         ("the " * 70 + "[MASK]", "the mask stands after the 64 tokens that the model reads"),
-        ({"text": "the [MASK]", "top": 101}, r"input 1: not a number of fillers \(got 101, expected 1 to 100\)"),
+        (
+            {"text": "the [MASK]", "top": 101},
+            r"input 1: not a number of fillers \(got 101, expected 1 to 100\)",
+        ),
         (("the", "of"), r"input 1: the input is not a text .*expected one text with masks"),
     ],
 )
@@ -167,7 +186,9 @@ def test_what_cannot_be_filled(filler, given, message: str, mask) -> None:
 
 def test_masks_of_other_tokenizers(tmp_path: Path) -> None:
     make_byte_level_tokenizer(tmp_path)
-    with pytest.raises(ModelError, match=r"the tokenizer has no mask token .*expected \[MASK\] or <mask>"):
+    with pytest.raises(
+        ModelError, match=r"the tokenizer has no mask token .*expected \[MASK\] or <mask>"
+    ):
         _ = Tokenizer(tmp_path).mask
     # A token of the vocabulary that the files name, although the tokenizer does not know that it is special.
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": {"content": "Ġof"}}')
@@ -182,7 +203,10 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     operators.save(captured("bert", "feature-extraction").model, path)
     folder = checkpoint("bert", "feature-extraction")
-    tokenizer, session = Tokenizer(folder), targets.load("ort-cpu").open_session(path, SessionOptions(threads=1))
+    tokenizer, session = (
+        Tokenizer(folder),
+        targets.load("ort-cpu").open_session(path, SessionOptions(threads=1)),
+    )
     task = build("feature-extraction", {"text": "text"})
     rows = [{"text": text} for text in TEXTS]
     encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
@@ -194,7 +218,9 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     moved = expected + np.random.default_rng(0).standard_normal(expected.shape).astype(np.float32)
     found = task.fidelity({"last_hidden_state": moved}, {"last_hidden_state": expected}, encoded)
     lengths = [np.linalg.norm(each, axis=1) for each in (moved, expected)]
-    assert found.agreement == pytest.approx(np.mean(np.sum(moved * expected, axis=1) / (lengths[0] * lengths[1])), abs=1e-6)
+    assert found.agreement == pytest.approx(
+        np.mean(np.sum(moved * expected, axis=1) / (lengths[0] * lengths[1])), abs=1e-6
+    )
     assert found.error == pytest.approx(np.sqrt(np.mean((moved - expected) ** 2)), rel=1e-6)
     assert (task.primary, dict(task.metrics), task.gold(rows, where="rows")) == (None, {}, [])
     answer = task.answer(states, encoded, 20, TEXTS[20])
@@ -215,10 +241,15 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
         ("bert-masked-lm", {"task": "feature-extraction", "qat": {}}, "token states can be trained by a teacher only"),
     ],
 )  # fmt: skip
-def test_what_the_heads_cannot_do(checkpoint, pairs, tmp_path: Path, model: str, recipe: dict, message: str) -> None:
+def test_what_the_heads_cannot_do(
+    checkpoint, pairs, tmp_path: Path, model: str, recipe: dict, message: str
+) -> None:
     family, _, head = model.partition("-")
     with pytest.raises(OctobertError, match=message):
-        runner.run(parse({"model": str(checkpoint(family, head)), "data": str(pairs), **recipe}), tmp_path / "out")
+        runner.run(
+            parse({"model": str(checkpoint(family, head)), "data": str(pairs), **recipe}),
+            tmp_path / "out",
+        )
 
 
 def test_a_masked_language_model_in_8_bits(filled) -> None:
@@ -228,9 +259,16 @@ def test_a_masked_language_model_in_8_bits(filled) -> None:
     (compared,) = report.comparisons
     assert compared.fidelity > 0.8
     assert 0 < compared.divergence < 0.05
-    eight = {site.module for site, _ in report.plans["ort-cpu"].quantized if site.role in ("head.weight", "embedding.weight")}
+    eight = {
+        site.module
+        for site, _ in report.plans["ort-cpu"].quantized
+        if site.role in ("head.weight", "embedding.weight")
+    }
     assert eight == {"cls.predictions.decoder", "embeddings.word_embeddings"}
-    assert {value.part for value in report.sensitivities["ort-cpu"].values} >= {"decoder", "embeddings"}
+    assert {value.part for value in report.sensitivities["ort-cpu"].values} >= {
+        "decoder",
+        "embeddings",
+    }
     (text,) = examples.example(filled, report)
     with octobert.load(filled / "ort-cpu") as package:
         (answer,) = package(text)
@@ -238,5 +276,7 @@ def test_a_masked_language_model_in_8_bits(filled) -> None:
 
 
 def test_undefined_logits_are_no_right_guesses() -> None:
-    row = fill_mask.MaskedRow(np.array([1, 2, 3]), np.zeros(3, np.int64), False, np.array([1]), np.array([2]), 5, False)
+    row = fill_mask.MaskedRow(
+        np.array([1, 2, 3]), np.zeros(3, np.int64), False, np.array([1]), np.array([2]), 5, False
+    )
     assert row.kept({"logits": np.full((3, 5), np.nan)})[fill_mask.RANK].tolist() == [5]

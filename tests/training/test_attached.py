@@ -52,7 +52,11 @@ def test_the_loop_of_the_page_becomes_a_package(finished, out, tmp_path, monkeyp
     loop, finish = example().replace("2e-5", "1e-3").split("attached.finish")
     names: dict[str, Any] = {}
     exec(loop, names)
-    model, trained, before = names["model"].eval(), names["attached"], names["package"].ranges.intervals
+    model, trained, before = (
+        names["model"].eval(),
+        names["attached"],
+        names["package"].ranges.intervals,
+    )
     assert any(abs(now.high - before[value].high) > 1e-6 for value, now in trained.ranges.items())
     pair = ("the man was in it", "he is not")
     with torch.no_grad():
@@ -66,7 +70,8 @@ def test_the_loop_of_the_page_becomes_a_package(finished, out, tmp_path, monkeyp
     assert answer["score"] == pytest.approx(float(simulated.max()), abs=BORDERS)
     other = recipe_for(finished, qat={"trained": "trained"}, calibrate={"percentile": {"keep": 90}})
     with pytest.raises(
-        PlanError, match=r"qat\.trained: .*: the model was trained with another plan .*attach the plan of a package"
+        PlanError,
+        match=r"qat\.trained: .*: the model was trained with another plan .*attach the plan of a package",
     ):
         runner.run(other, out, executor=inline.run)
 
@@ -75,13 +80,21 @@ def test_the_loop_of_the_page_becomes_a_package(finished, out, tmp_path, monkeyp
 def planned(finished):
     """(A model of the finished run, its plan). The transforms of that run do not matter here."""
     recipe, out, _ = finished
-    return AutoModelForSequenceClassification.from_pretrained(recipe.model), octobert.manifest(out / "ort-cpu")
+    return AutoModelForSequenceClassification.from_pretrained(recipe.model), octobert.manifest(
+        out / "ort-cpu"
+    )
 
 
 def test_ranges_start_where_they_are_given(planned) -> None:
     model, package = planned
-    doubled = {v: i.model_copy(update={"low": 2 * i.low, "high": 2 * i.high}) for v, i in package.ranges.intervals.items()}
-    for ranges, factor in ((None, 1), (package.ranges.model_copy(update={"intervals": doubled}), 2)):
+    doubled = {
+        v: i.model_copy(update={"low": 2 * i.low, "high": 2 * i.high})
+        for v, i in package.ranges.intervals.items()
+    }
+    for ranges, factor in (
+        (None, 1),
+        (package.ranges.model_copy(update={"intervals": doubled}), 2),
+    ):
         attached = octobert.attach(model, package.plan, ranges)
         value, own = next(iter(attached.ranges.items()))
         assert own.high == pytest.approx(factor * package.ranges.intervals[value].high, rel=1e-6)
@@ -97,7 +110,9 @@ def test_ranges_start_where_they_are_given(planned) -> None:
 
 def test_rounding_can_be_switched_off(planned) -> None:
     model, package = planned
-    batch = AutoTokenizer.from_pretrained(model.config._name_or_path)("the of", "and", return_tensors="pt")
+    batch = AutoTokenizer.from_pretrained(model.config._name_or_path)(
+        "the of", "and", return_tensors="pt"
+    )
     with torch.no_grad():
         before = model.eval()(**batch).logits.numpy()
         attached = octobert.attach(model, package.plan)
@@ -110,16 +125,22 @@ def test_rounding_can_be_switched_off(planned) -> None:
 def test_what_cannot_be_attached(planned) -> None:
     model, package = planned
     with pytest.raises(
-        RecipeError, match=r"model: not a model that can be quantized \(got Linear, expected a model of transformers"
+        RecipeError,
+        match=r"model: not a model that can be quantized \(got Linear, expected a model of transformers",
     ):
         octobert.attach(torch.nn.Linear(2, 2), package.plan)
-    with pytest.raises(RecipeError, match=r"plan: not the plan of a model \(got PackageManifest, expected octobert.manifest"):
+    with pytest.raises(
+        RecipeError,
+        match=r"plan: not the plan of a model \(got PackageManifest, expected octobert.manifest",
+    ):
         octobert.attach(model, package)
     with pytest.raises(RecipeError, match=r"ranges: not the ranges of a model \(got dict"):
         octobert.attach(model, package.plan, package.ranges.intervals)
     with pytest.raises(RecipeError, match="keep, average: the value is out of range"):
         octobert.attach(model, package.plan, keep=10)
-    fewer = package.ranges.model_copy(update={"intervals": dict(list(package.ranges.intervals.items())[:1])})
+    fewer = package.ranges.model_copy(
+        update={"intervals": dict(list(package.ranges.intervals.items())[:1])}
+    )
     with pytest.raises(PlanError, match="there is no range of a value that the plan quantizes"):
         octobert.attach(model, package.plan, fewer)
 
@@ -139,10 +160,14 @@ def test_what_cannot_be_finished_or_taken(planned, tmp_path) -> None:
         weight[0, 0] = kept
     assert not (tmp_path / "new").exists()
     attached.detach()
-    with pytest.raises(ModelError, match=r"the folder holds no finished training \(got no quantization.json\)"):
+    with pytest.raises(
+        ModelError, match=r"the folder holds no finished training \(got no quantization.json\)"
+    ):
         module.read(tmp_path)
     (tmp_path / module.QUANTIZATION).write_text("{}")
-    with pytest.raises(ModelError, match=r"quantization.json: the finished training cannot be read"):
+    with pytest.raises(
+        ModelError, match=r"quantization.json: the finished training cannot be read"
+    ):
         module.read(tmp_path)
     with pytest.raises(RecipeError, match="nothing for code or distill to train"):
         parse({"model": "m", "task": "mrpc", "data": "d", "qat": {"trained": "t", "distill": {}}})

@@ -59,23 +59,37 @@ def deep(tmp_path_factory):
         (6, (1, 2, 4), (1, 2, 4)),
     ],
 )
-def test_layers_are_evenly_chosen_from_the_first_to_the_last(deep, count: int, layers, kept: tuple) -> None:
+def test_layers_are_evenly_chosen_from_the_first_to_the_last(
+    deep, count: int, layers, kept: tuple
+) -> None:
     assert dropping.kept_layers(resolve(deep("bert", count)), layers) == kept
 
 
 @pytest.mark.parametrize("family", WITH_OWN_LAYERS)
-def test_the_kept_layers_keep_their_weights_and_the_saved_model_computes_with_them(deep, tmp_path, family: str) -> None:
+def test_the_kept_layers_keep_their_weights_and_the_saved_model_computes_with_them(
+    deep, tmp_path, family: str
+) -> None:
     folder = deep(family, 5)
     source, model = resolve(folder), checkpoints.load_torch(folder, HEAD)
     dropping.without_layers(model, source.family, (0, 2, 4)).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.get("num_hidden_layers", config.get("n_layers")) == 3
-    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    before, after = (
+        load_file(folder / "model.safetensors"),
+        load_file(tmp_path / "model.safetensors"),
+    )
     stem = f"{source.family.prefix}.{source.family.layer}."
-    expected = {name: array for name, array in before.items() if not name.startswith(stem.partition("{}")[0])}
+    expected = {
+        name: array
+        for name, array in before.items()
+        if not name.startswith(stem.partition("{}")[0])
+    }
     for new, old in enumerate((0, 2, 4)):
         of_layer = [name for name in before if name.startswith(stem.format(old))]
-        expected |= {stem.format(new) + name.removeprefix(stem.format(old)): before[name] for name in of_layer}
+        expected |= {
+            stem.format(new) + name.removeprefix(stem.format(old)): before[name]
+            for name in of_layer
+        }
     assert after.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
@@ -85,10 +99,15 @@ def test_the_kept_layers_keep_their_weights_and_the_saved_model_computes_with_th
     parent = getattr(whole, source.family.prefix).get_submodule(path)
     setattr(parent, leaf, torch.nn.ModuleList([getattr(parent, leaf)[i] for i in (0, 2, 4)]))
     whole.config.num_hidden_layers = 3
-    feeds = {name: torch.from_numpy(array) for name, array in batch([9, 20, 3], pad_id=pad_of(folder)).items()}
+    feeds = {
+        name: torch.from_numpy(array)
+        for name, array in batch([9, 20, 3], pad_id=pad_of(folder)).items()
+    }
     feeds = {name: feeds[name] for name in checkpoints.inputs_of(model)}
     with torch.inference_mode():
-        torch.testing.assert_close(checkpoints.load_torch(tmp_path, HEAD)(**feeds).logits, whole(**feeds).logits)
+        torch.testing.assert_close(
+            checkpoints.load_torch(tmp_path, HEAD)(**feeds).logits, whole(**feeds).logits
+        )
 
 
 def test_each_kept_layer_follows_the_layer_that_it_was_and_the_last_one_the_last(deep) -> None:
@@ -104,7 +123,10 @@ def test_each_kept_layer_follows_the_layer_that_it_was_and_the_last_one_the_last
     mask = feeds["attention_mask"].bool().numpy()
     shares = []
     for own, other in ((0, 0), (1, 1), (2, 3), (3, 5)):
-        a, b = (states[index].numpy()[mask] for states, index in ((ours.hidden_states, own), (theirs.hidden_states, other)))
+        a, b = (
+            states[index].numpy()[mask]
+            for states, index in ((ours.hidden_states, own), (theirs.hidden_states, other))
+        )
         shares.append(((a - b) ** 2).mean() / (b**2).mean())
     assert shares[1] == 0 < shares[2], "the first layer is the teacher's"
     p, q = (np.exp(each.logits.numpy().astype(float)) for each in (theirs, ours))
@@ -117,12 +139,17 @@ def test_each_kept_layer_follows_the_layer_that_it_was_and_the_last_one_the_last
 def sentences(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentences")
     for name, part in (("train", range(48)), ("dev", range(48, 64))):
-        rows = [{"text": f"{WORDS[i % 28]} {WORDS[i % 5]} x{i}", "label": ("different", "same")[i % 2]} for i in part]
+        rows = [
+            {"text": f"{WORDS[i % 28]} {WORDS[i % 5]} x{i}", "label": ("different", "same")[i % 2]}
+            for i in part
+        ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     return folder
 
 
-def test_a_model_that_is_its_own_teacher_becomes_a_package_of_fewer_layers(deep, sentences, tmp_path) -> None:
+def test_a_model_that_is_its_own_teacher_becomes_a_package_of_fewer_layers(
+    deep, sentences, tmp_path
+) -> None:
     recipe = parse(
         {
             "model": str(deep("bert", 3)),
@@ -136,7 +163,9 @@ def test_a_model_that_is_its_own_teacher_becomes_a_package_of_fewer_layers(deep,
     assert "kept encoder layers: 2;" in " ".join(summary.trainings(report))
     package = tmp_path / "out" / "ort-cpu"
     assert json.loads((package / "config.json").read_text())["num_hidden_layers"] == 2
-    layers = {decision.site.layer for decision in octobert.manifest(package).plan.decisions} - {None}
+    layers = {decision.site.layer for decision in octobert.manifest(package).plan.decisions} - {
+        None
+    }
     assert layers == {0, 1}
     assert octobert.load(package)(["the of"])[0]["label"] in ("different", "same")
 
@@ -144,31 +173,73 @@ def test_a_model_that_is_its_own_teacher_becomes_a_package_of_fewer_layers(deep,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": 4}, r"finetune.layers: the model has fewer layers \(got 4, expected 1 to 3\); keep as many or fewer"),
-        ({"layers": [0, 3]}, r"finetune.layers: the model has no such layer \(got 3, expected indices from 0 to 2\)"),
+        (
+            {"layers": 4},
+            r"finetune.layers: the model has fewer layers \(got 4, expected 1 to 3\); keep as many or fewer",
+        ),
+        (
+            {"layers": [0, 3]},
+            r"finetune.layers: the model has no such layer \(got 3, expected indices from 0 to 2\)",
+        ),
         *(
             ({"layers": wrong}, NEITHER)
-            for wrong in (0, -1, [0, 2, 2], [2, 0], [], [-1, 0], "three", True, [True], 2.5, {"a": 1})
+            for wrong in (
+                0,
+                -1,
+                [0, 2, 2],
+                [2, 0],
+                [],
+                [-1, 0],
+                "three",
+                True,
+                [True],
+                2.5,
+                {"a": 1},
+            )
         ),
-        ({"distill": {}}, r"finetune.distill needs a teacher; only with finetune.layers is it the model itself"),
+        (
+            {"distill": {}},
+            r"finetune.distill needs a teacher; only with finetune.layers is it the model itself",
+        ),
     ],
     ids=str,
 )
-def test_layers_that_cannot_be_kept_are_refused(deep, sentences, tmp_path, settings: dict, message: str) -> None:
-    plain = {"model": str(deep("bert", 3)), "task": "text-classification", "data": str(sentences), "finetune": settings}
+def test_layers_that_cannot_be_kept_are_refused(
+    deep, sentences, tmp_path, settings: dict, message: str
+) -> None:
+    plain = {
+        "model": str(deep("bert", 3)),
+        "task": "text-classification",
+        "data": str(sentences),
+        "finetune": settings,
+    }
     with pytest.raises(OctobertError, match=message):
         octobert.run(plain, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_families_and_models_that_cannot_leave_layers_out_are_named(deep, checkpoint, sentences, tmp_path) -> None:
-    with pytest.raises(ModelError, match="the layers of albert models share one set of weights, so none can be left out"):
+def test_families_and_models_that_cannot_leave_layers_out_are_named(
+    deep, checkpoint, sentences, tmp_path
+) -> None:
+    with pytest.raises(
+        ModelError,
+        match="the layers of albert models share one set of weights, so none can be left out",
+    ):
         dropping.kept_layers(resolve(checkpoint("albert")), 1)
     folder = deep("modernbert", 5)
-    with pytest.raises(ModelError, match=r"without these layers the model is not one of its type .*keep the first layer too"):
-        dropping.without_layers(checkpoints.load_torch(folder, HEAD), resolve(folder).family, (1, 2))
+    with pytest.raises(
+        ModelError,
+        match=r"without these layers the model is not one of its type .*keep the first layer too",
+    ):
+        dropping.without_layers(
+            checkpoints.load_torch(folder, HEAD), resolve(folder).family, (1, 2)
+        )
     # A base model has no head that could teach.
-    plain = {"task": "text-classification", "data": str(sentences), "finetune": {"layers": 1, "distill": {}}}
+    plain = {
+        "task": "text-classification",
+        "data": str(sentences),
+        "finetune": {"layers": 1, "distill": {}},
+    }
     with pytest.raises(ModelError, match="sequence-classification"):
         octobert.run({"model": str(checkpoint("bert", "embedding")), **plain}, tmp_path / "out")
 
@@ -178,15 +249,29 @@ def test_families_and_models_that_cannot_leave_layers_out_are_named(deep, checkp
     [
         (("--layers", "1", "--teacher", "self", "--dry-run"), 0, "layers: 1"),
         (("--layers", "[0, 1]", "--dry-run"), 0, "- 1"),
-        (("--layers", ""), 2, "--layers: the value is empty; give a value, or leave the option out"),
+        (
+            ("--layers", ""),
+            2,
+            "--layers: the value is empty; give a value, or leave the option out",
+        ),
         (("--layers", "9"), 2, "the model has fewer layers (got 9, expected 1 to 3)"),
         (("--layers", "[0, 0]"), 2, "each once and ascending"),
         (("--layers", "1", "--qat"), 2, "--layers belongs to the training in float"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
 )
-def test_the_command_takes_layers(deep, sentences, tmp_path, arguments: tuple, code: int, words: str) -> None:
-    common = (deep("bert", 3), "--task", "text-classification", "--data", sentences, "--out", tmp_path / "out")
+def test_the_command_takes_layers(
+    deep, sentences, tmp_path, arguments: tuple, code: int, words: str
+) -> None:
+    common = (
+        deep("bert", 3),
+        "--task",
+        "text-classification",
+        "--data",
+        sentences,
+        "--out",
+        tmp_path / "out",
+    )
     done = cli.octobert("finetune", *common, *arguments)
     assert done.returncode == code, done.stderr
     assert words in done.stderr

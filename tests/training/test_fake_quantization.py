@@ -35,9 +35,13 @@ def values(seed: int = 0, count: int = 4000) -> np.ndarray:
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=str)
 def test_values_are_those_of_the_written_graph(quantizer: Quantizer) -> None:
     x = values()
-    result = FakeQuantize.apply(torch.from_numpy(x), *quantization_parameters(quantizer, quantizer.low, quantizer.high)).numpy()
+    result = FakeQuantize.apply(
+        torch.from_numpy(x), *quantization_parameters(quantizer, quantizer.low, quantizer.high)
+    ).numpy()
     expected = qdq.rounded_activation(x, quantizer)
-    np.testing.assert_allclose(result, expected, atol=1e-3 * float(qdq.activation_parameters(quantizer)[0]))
+    np.testing.assert_allclose(
+        result, expected, atol=1e-3 * float(qdq.activation_parameters(quantizer)[0])
+    )
 
 
 @pytest.mark.parametrize("axis", [None, 1])
@@ -46,8 +50,12 @@ def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool)
     """The graph has [in, out], PyTorch [out, in]."""
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduce_range=reduced)
     weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
-    result = fake_quantize_weight(weight, quantizer, weight_bound(weight, axis), clips=False).numpy()
-    np.testing.assert_allclose(result, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6)
+    result = fake_quantize_weight(
+        weight, quantizer, weight_bound(weight, axis), clips=False
+    ).numpy()
+    np.testing.assert_allclose(
+        result, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6
+    )
 
 
 def test_the_gradient_passes_straight_through_inside_and_stops_outside() -> None:
@@ -70,7 +78,9 @@ def test_gradients_of_learned_ends_against_finite_differences() -> None:
     scale = (high - low) / levels
     zero = round(-low / scale)
     # Away from the ends by more than the finite difference moves them.
-    x = np.array([v for v in values(2, 500) if min(abs(v - low), abs(v - high)) > 0.02], dtype=np.float64)
+    x = np.array(
+        [v for v in values(2, 500) if min(abs(v - low), abs(v - high)) > 0.02], dtype=np.float64
+    )
     codes = np.round(x / scale) - x / scale
     tensors = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (low, high)]
     tensor = torch.from_numpy(x).requires_grad_()
@@ -92,7 +102,9 @@ def test_the_gradient_of_a_symmetric_bound_is_that_of_lsq() -> None:
     scale = 1.2 / highest
     FakeQuantizeLearned.apply(x, None, bound, scale, -highest, highest, True).sum().backward()
     steps = x.detach().numpy() / scale
-    by_scale = np.where(steps > highest, highest, np.where(steps < -highest, -highest, np.round(steps) - steps))
+    by_scale = np.where(
+        steps > highest, highest, np.where(steps < -highest, -highest, np.round(steps) - steps)
+    )
     assert float(bound.grad) == pytest.approx(by_scale.sum() / highest, rel=1e-9)
 
 
@@ -109,7 +121,12 @@ def test_learned_bounds_of_channels_have_gradients_of_their_own() -> None:
 
 def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> None:
     ranges = ActivationRanges(QUANTIZERS[:2], learned=False)
-    ranges.update([0, 0], [torch.tensor(-2.3), torch.tensor(-0.1)], [torch.tensor(1.9), torch.tensor(0.9)], 0.1)
+    ranges.update(
+        [0, 0],
+        [torch.tensor(-2.3), torch.tensor(-0.1)],
+        [torch.tensor(1.9), torch.tensor(0.9)],
+        0.1,
+    )
     low, high = ranges.bounds()
     assert low.tolist() == pytest.approx([-1.3 - 0.1 * 1.0, -2.0])
     assert high.tolist() == pytest.approx([2.9 - 0.1 * 1.0, 2.0])
@@ -117,10 +134,16 @@ def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> Non
 
 def test_a_range_that_is_not_known_is_what_is_seen_first_and_holds_zero() -> None:
     ranges = ActivationRanges(
-        [Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False
+        [Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)],
+        learned=False,
     )
     assert np.isnan(ranges.parameters_of_quantization()[0][0])
-    ranges.update([0, 1], [torch.tensor(0.5), torch.tensor(-3.0)], [torch.tensor(2.0), torch.tensor(1.0)], 0.01)
+    ranges.update(
+        [0, 1],
+        [torch.tensor(0.5), torch.tensor(-3.0)],
+        [torch.tensor(2.0), torch.tensor(1.0)],
+        0.01,
+    )
     assert [end.tolist() for end in ranges.bounds()] == [[0.0, -3.0], [2.0, 3.0]]
 
 

@@ -28,7 +28,13 @@ from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.stages import Call, call_of, request_of, step_of, stored
 
-TRAINING = {"epochs": 6, "learning_rate": 1e-2, "batch": 16, "schedule": "constant_with_warmup", "warmup": 0.05}
+TRAINING = {
+    "epochs": 6,
+    "learning_rate": 1e-2,
+    "batch": 16,
+    "schedule": "constant_with_warmup",
+    "warmup": 0.05,
+}
 
 
 def questions(count: int, seed: int) -> list[dict]:
@@ -83,7 +89,11 @@ def answering(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(checkpoint, answering, tmp_path_factory):
     """One whole run from a base encoder: (recipe, output directory, report, progress of the training)."""
-    recipe, out, seen = recipe_for(checkpoint("bert", "embedding"), answering), tmp_path_factory.mktemp("finetuned"), []
+    recipe, out, seen = (
+        recipe_for(checkpoint("bert", "embedding"), answering),
+        tmp_path_factory.mktemp("finetuned"),
+        [],
+    )
 
     class Watch(work.Silent):
         def progressed(self, step, what, done, total) -> None:
@@ -93,10 +103,17 @@ def finished(checkpoint, answering, tmp_path_factory):
     return recipe, out, runner.run(recipe, out, Watch(), executor=inline.run), seen
 
 
-def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Call:
+def context_for(
+    recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object
+) -> Call:
     """The fine-tuning stage in this process."""
     how = Training(checkpoint_minutes=minutes)
-    return call_of(step_of(recipe, "finetune"), folder, {"data": data}, lesson={"training": how, "settings": settings})
+    return call_of(
+        step_of(recipe, "finetune"),
+        folder,
+        {"data": data},
+        lesson={"training": how, "settings": settings},
+    )
 
 
 def data_of(recipe: Recipe, folder: Path) -> dict:
@@ -136,7 +153,9 @@ def test_a_base_encoder_learns_and_its_8_bits_answer_as_it_does(finished) -> Non
 def test_running_again_does_not_train_again(finished) -> None:
     recipe, out, *_ = finished
     assert {v.action for v in runner.dry_run(recipe, out)} == {"reuse"}
-    more = recipe.model_copy(update={"finetune": recipe.finetune.model_copy(update={"epochs": 7.0})})
+    more = recipe.model_copy(
+        update={"finetune": recipe.finetune.model_copy(update={"epochs": 7.0})}
+    )
     verdicts = {v.step: v.action for v in runner.dry_run(more, out)}
     assert (verdicts["data"], verdicts["finetune"], verdicts["capture"]) == ("reuse", "run", "run")
 
@@ -164,16 +183,26 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
         local.run(request(1e-9), tmp_path / "first", kill)
     assert not list((tmp_path / "first" / "checkpoint").glob("*.safetensors"))
     # The newest may be half written; what comes of half a checkpoint is tested below.
-    saved = max(int(path.parent.name.split("-")[1]) for path in scratch.glob("trainer/checkpoint-*/complete"))
+    saved = max(
+        int(path.parent.name.split("-")[1])
+        for path in scratch.glob("trainer/checkpoint-*/complete")
+    )
     seen: list[int] = []
-    result = inline.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
+    result = inline.run(
+        request(5), tmp_path / "second", lambda what, done, total: seen.append(done)
+    )
     assert seen[0] == saved + 1 > 19
     for fact in ("steps", "loss"):
-        assert result.summary[fact] == pytest.approx(report.stages["finetune"].summary[fact], abs=1e-5), fact
+        assert result.summary[fact] == pytest.approx(
+            report.stages["finetune"].summary[fact], abs=1e-5
+        ), fact
     curve, whole = (
-        Curve.model_validate_json((f / "curve.json").read_text()) for f in (tmp_path / "second", stored(out, "finetune"))
+        Curve.model_validate_json((f / "curve.json").read_text())
+        for f in (tmp_path / "second", stored(out, "finetune"))
     )
-    assert curve.steps == whole.steps == tuple(range(1, len(whole.steps) + 1)), "steps before the interruption are kept"
+    assert curve.steps == whole.steps == tuple(range(1, len(whole.steps) + 1)), (
+        "steps before the interruption are kept"
+    )
     for name in ("loss", "learning rate"):
         assert curve.values[name] == pytest.approx(whole.values[name], abs=1e-5), name
     config = (tmp_path / "second" / "checkpoint" / "config.json").read_text()
@@ -186,7 +215,9 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
 
 
 @pytest.mark.parametrize("damage", ["trainer_state.json", "optimizer.pt", "model.safetensors"])
-def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(finished, tmp_path, damage: str) -> None:
+def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(
+    finished, tmp_path, damage: str
+) -> None:
     """What a kill in the middle of saving leaves behind: files that are missing or half there, and not the last one; or a disk that fails."""
     recipe, out, *_ = finished
     first = context_for(recipe, tmp_path / "first", stored(out, "data"), minutes=1e-9, epochs=0.2)
@@ -205,7 +236,10 @@ def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(fini
 def test_a_loss_that_is_no_number_names_the_step(finished, tmp_path) -> None:
     recipe, out, *_ = finished
     context = context_for(recipe, tmp_path, stored(out, "data"), learning_rate=1e30, warmup=0.0)
-    with pytest.raises(ModelError, match=r"step \d+ of 60: the training loss is not a number .*lower finetune.learning_rate"):
+    with pytest.raises(
+        ModelError,
+        match=r"step \d+ of 60: the training loss is not a number .*lower finetune.learning_rate",
+    ):
         context.run()
 
 
@@ -215,12 +249,20 @@ def test_a_new_head_is_the_same_for_the_same_seed(finished, tmp_path) -> None:
     for name in ("one", "two"):
         context = context_for(recipe, tmp_path / name, stored(out, "data"), epochs=0.1)
         context.run()
-        losses.append(load_file(context.work / "checkpoint" / "model.safetensors")["qa_outputs.weight"])
+        losses.append(
+            load_file(context.work / "checkpoint" / "model.safetensors")["qa_outputs.weight"]
+        )
     np.testing.assert_array_equal(*losses)
 
 
-SENTENCES = [{"text": f"{WORDS[i % 28]} {WORDS[i % 5]} x{i}", "label": ("sad", "glad", "mad")[i % 3]} for i in range(60)]
-TAGGED = [{"tokens": [WORDS[i % 28], f"y{i}"], "ner_tags": ["O", ("I-PER", "B-LOC")[i % 2]]} for i in range(60)]
+SENTENCES = [
+    {"text": f"{WORDS[i % 28]} {WORDS[i % 5]} x{i}", "label": ("sad", "glad", "mad")[i % 3]}
+    for i in range(60)
+]
+TAGGED = [
+    {"tokens": [WORDS[i % 28], f"y{i}"], "ner_tags": ["O", ("I-PER", "B-LOC")[i % 2]]}
+    for i in range(60)
+]
 
 
 @pytest.mark.parametrize(
@@ -230,17 +272,25 @@ TAGGED = [{"tokens": [WORDS[i % 28], f"y{i}"], "ner_tags": ["O", ("I-PER", "B-LO
         ("token-classification", TAGGED, ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]),
     ],
 )
-def test_classes_of_a_new_head_come_from_the_training_rows(checkpoint, tmp_path, task: str, rows: list, labels: list) -> None:
+def test_classes_of_a_new_head_come_from_the_training_rows(
+    checkpoint, tmp_path, task: str, rows: list, labels: list
+) -> None:
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task=task)
-    assert {step.options.spec.stated.labels for step in steps_of(recipe) if hasattr(step.options, "spec")} == {tuple(labels)}
+    assert {
+        step.options.spec.stated.labels
+        for step in steps_of(recipe)
+        if hasattr(step.options, "spec")
+    } == {tuple(labels)}
     data_of(recipe, tmp_path)
     context = context_for(recipe, tmp_path / "run", tmp_path / "rows", epochs=0.5)
     context.run()
     config = json.loads((context.work / "checkpoint" / "config.json").read_text())
     assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
-    assert len(load_file(context.work / "checkpoint" / "model.safetensors")["classifier.bias"]) == len(labels)
+    assert len(
+        load_file(context.work / "checkpoint" / "model.safetensors")["classifier.bias"]
+    ) == len(labels)
 
 
 def test_classes_that_differ_only_by_case_are_refused(checkpoint, tmp_path) -> None:
@@ -248,7 +298,10 @@ def test_classes_that_differ_only_by_case_are_refused(checkpoint, tmp_path) -> N
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task="text-classification")
-    with pytest.raises(DataError, match=r"train.jsonl: two labels differ only by case \(got Good and good\); write them alike"):
+    with pytest.raises(
+        DataError,
+        match=r"train.jsonl: two labels differ only by case \(got Good and good\); write them alike",
+    ):
         steps_of(recipe)
     named = {"text-classification": {"labels": ["bad", "good"]}}
     steps_of(recipe_for(checkpoint("bert", "embedding"), tmp_path, task=named))
@@ -261,12 +314,26 @@ def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
     assert step_of(recipe, "finetune").options.lesson.spec.stated.labels == ("different", "same")
 
 
-def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:
-    data = {"source": str(answering), "calibrate": {"from": "train", "samples": 8}, "tune": {"from": "train", "samples": 50}}
-    recipe = recipe_for(checkpoint("bert", "embedding"), answering, data=data, accuracy={"max_drop": 0.1})
+def test_rows_that_a_search_is_held_against_are_not_trained_on(
+    checkpoint, answering, tmp_path
+) -> None:
+    data = {
+        "source": str(answering),
+        "calibrate": {"from": "train", "samples": 8},
+        "tune": {"from": "train", "samples": 50},
+    }
+    recipe = recipe_for(
+        checkpoint("bert", "embedding"), answering, data=data, accuracy={"max_drop": 0.1}
+    )
     result = data_of(recipe, tmp_path)
-    parts = {"training": result["training"], "tuning": result["tuning"][-1], "evaluation": result["evaluation"]}
-    trained, tuned, evaluated = ({context for _, context in part["inputs"]} for part in parts.values())
+    parts = {
+        "training": result["training"],
+        "tuning": result["tuning"][-1],
+        "evaluation": result["evaluation"],
+    }
+    trained, tuned, evaluated = (
+        {context for _, context in part["inputs"]} for part in parts.values()
+    )
     assert (len(trained), len(tuned), len(evaluated)) == (110, 50, 40)
     assert not trained & (tuned | evaluated)
     assert not tuned & evaluated
@@ -274,31 +341,64 @@ def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answe
 
 def test_rows_that_are_evaluated_are_refused_or_left_out(checkpoint, answering, tmp_path) -> None:
     """Another question about an evaluated passage gives the passage away."""
-    leaked = [{**row, "id": f"x{row['id']}", "question": "who was it"} for row in questions(40, 1)[:5]]
+    leaked = [
+        {**row, "id": f"x{row['id']}", "question": "who was it"} for row in questions(40, 1)[:5]
+    ]
     write(tmp_path / "train.jsonl", [*questions(60, 2), *leaked])
     shutil.copyfile(answering / "validation.jsonl", tmp_path / "validation.jsonl")
     settings = {"source": str(tmp_path), "calibrate": {"from": "train", "drop_evaluated": True}}
     model = checkpoint("bert", "embedding")
     for name in "abc":
         (tmp_path / name).mkdir()
-    with pytest.raises(DataError, match=r"data.finetune: 5 of 65 training rows are also evaluated.*drop_evaluated: true"):
+    with pytest.raises(
+        DataError,
+        match=r"data.finetune: 5 of 65 training rows are also evaluated.*drop_evaluated: true",
+    ):
         data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "a")
     settings["finetune"] = {"from": "train", "drop_evaluated": True}
-    assert len(data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "b")["training"]["inputs"]) == 60
+    assert (
+        len(
+            data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "b")["training"][
+                "inputs"
+            ]
+        )
+        == 60
+    )
     settings["finetune"] = {"from": "train", "drop_evaluated": True, "samples": 10}
-    assert len(data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "c")["training"]["inputs"]) == 10
+    assert (
+        len(
+            data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "c")["training"][
+                "inputs"
+            ]
+        )
+        == 10
+    )
 
 
-def test_what_cannot_be_trained_is_refused_before_anything_runs(checkpoint, answering, tmp_path, monkeypatch) -> None:
+def test_what_cannot_be_trained_is_refused_before_anything_runs(
+    checkpoint, answering, tmp_path, monkeypatch
+) -> None:
     base = checkpoint("bert", "embedding")
     path = shutil.copytree(base, tmp_path / "onnx") / "model.onnx"
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], [])), path)
     single = write(tmp_path / "all.jsonl", questions(20, 3))
     cases = [
         ({"model": str(path)}, RecipeError, "only a checkpoint can be trained"),
-        ({"task": {"embedding": {"text": "context"}}}, RecipeError, "embeddings can be trained by a teacher only"),
-        ({"data": single}, DataError, r"fine-tuning needs rows of its own \(got one file, .*all.jsonl\); give train="),
-        ({"finetune": {"epochs": -1}}, RecipeError, "finetune.epochs: input should be greater than or equal to 0"),
+        (
+            {"task": {"embedding": {"text": "context"}}},
+            RecipeError,
+            "embeddings can be trained by a teacher only",
+        ),
+        (
+            {"data": single},
+            DataError,
+            r"fine-tuning needs rows of its own \(got one file, .*all.jsonl\); give train=",
+        ),
+        (
+            {"finetune": {"epochs": -1}},
+            RecipeError,
+            "finetune.epochs: input should be greater than or equal to 0",
+        ),
         ({"finetune": {"lr": 1}}, RecipeError, "finetune.lr: unknown key"),
     ]
     for change, error, message in cases:
@@ -318,7 +418,8 @@ def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> No
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path)
     data_of(recipe, tmp_path)
     with pytest.raises(
-        OctobertError, match=r'the answer is not in the context, so a model cannot be trained on it .*"nowhere"'
+        OctobertError,
+        match=r'the answer is not in the context, so a model cannot be trained on it .*"nowhere"',
     ):
         context_for(recipe, tmp_path / "run", tmp_path / "rows").run()
 
@@ -353,7 +454,11 @@ def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering
     [
         (("--qat", "--both"), 2, "--qat and --both exclude each other"),
         (("--qat",), 4, "the checkpoint has no question-answering head"),
-        (("--teacher", "self", "--epochs", "-1"), 2, "finetune.epochs: input should be greater than or equal to 0"),
+        (
+            ("--teacher", "self", "--epochs", "-1"),
+            2,
+            "finetune.epochs: input should be greater than or equal to 0",
+        ),
         (("--set", "finetune.epoch=3"), 2, 'finetune.epoch: unknown key; did you mean "epochs"'),
         (("--teacher", "nowhere/at/all"), 4, "there is no such file or folder"),
         (("--processes", "3"), 2, "a batch of 16 rows cannot be shared evenly among all processes"),
@@ -364,7 +469,17 @@ def test_the_command_refuses_with_a_sentence(
     checkpoint, answering, tmp_path, arguments: tuple, code: int, message: str
 ) -> None:
     base = checkpoint("bert", "embedding")
-    done = cli.octobert("finetune", base, "--task", "squad", "--data", answering, "--out", tmp_path / "out", *arguments)
+    done = cli.octobert(
+        "finetune",
+        base,
+        "--task",
+        "squad",
+        "--data",
+        answering,
+        "--out",
+        tmp_path / "out",
+        *arguments,
+    )
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

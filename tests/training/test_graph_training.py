@@ -30,7 +30,11 @@ def cut_of(captured, heads: int = 2, neurons: int = 16) -> ir.Model:
     found, _ = cutting.find(model.graph, captured.family)
     first = {each.kind: each.module for each in found if each.layer == 0}
     last = [each.module for each in found if each.kind == "ffn"][-1]
-    kept = {first["attention"]: np.arange(heads), first["ffn"]: np.arange(neurons), last: np.arange(0)}
+    kept = {
+        first["attention"]: np.arange(heads),
+        first["ffn"]: np.arange(neurons),
+        last: np.arange(0),
+    }
     cutting.cut_(model, captured.family, kept)
     return model
 
@@ -50,7 +54,9 @@ def torch_outputs(graph: graph_training.Graph) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def train(tmp_path):
-    def run(cut: ir.Model, of, head: str = "sequence-classification", **settings: object) -> tuple[Recovery, Curve]:
+    def run(
+        cut: ir.Model, of, head: str = "sequence-classification", **settings: object
+    ) -> tuple[Recovery, Curve]:
         return graph_training.train_(
             cut,
             of.model,
@@ -79,8 +85,14 @@ def test_every_weight_of_the_layers_gets_a_gradient_and_no_table_does(bert) -> N
     graph = graph_training.Graph(cut_of(bert), graph_training._last_states(bert.model, bert.family))
     graph.make_parameters_()
     torch_outputs(graph)["logits"].square().sum().backward()
-    trained = {graph._initializers[name] for name, p in graph.module.named_parameters() if bool(p.grad.abs().sum() > 0)}
-    weights = {name for name in graph._source.graph.initializers if name.endswith((".weight", ".bias"))}
+    trained = {
+        graph._initializers[name]
+        for name, p in graph.module.named_parameters()
+        if bool(p.grad.abs().sum() > 0)
+    }
+    weights = {
+        name for name in graph._source.graph.initializers if name.endswith((".weight", ".bias"))
+    }
     tables = {f"embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type")}
     # A constant added to all keys moves all scores of a query alike, which softmax does not see.
     keys = {name for name in weights if name.endswith("key.bias")}
@@ -88,10 +100,16 @@ def test_every_weight_of_the_layers_gets_a_gradient_and_no_table_does(bert) -> N
     assert tables < weights
 
 
-def test_the_loss_on_rows_that_were_held_out_falls_and_the_graph_has_the_trained_weights(bert, train, monkeypatch) -> None:
+def test_the_loss_on_rows_that_were_held_out_falls_and_the_graph_has_the_trained_weights(
+    bert, train, monkeypatch
+) -> None:
     cut, seen = cut_of(bert), []
-    monkeypatch.setattr(graph_training.Graph, "write_", lambda self, model: (seen.append(self), WRITE(self, model)))
-    before = {name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()}
+    monkeypatch.setattr(
+        graph_training.Graph, "write_", lambda self, model: (seen.append(self), WRITE(self, model))
+    )
+    before = {
+        name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()
+    }
     far = _distance(cut, bert.model)
     result, curve = train(cut, bert)
     assert result.kept
@@ -103,7 +121,9 @@ def test_the_loss_on_rows_that_were_held_out_falls_and_the_graph_has_the_trained
     assert _distance(cut, bert.model) < far
     (trained,) = seen
     for name, expected in onnx_outputs(cut).items():
-        np.testing.assert_allclose(torch_outputs(trained)[name].detach().numpy(), expected, atol=SAME)
+        np.testing.assert_allclose(
+            torch_outputs(trained)[name].detach().numpy(), expected, atol=SAME
+        )
     for name, value in cut.graph.initializers.items():
         same = np.array_equal(value.const_value.numpy(), before[name])
         assert same == (name not in graph_training._trainable(cut.graph)), name
@@ -115,7 +135,9 @@ WRITE = graph_training.Graph.write_
 def _distance(model: ir.Model, other: ir.Model) -> float:
     """Between the probabilities that two graphs give."""
     odds = [np.exp(onnx_outputs(each)["logits"].astype(float)) for each in (model, other)]
-    return float(np.abs(np.subtract(*(each / each.sum(axis=1, keepdims=True) for each in odds))).mean())
+    return float(
+        np.abs(np.subtract(*(each / each.sum(axis=1, keepdims=True) for each in odds))).mean()
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,12 +161,16 @@ def test_other_heads_and_families_are_trained(captured, train, family: str, head
         if node.op_type == "Gather" and node.inputs[0].name in of.model.graph.initializers
     ]
     for table in tables:
-        np.testing.assert_array_equal(cut.graph.initializers[table.name].const_value.numpy(), table.const_value.numpy())
+        np.testing.assert_array_equal(
+            cut.graph.initializers[table.name].const_value.numpy(), table.const_value.numpy()
+        )
 
 
 def test_a_training_that_makes_it_worse_leaves_the_graph_as_it_was(bert, train) -> None:
     cut = cut_of(bert)
-    before = {name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()}
+    before = {
+        name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()
+    }
     result, _ = train(cut, bert, learning_rate=3.0, epochs=1)
     assert not result.kept
     for name, array in before.items():
@@ -153,14 +179,17 @@ def test_a_training_that_makes_it_worse_leaves_the_graph_as_it_was(bert, train) 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_key(bert, train) -> None:
     with pytest.raises(
-        ModelError, match=r"step \d+ of \d+: the training loss is not a number .*lower prune.recover.learning_rate"
+        ModelError,
+        match=r"step \d+ of \d+: the training loss is not a number .*lower prune.recover.learning_rate",
     ):
         train(cut_of(bert), bert, learning_rate=1e30)
 
 
 def test_rows_are_limited_and_a_single_one_is_refused(bert, train) -> None:
     assert train(cut_of(bert), bert, samples=20, epochs=0.5)[0].rows == 18
-    with pytest.raises(DataError, match=r"prune.recover: there are too few rows to train on \(got 1, expected 2\)"):
+    with pytest.raises(
+        DataError, match=r"prune.recover: there are too few rows to train on \(got 1, expected 2\)"
+    ):
         train(cut_of(bert), bert, samples=1)
 
 

@@ -57,7 +57,9 @@ def recipe_for(model: Path, data: Path, **changes: object) -> Recipe:
 def finished(checkpoint, tmp_path_factory):
     """One whole run on both targets: (recipe, output directory, report)."""
     folder = tmp_path_factory.mktemp("qat")
-    recipe = recipe_for(checkpoint("bert"), write_pairs(folder / "data"), targets=["ort-cpu", "openvino-cpu"])
+    recipe = recipe_for(
+        checkpoint("bert"), write_pairs(folder / "data"), targets=["ort-cpu", "openvino-cpu"]
+    )
     return recipe, folder / "out", runner.run(recipe, folder / "out", executor=inline.run)
 
 
@@ -69,10 +71,19 @@ def made_of(recipe: Recipe, out: Path) -> dict[str, Path]:
 
 
 def context_for(
-    recipe: Recipe, folder: Path, made: dict[str, Path], training: Training | None = None, **settings: object
+    recipe: Recipe,
+    folder: Path,
+    made: dict[str, Path],
+    training: Training | None = None,
+    **settings: object,
 ) -> Call:
     """The training stage in this process."""
-    return call_of(step_of(recipe, "qat"), folder, made, lesson={"training": training or recipe.training, "settings": settings})
+    return call_of(
+        step_of(recipe, "qat"),
+        folder,
+        made,
+        lesson={"training": training or recipe.training, "settings": settings},
+    )
 
 
 def test_what_was_trained_is_what_runs(finished) -> None:
@@ -90,14 +101,20 @@ def test_what_was_trained_is_what_runs(finished) -> None:
     assert (summary["steps"], summary["texts"], summary["values"]) == (5, 80, 20)
     trained = json.loads((out / "checkpoint" / TRAINED).read_text())
     assert trained["settings"]["distill"]["share"] == 0.9
-    assert {path.name for path in (out / "checkpoint").iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert {path.name for path in (out / "checkpoint").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
 
 
 def test_ranges_that_moved_are_in_every_plan(finished) -> None:
     recipe, out, report = finished
     ranges = Ranges.model_validate_json((stored(out, "qat") / "ranges.json").read_text())
     before = Ranges.model_validate_json((stored(out, "calibrate") / "ranges.json").read_text())
-    moved = [v for v, now in ranges.intervals.items() if abs(now.high - before.intervals[v].high) > 1e-6]
+    moved = [
+        v for v, now in ranges.intervals.items() if abs(now.high - before.intervals[v].high) > 1e-6
+    ]
     assert len(moved) > 10
     for target in recipe.targets:
         for site, quantizer in report.plans[target].quantized:
@@ -113,31 +130,48 @@ def test_weights_are_trained_and_the_float_model_is_not_touched(finished, checkp
     after = load_file(out / "checkpoint" / "model.safetensors")
     assert set(after) == set(before)
     assert (
-        np.abs(after["bert.encoder.layer.0.output.dense.weight"] - before["bert.encoder.layer.0.output.dense.weight"]).max() > 0
+        np.abs(
+            after["bert.encoder.layer.0.output.dense.weight"]
+            - before["bert.encoder.layer.0.output.dense.weight"]
+        ).max()
+        > 0
     )
-    config, original = (json.loads((f / "config.json").read_text()) for f in (out / "checkpoint", checkpoint("bert")))
+    config, original = (
+        json.loads((f / "config.json").read_text())
+        for f in (out / "checkpoint", checkpoint("bert"))
+    )
     assert config["hidden_dropout_prob"] == original["hidden_dropout_prob"] > 0
 
 
 def test_running_again_trains_nothing_however_it_is_carried_out(finished) -> None:
     recipe, out, _ = finished
-    otherwise = recipe.model_copy(update={"training": Training(checkpoint_minutes=1, tensorboard="elsewhere")})
+    otherwise = recipe.model_copy(
+        update={"training": Training(checkpoint_minutes=1, tensorboard="elsewhere")}
+    )
     # Only the report says how it was carried out.
     assert {v.step for v in runner.dry_run(otherwise, out) if v.action == "run"} == {
         "report",
         "package/ort-cpu",
         "package/openvino-cpu",
     }
-    faster = recipe.model_copy(update={"qat": recipe.qat.model_copy(update={"learning_rate": 2e-3})})
+    faster = recipe.model_copy(
+        update={"qat": recipe.qat.model_copy(update={"learning_rate": 2e-3})}
+    )
     verdicts = {v.step: v.action for v in runner.dry_run(faster, out)}
-    assert (verdicts["calibrate"], verdicts["qat"], verdicts["capture/trained"]) == ("reuse", "run", "run")
+    assert (verdicts["calibrate"], verdicts["qat"], verdicts["capture/trained"]) == (
+        "reuse",
+        "run",
+        "run",
+    )
 
 
 def test_the_page_says_how_training_went(finished) -> None:
     _, out, _ = finished
     page = (out / "report.html").read_text()
     assert "Quantization-aware training on 80 texts: 5 steps" in page
-    assert "the exported model compared with the fake-quantized PyTorch model that was trained" in page
+    assert (
+        "the exported model compared with the fake-quantized PyTorch model that was trained" in page
+    )
 
 
 class Killed(BaseException):
@@ -149,10 +183,17 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
     step = step_of(recipe, "qat")
     settings = {"epochs": 4, "dropout": True}
 
-    def carry_out(name: str, scratch: str, minutes: float, on_progress, executor=inline) -> Response:
+    def carry_out(
+        name: str, scratch: str, minutes: float, on_progress, executor=inline
+    ) -> Response:
         (tmp_path / name).mkdir()
         how = Training(checkpoint_minutes=minutes)
-        request = request_of(step, tmp_path / scratch, made_of(recipe, out), lesson={"training": how, "settings": settings})
+        request = request_of(
+            step,
+            tmp_path / scratch,
+            made_of(recipe, out),
+            lesson={"training": how, "settings": settings},
+        )
         return executor.run(request, tmp_path / name, on_progress)
 
     def kill_after(wanted: int):
@@ -170,15 +211,24 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
     whole = carry_out("whole", "never", 5, lambda *_: None)
     assert seen[0] > 6
     assert resumed.summary["steps"] == whole.summary["steps"] == 20
-    ranges = [Ranges.model_validate_json((tmp_path / n / "ranges.json").read_text()).intervals for n in ("third", "whole")]
+    ranges = [
+        Ranges.model_validate_json((tmp_path / n / "ranges.json").read_text()).intervals
+        for n in ("third", "whole")
+    ]
     for value, own in ranges[0].items():
-        assert (own.low, own.high) == pytest.approx((ranges[1][value].low, ranges[1][value].high), abs=SAME_WEIGHTS)
-    weights = [load_file(tmp_path / n / "checkpoint" / "model.safetensors") for n in ("third", "whole")]
+        assert (own.low, own.high) == pytest.approx(
+            (ranges[1][value].low, ranges[1][value].high), abs=SAME_WEIGHTS
+        )
+    weights = [
+        load_file(tmp_path / n / "checkpoint" / "model.safetensors") for n in ("third", "whole")
+    ]
     for name, array in weights[0].items():
         np.testing.assert_allclose(array, weights[1][name], atol=SAME_WEIGHTS, err_msg=name)
 
 
-def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path, monkeypatch) -> None:
+def test_two_processes_have_the_same_ranges_and_train_as_one(
+    finished, tmp_path, monkeypatch
+) -> None:
     """Every process writes what it has; the batches of a step are the same rows, in a sum of another order."""
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
@@ -208,13 +258,18 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
         (tmp_path / name).mkdir()
         how = Training(processes=count)
         request = request_of(
-            step, tmp_path / f"scratch-{name}", made_of(recipe, out), lesson={"training": how, "settings": settings}
+            step,
+            tmp_path / f"scratch-{name}",
+            made_of(recipe, out),
+            lesson={"training": how, "settings": settings},
         )
         (local.run if count > 1 else inline.run)(request, tmp_path / name, lambda *_: None, how)
     assert imported_from(hostile) == ""
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1]
-    weights = [load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two")]
+    weights = [
+        load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two")
+    ]
     for name, array in weights[0].items():
         np.testing.assert_allclose(array, weights[1][name], atol=SAME_WEIGHTS, err_msg=name)
     alone = json.loads((tmp_path / "rank-alone.json").read_text())
@@ -222,7 +277,9 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_trained(finished, tmp_path, machines: int) -> None:
+def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_trained(
+    finished, tmp_path, machines: int
+) -> None:
     """Two machines are two launchers that meet under an address and share no folder."""
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
@@ -230,14 +287,23 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     how = Training(
-        processes=2 // machines, machines=machines, rendezvous=address if machines > 1 else None, checkpoint_minutes=1e-9
+        processes=2 // machines,
+        machines=machines,
+        rendezvous=address if machines > 1 else None,
+        checkpoint_minutes=1e-9,
     )
 
     def machine(name: str) -> tuple[Path, Response, list[int]]:
         work, seen = tmp_path / name / "work-qat-1", []
         work.mkdir(parents=True)
-        request = request_of(step, tmp_path / name / "scratch", made_of(recipe, out), lesson={"training": how})
-        return work, local.run(request, work, lambda what, done, total: seen.append(done), how), seen
+        request = request_of(
+            step, tmp_path / name / "scratch", made_of(recipe, out), lesson={"training": how}
+        )
+        return (
+            work,
+            local.run(request, work, lambda what, done, total: seen.append(done), how),
+            seen,
+        )
 
     with ThreadPoolExecutor() as pool:
         result = list(pool.map(machine, ("first", "second")[:machines]))
@@ -261,9 +327,19 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
 @pytest.mark.parametrize("ranges", ["fixed", "learned", "moving-average"])
 def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     recipe, out, _ = finished
-    context = context_for(recipe, tmp_path, made_of(recipe, out), ranges=ranges, range_rate=0.05, freeze=1.0, epochs=0.6)
+    context = context_for(
+        recipe,
+        tmp_path,
+        made_of(recipe, out),
+        ranges=ranges,
+        range_rate=0.05,
+        freeze=1.0,
+        epochs=0.6,
+    )
     result = context.run()
-    before = Ranges.model_validate_json((stored(out, "calibrate") / "ranges.json").read_text()).intervals
+    before = Ranges.model_validate_json(
+        (stored(out, "calibrate") / "ranges.json").read_text()
+    ).intervals
     after = Ranges.model_validate_json((context.work / "ranges.json").read_text()).intervals
     moved = [v for v, now in after.items() if abs(now.high - max(before[v].high, 0)) > 1e-6]
     assert (len(moved) > 10) == (ranges != "fixed")
@@ -272,7 +348,9 @@ def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     assert (result["moved"] > 0) == (ranges != "fixed")
 
 
-def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(finished, tmp_path, monkeypatch) -> None:
+def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(
+    finished, tmp_path, monkeypatch
+) -> None:
     from octobert.training.simulation import Simulation
 
     recipe, out, _ = finished
@@ -294,11 +372,19 @@ def test_dropout_that_is_off_is_off_everywhere(checkpoint) -> None:
 
     from octobert.models.checkpoint import load_base
 
-    feeds = {"input_ids": torch.arange(5, 25)[None], "attention_mask": torch.ones(1, 20, dtype=torch.int64)}
+    feeds = {
+        "input_ids": torch.arange(5, 25)[None],
+        "attention_mask": torch.ones(1, 20, dtype=torch.int64),
+    }
     for family in ("bert", "modernbert", "albert", "distilbert", "deberta-v2"):
         states = {}
         for dropout in (True, False):
-            model = load_base(checkpoint(family), "sequence-classification", ("different", "same"), dropout=dropout).train()
+            model = load_base(
+                checkpoint(family),
+                "sequence-classification",
+                ("different", "same"),
+                dropout=dropout,
+            ).train()
             states[dropout] = [model(**feeds).logits.detach() for _ in range(2)]
         assert torch.equal(*states[False]), family
         # ModernBERT has none by default.
@@ -318,11 +404,19 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
 
     def refused(teacher: Path, **distill: object) -> Call:
         folder, settings = tmp_path / f"run-{teacher.name}", {"distill": {"share": 0.5, **distill}}
-        return call_of(step_of(recipe, "qat"), folder, made, lesson={"teacher": source.resolve(teacher), "settings": settings})
+        return call_of(
+            step_of(recipe, "qat"),
+            folder,
+            made,
+            lesson={"teacher": source.resolve(teacher), "settings": settings},
+        )
 
-    swapped = teacher_of(tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"})
+    swapped = teacher_of(
+        tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"}
+    )
     with pytest.raises(
-        ModelError, match=r"the teacher has other labels .*got same, different, expected different, same.*same order"
+        ModelError,
+        match=r"the teacher has other labels .*got same, different, expected different, same.*same order",
     ):
         refused(swapped).run()
     with pytest.raises(ModelError, match="the teacher has another tokenizer"):
@@ -341,8 +435,13 @@ def test_losses_of_a_teacher_are_what_they_are_said_to_be(checkpoint) -> None:
     from octobert.config.training import Distill
     from octobert.training.distillation import checkpoint_teacher
 
-    teacher = checkpoint_teacher(checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5))
-    feeds = {"input_ids": torch.tensor([[5, 6, 7, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 0]])}
+    teacher = checkpoint_teacher(
+        checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5)
+    )
+    feeds = {
+        "input_ids": torch.tensor([[5, 6, 7, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 0]]),
+    }
     with torch.no_grad():
         own = teacher.model(**feeds, output_hidden_states=True)
         assert float(teacher.loss(own, feeds)) == pytest.approx(0.0, abs=1e-6)
@@ -350,7 +449,10 @@ def test_losses_of_a_teacher_are_what_they_are_said_to_be(checkpoint) -> None:
         states[1][:, 3] += 100.0  # padding
         other = type(own)(logits=own.logits + torch.tensor([[1.0, -1.0]]), hidden_states=states)
         loss = float(teacher.loss(other, feeds))
-    p, q = (np.exp(v / 2) / np.exp(v / 2).sum() for v in (own.logits[0].numpy(), other.logits[0].numpy()))
+    p, q = (
+        np.exp(v / 2) / np.exp(v / 2).sum()
+        for v in (own.logits[0].numpy(), other.logits[0].numpy())
+    )
     assert loss == pytest.approx(4 * float(np.sum(p * np.log(p / q))), rel=1e-5)
 
 
@@ -362,7 +464,12 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
     with pytest.raises(RecipeError, match=r"embeddings can be trained by a teacher only.*share: 1"):
         steps_of(recipe_for(model, tmp_path, task={"embedding": {"text": "text"}}))
     task = {"embedding": {"text": "text"}}
-    recipe = recipe_for(model, tmp_path, task=task, qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}})
+    recipe = recipe_for(
+        model,
+        tmp_path,
+        task=task,
+        qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}},
+    )
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert report.simulations["ort-cpu"].agreement > 0.9999
     assert report.stages["qat"].summary["loss"] < 0.1
@@ -371,8 +478,13 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
 def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_path) -> None:
     recipe, out, _ = finished
     settings = {"learning_rate": 1e30, "warmup": 0.4, "schedule": "linear", "epochs": 2}
-    context = context_for(recipe, tmp_path, made_of(recipe, out), Training(checkpoint_minutes=1e-9), **settings)
-    with pytest.raises(ModelError, match=r"step \d+ of 10: the training loss is not a number .*lower qat.learning_rate"):
+    context = context_for(
+        recipe, tmp_path, made_of(recipe, out), Training(checkpoint_minutes=1e-9), **settings
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"step \d+ of 10: the training loss is not a number .*lower qat.learning_rate",
+    ):
         context.run()
     for kept in (context.scratch / "trainer").glob("checkpoint-*/complete"):
         weights = load_file(kept.parent / "model.safetensors")
@@ -388,15 +500,20 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
     ],
     ids=["settings", "model", "seed"],
 )
-def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished, tmp_path, changed: dict, named: str) -> None:
+def test_an_interrupted_training_of_something_else_is_not_gone_on_with(
+    finished, tmp_path, changed: dict, named: str
+) -> None:
     recipe, out, _ = finished
     first = context_for(recipe, tmp_path / "first", made_of(recipe, out), epochs=0.2)
     first.run()
     lesson = {**changed, "settings": {"epochs": 0.2, **changed.get("settings", {})}}
-    second = call_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), lesson=lesson)
+    second = call_of(
+        step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), lesson=lesson
+    )
     shutil.copytree(first.scratch, second.scratch)
     with pytest.raises(
-        ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder"
+        ModelError,
+        match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder",
     ):
         second.run()
 
@@ -415,7 +532,10 @@ def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) 
         ({"corrections": ["bias-correction"]}, "corrections and qat exclude each other"),
         ({"quantize": "dynamic"}, "qat needs the method static, not dynamic"),
         ({"qat": {"code": "x.py:train"}}, "runs that code; allow it with --allow-code"),
-        ({"qat": {"batch": 15}, "training": {"processes": 2}}, "a batch of 15 rows cannot be shared evenly"),
+        (
+            {"qat": {"batch": 15}, "training": {"processes": 2}},
+            "a batch of 15 rows cannot be shared evenly",
+        ),
         ({"qat": {"freeze": 0.1, "observe": 0.5}}, "freeze must not be smaller than observe"),
         ({"finetune": {"distill": {}}}, "finetune.distill needs a teacher"),
         ({"training": {"machines": 2}}, "several machines need a rendezvous"),
@@ -431,23 +551,48 @@ def test_recipes_that_contradict_themselves(changes: dict, message: str) -> None
 def test_transforms_and_corrections_are_off_with_qat_and_on_without() -> None:
     recipe = recipe_for(Path("model"), Path("data"))
     assert (recipe.transforms, recipe.corrections) == ((), ())
-    assert [transform.name for transform in recipe_for(Path("model"), Path("data"), qat=None).transforms] == ["smoothquant"]
+    assert [
+        transform.name for transform in recipe_for(Path("model"), Path("data"), qat=None).transforms
+    ] == ["smoothquant"]
 
 
 def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:
     """The shipped example, and what its file must have."""
     recipe, out, _ = finished
-    assert load(RECIPES / "custom-training.yaml", ["allow_code=true"]).qat.code == f"{RECIPES / 'custom_training.py'}:train"
-    context = context_for(recipe, tmp_path, made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:train", distill=None)
+    assert (
+        load(RECIPES / "custom-training.yaml", ["allow_code=true"]).qat.code
+        == f"{RECIPES / 'custom_training.py'}:train"
+    )
+    context = context_for(
+        recipe,
+        tmp_path,
+        made_of(recipe, out),
+        code=f"{RECIPES / 'custom_training.py'}:train",
+        distill=None,
+    )
     assert context.run()["moved"] > 0
     with pytest.raises(RecipeError, match=r'the file has no function "teach"'):
-        context_for(recipe, tmp_path / "b", made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:teach").run()
+        context_for(
+            recipe,
+            tmp_path / "b",
+            made_of(recipe, out),
+            code=f"{RECIPES / 'custom_training.py'}:teach",
+        ).run()
     bad = tmp_path / "bad.py"
-    bad.write_text("def train(job):\n    next(iter(job.model.parameters())).data.fill_(float('nan'))\n")
+    bad.write_text(
+        "def train(job):\n    next(iter(job.model.parameters())).data.fill_(float('nan'))\n"
+    )
     with pytest.raises(ModelError, match="after training by code, weights are not numbers"):
         context_for(recipe, tmp_path / "c", made_of(recipe, out), code=f"{bad}:train").run()
     with pytest.raises(RecipeError, match="the Python file does not exist"):
-        steps_of(recipe_for(Path(recipe.model), Path(recipe.data.source), allow_code=True, qat={"code": "nowhere.py:train"}))
+        steps_of(
+            recipe_for(
+                Path(recipe.model),
+                Path(recipe.data.source),
+                allow_code=True,
+                qat={"code": "nowhere.py:train"},
+            )
+        )
 
 
 def test_labels_out_of_range_are_refused_before_training(checkpoint, tmp_path) -> None:
@@ -473,14 +618,19 @@ def test_tensorboard_has_every_step(finished, tmp_path) -> None:
 
 def test_a_new_head_may_stay_untrained(checkpoint, tmp_path) -> None:
     """QDQBERT's own order: calibrate the base, then train once, with its values rounded."""
-    recipe = recipe_for(checkpoint("bert", "embedding"), write_pairs(tmp_path / "data"), finetune={"epochs": 0})
+    recipe = recipe_for(
+        checkpoint("bert", "embedding"), write_pairs(tmp_path / "data"), finetune={"epochs": 0}
+    )
     context = call_of(step_of(recipe, "finetune"), tmp_path / "run", {"data": tmp_path})
-    (tmp_path / "training.json").write_text(json.dumps({"inputs": [["the of", "and"]], "gold": [0]}))
+    (tmp_path / "training.json").write_text(
+        json.dumps({"inputs": [["the of", "and"]], "gold": [0]})
+    )
     assert context.run()["steps"] == 0
     weights = load_file(context.work / "checkpoint" / "model.safetensors")
     base = load_file(checkpoint("bert", "embedding") / "model.safetensors")
     np.testing.assert_array_equal(
-        weights["bert.encoder.layer.0.output.dense.weight"], base["encoder.layer.0.output.dense.weight"]
+        weights["bert.encoder.layer.0.output.dense.weight"],
+        base["encoder.layer.0.output.dense.weight"],
     )
 
 

@@ -44,7 +44,9 @@ def session(model: ir.Model | Path, folder: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def run(opened: ort.InferenceSession, feeds: dict, names: Sequence[str] | None = None) -> list[np.ndarray]:
+def run(
+    opened: ort.InferenceSession, feeds: dict, names: Sequence[str] | None = None
+) -> list[np.ndarray]:
     wanted = {i.name for i in opened.get_inputs()}
     return opened.run(names, {k: v for k, v in feeds.items() if k in wanted})
 
@@ -64,13 +66,23 @@ class Case:
         onnx.save(model, folder / "seen.onnx")
         seen = [run(session(folder / "seen.onnx", folder), feeds, values) for feeds in self.feeds]
         self.seen = {v: [batch[i] for batch in seen] for i, v in enumerate(values)}
-        ends = {v: (0.7 * min(a.min() for a in s), 0.7 * max(a.max() for a in s)) for v, s in self.seen.items()}
-        intervals = {v: Interval(low=low, high=high, bound=max(-low, high)) for v, (low, high) in ends.items()}
+        ends = {
+            v: (0.7 * min(a.min() for a in s), 0.7 * max(a.max() for a in s))
+            for v, s in self.seen.items()
+        }
+        intervals = {
+            v: Interval(low=low, high=high, bound=max(-low, high))
+            for v, (low, high) in ends.items()
+        }
         self.ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
 
-    def plan(self, placement: str | tuple[str, ...], target: str = "ort-cpu", **options: object) -> QuantPlan:
+    def plan(
+        self, placement: str | tuple[str, ...], target: str = "ort-cpu", **options: object
+    ) -> QuantPlan:
         capabilities = plugins.load("targets", target).CAPABILITIES
-        return static.plan(self.sites, self.ranges, capabilities, static.Options(placement=placement, **options))
+        return static.plan(
+            self.sites, self.ranges, capabilities, static.Options(placement=placement, **options)
+        )
 
     def written(self, plan: QuantPlan) -> list[np.ndarray]:
         model = ir.load(self.path)
@@ -85,7 +97,9 @@ class Case:
 def outputs(model, feeds: dict) -> np.ndarray:
     accepted = checkpoints.inputs_of(model)
     with torch.no_grad():
-        return model(**{k: torch.from_numpy(v) for k, v in feeds.items() if k in accepted}).logits.numpy()
+        return model(
+            **{k: torch.from_numpy(v) for k, v in feeds.items() if k in accepted}
+        ).logits.numpy()
 
 
 def assert_follows(model, subject: Case, expected: list[np.ndarray]) -> np.ndarray:
@@ -103,7 +117,12 @@ def case(checkpoint, captured, tmp_path_factory):
     def get(family: str, head: str = "sequence-classification") -> Case:
         name = f"{family}-{head}"
         if name not in made:
-            made[name] = Case(captured(family, head), checkpoint(family, head), tmp_path_factory.mktemp(name), head)
+            made[name] = Case(
+                captured(family, head),
+                checkpoint(family, head),
+                tmp_path_factory.mktemp(name),
+                head,
+            )
         return made[name]
 
     return get
@@ -117,7 +136,9 @@ def test_a_decoder_with_the_weights_of_the_word_embeddings_is_simulated(case) ->
     assert model.vocab_projector.weight is model.distilbert.embeddings.word_embeddings.weight
     simulation = Simulation(model, plan, subject.family).attach()
     assert_follows(model, subject, subject.written(plan))
-    assert set(simulation.intervals()) == {site.value for site, _ in plan.quantized if not site.is_weight}
+    assert set(simulation.intervals()) == {
+        site.value for site, _ in plan.quantized if not site.is_weight
+    }
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -173,13 +194,22 @@ def without_ranges(plan: QuantPlan) -> QuantPlan:
     """A plan whose activations have no range yet."""
 
     def bare(quantizer: Quantizer | None, site) -> Quantizer | None:
-        return quantizer if quantizer is None or site.is_weight else quantizer.model_copy(update={"low": None, "high": None})
+        return (
+            quantizer
+            if quantizer is None or site.is_weight
+            else quantizer.model_copy(update={"low": None, "high": None})
+        )
 
-    decisions = tuple(Decision(site=d.site, quantizer=bare(d.quantizer, d.site), reason=d.reason) for d in plan.decisions)
+    decisions = tuple(
+        Decision(site=d.site, quantizer=bare(d.quantizer, d.site), reason=d.reason)
+        for d in plan.decisions
+    )
     return plan.model_copy(update={"decisions": decisions})
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "mobilebert", "albert", "mpnet"])
+@pytest.mark.parametrize(
+    "family", ["bert", "modernbert", "deberta-v2", "mobilebert", "albert", "mpnet"]
+)
 def test_observers_see_real_tokens_only(case, family: str) -> None:
     """What the float graph has at real tokens, computed row by row without any padding, is what is observed of a padded batch."""
     subject = case(family)
@@ -200,8 +230,14 @@ def test_observers_see_real_tokens_only(case, family: str) -> None:
     names = sorted(result)
     rows = [run(opened, feeds, names) for feeds in alone]
     for index, name in enumerate(names):
-        low, high = min(0.0, *(r[index].min() for r in rows)), max(0.0, *(r[index].max() for r in rows))
-        assert (result[name].low, result[name].high) == (pytest.approx(low, **FLOATS), pytest.approx(high, **FLOATS)), name
+        low, high = (
+            min(0.0, *(r[index].min() for r in rows)),
+            max(0.0, *(r[index].max() for r in rows)),
+        )
+        assert (result[name].low, result[name].high) == (
+            pytest.approx(low, **FLOATS),
+            pytest.approx(high, **FLOATS),
+        ), name
 
 
 def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
@@ -223,8 +259,12 @@ def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
 
 def test_a_range_that_saw_nothing_is_named(case) -> None:
     subject = case("bert")
-    simulation = Simulation(subject.model(), without_ranges(subject.plan("matmul")), subject.family).attach()
-    with pytest.raises(PlanError, match=r"embeddings.LayerNorm.*a range has seen no data.*train on more rows"):
+    simulation = Simulation(
+        subject.model(), without_ranges(subject.plan("matmul")), subject.family
+    ).attach()
+    with pytest.raises(
+        PlanError, match=r"embeddings.LayerNorm.*a range has seen no data.*train on more rows"
+    ):
         simulation.intervals()
 
 
@@ -232,18 +272,31 @@ def test_a_plan_of_another_model_is_refused(case) -> None:
     subject = case("bert")
     plan = subject.plan("matmul")
     moved = [
-        d.model_copy(update={"site": d.site.model_copy(update={"value": d.site.value.replace("layer.1.", "layer.7.")})})
+        d.model_copy(
+            update={
+                "site": d.site.model_copy(
+                    update={"value": d.site.value.replace("layer.1.", "layer.7.")}
+                )
+            }
+        )
         for d in plan.decisions
     ]
     with pytest.raises(PlanError, match=r"layer.7.*the plan does not fit the model"):
-        Simulation(subject.model(), plan.model_copy(update={"decisions": tuple(moved)}), subject.family)
+        Simulation(
+            subject.model(), plan.model_copy(update={"decisions": tuple(moved)}), subject.family
+        )
 
 
 def test_dynamic_activations_are_refused(case) -> None:
     from octobert.quantization.methods import dynamic
 
     subject = case("bert")
-    plan = dynamic.plan(subject.sites, subject.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options())
+    plan = dynamic.plan(
+        subject.sites,
+        subject.ranges,
+        plugins.load("targets", "ort-cpu").CAPABILITIES,
+        dynamic.Options(),
+    )
     with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
         Simulation(subject.model(), plan, subject.family)
 
@@ -258,20 +311,30 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
         for name, parameter in model.named_parameters():
             if ".log_" in name:
                 parameter.uniform_(-0.3, 0.2, generator=generator)
-    ranges = Ranges(calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE)
+    ranges = Ranges(
+        calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE
+    )
     plan = static.plan(
-        subject.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, static.Options(placement="qdqbert")
+        subject.sites,
+        ranges,
+        plugins.load("targets", "ort-cpu").CAPABILITIES,
+        static.Options(placement="qdqbert"),
     )
     graph = ir.load(subject.path)
     nodes = {str(node.name): node for node in graph.graph}
-    scales = {str(sites.linear_node(nodes, m).inputs[1].name): s for m, s in simulation.weight_scales().items()}
+    scales = {
+        str(sites.linear_node(nodes, m).inputs[1].name): s
+        for m, s in simulation.weight_scales().items()
+    }
     qdq.write(graph, plan, scales)
     opened = session(graph, subject.folder)
     assert_follows(model, subject, [run(opened, feeds)[0] for feeds in subject.feeds])
     # A model that is loaded again computes the same with the scales that were kept.
     again = subject.model()
     Simulation(again, plan, subject.family, scales=simulation.weight_scales()).attach()
-    np.testing.assert_allclose(outputs(again, subject.feeds[2]), outputs(model, subject.feeds[2]), atol=EXACT)
+    np.testing.assert_allclose(
+        outputs(again, subject.feeds[2]), outputs(model, subject.feeds[2]), atol=EXACT
+    )
 
 
 def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> None:
@@ -279,7 +342,9 @@ def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> 
     from octobert.training.interception import Interceptor
 
     subject = case("bert")
-    monkeypatch.setattr(Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs))
+    monkeypatch.setattr(
+        Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs)
+    )
     model = subject.model()
     simulation = Simulation(model, subject.plan("qdqbert"), subject.family).attach()
     outputs(model, subject.feeds[0])

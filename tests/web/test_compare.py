@@ -56,13 +56,20 @@ class Client:
         self.host, self.path = parts.netloc, parts.path
 
     @contextmanager
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Iterator[http.client.HTTPResponse]:
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
         """Any request, with the headers of a browser where none are given."""
         connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
         content = json.dumps(body).encode() if isinstance(body, dict) else body
         own = {"Host": self.host, "Origin": f"http://{self.host}"} | headers
         with closing(connection):
-            connection.request(method, path, body=content, headers={key: value for key, value in own.items() if value})
+            connection.request(
+                method,
+                path,
+                body=content,
+                headers={key: value for key, value in own.items() if value},
+            )
             with connection.getresponse() as answer:
                 yield answer
 
@@ -100,7 +107,9 @@ class One:
 
 
 def rows_of(count: int, start: int = 5000) -> bytes:
-    lines = [f'"{first}","{second}",{label}' for first, second, label in pairs_of_sentences(count, start)]
+    lines = [
+        f'"{first}","{second}",{label}' for first, second, label in pairs_of_sentences(count, start)
+    ]
     return "\n".join(["sentence1,sentence2,label", *lines]).encode()
 
 
@@ -127,7 +136,9 @@ def parquet_of(count: int) -> bytes:
 )
 def test_only_its_own_page_may_ask(client, method: str, path: str, headers: dict[str, str]) -> None:
     token = client.path.rstrip("/")
-    with client.ask(method, path.format(token=token), {"model": "ort-cpu", "input": PAIR}, **headers) as answer:
+    with client.ask(
+        method, path.format(token=token), {"model": "ort-cpu", "input": PAIR}, **headers
+    ) as answer:
         assert answer.status == 403
         assert token[1:] not in answer.read().decode()
 
@@ -146,7 +157,8 @@ def test_the_page_may_do_nothing_but_show_itself(client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "host"), [(80, "127.0.0.1"), (80, "localhost"), (80, "127.0.0.1:80"), (8080, "localhost:8080")]
+    ("port", "host"),
+    [(80, "127.0.0.1"), (80, "localhost"), (80, "127.0.0.1:80"), (8080, "localhost:8080")],
 )
 def test_a_browser_leaves_out_the_port_of_its_scheme(port: int, host: str) -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -178,7 +190,9 @@ def test_a_browser_is_started_without_the_token(monkeypatch, finished) -> None:
         return True
 
     monkeypatch.setattr("webbrowser.open", look)
-    monkeypatch.setattr(Server, "run", lambda server: (opened.append(server.address), server._socket.close()))
+    monkeypatch.setattr(
+        Server, "run", lambda server: (opened.append(server.address), server._socket.close())
+    )
     done = octobert("compare", finished[1], "--open")
     (given, content, mode, folder_mode, address) = opened
     assert done.returncode == 0
@@ -214,7 +228,10 @@ def test_connections_have_a_limit_and_a_browser_still_gets_in(client, monkeypatc
     monkeypatch.setattr(connections, "MOST", 8)
     host, _, port = client.host.partition(":")
     with ExitStack() as stack:
-        held = [stack.enter_context(closing(socket.create_connection((host, int(port)), PATIENCE_S))) for _ in range(40)]
+        held = [
+            stack.enter_context(closing(socket.create_connection((host, int(port)), PATIENCE_S)))
+            for _ in range(40)
+        ]
         with client.ask("GET", f"{client.path}models") as answer:
             assert answer.status == 200
         # The longest waiting ones are dropped.
@@ -254,7 +271,9 @@ def test_a_file_that_is_sent_is_never_on_the_disk(client, monkeypatch, tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen: list[str] = []
     read = jobs.readers.rows_in
-    monkeypatch.setattr(jobs.readers, "rows_in", lambda *given: (seen.extend(os.listdir(tmp_path)), read(*given))[1])
+    monkeypatch.setattr(
+        jobs.readers, "rows_in", lambda *given: (seen.extend(os.listdir(tmp_path)), read(*given))[1]
+    )
     for name, content in (("rows.csv", rows_of(9)), ("rows.parquet", parquet_of(9))):
         assert client.events(f"rows?model=ort-cpu&name={name}", content)[-1]["done"] == 9
     assert [*seen, *os.listdir(tmp_path)] == []
@@ -262,7 +281,9 @@ def test_a_file_that_is_sent_is_never_on_the_disk(client, monkeypatch, tmp_path)
 
 def test_a_body_has_a_limit(client, monkeypatch) -> None:
     monkeypatch.setattr(app, "MOST_ASKED", 1000)
-    with client.ask("POST", client.path + "ask", {"model": "ort-cpu", "input": "a" * (8 << 20)}) as answer:
+    with client.ask(
+        "POST", client.path + "ask", {"model": "ort-cpu", "input": "a" * (8 << 20)}
+    ) as answer:
         assert answer.status == 413
         assert "too large" in json.loads(answer.read())["error"]
 
@@ -284,13 +305,19 @@ def test_the_float_answer_is_that_of_the_float_model(client, finished) -> None:
     file = finished[1] / "ort-cpu" / "onnx" / "model.onnx"
     with library.load(file, task="text-classification", tokenizer=finished[1] / "ort-cpu") as model:
         expected = model([PAIR])[0]["score"]
-    assert next(event for event in events if "answers" in event)["answers"]["float"]["score"] == pytest.approx(expected)
+    assert next(event for event in events if "answers" in event)["answers"]["float"][
+        "score"
+    ] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("head", "task", "given"),
     [
-        ("question-answering", "question-answering", {"question": "who was good?", "context": "he was good in it"}),
+        (
+            "question-answering",
+            "question-answering",
+            {"question": "who was good?", "context": "he was good in it"},
+        ),
         ("token-classification", "token-classification", "he was good"),
         ("embedding", "embedding", "he was good"),
         ("masked-lm", "fill-mask", "he was [MASK]"),
@@ -300,10 +327,19 @@ def test_answers_of_other_tasks_equal_those_of_predict(
     captured, checkpoint, tmp_path, head: str, task: str, given: Any
 ) -> None:
     operators.save(captured("bert", head).model, tmp_path / "model.onnx")
-    model = opened(tmp_path / "model.onnx", task=task, tokenizer=checkpoint("bert", head), reference=tmp_path / "model.onnx")
+    model = opened(
+        tmp_path / "model.onnx",
+        task=task,
+        tokenizer=checkpoint("bert", head),
+        reference=tmp_path / "model.onnx",
+    )
 
-    answers = next(e for e in asking.ask(One(model), Ask(model="m", input=given, rounds=1)) if "answers" in e)["answers"]
-    with library.load(tmp_path / "model.onnx", task=task, tokenizer=checkpoint("bert", head)) as predictor:
+    answers = next(
+        e for e in asking.ask(One(model), Ask(model="m", input=given, rounds=1)) if "answers" in e
+    )["answers"]
+    with library.load(
+        tmp_path / "model.onnx", task=task, tokenizer=checkpoint("bert", head)
+    ) as predictor:
         assert answers["int8"] == answers["float"] == predictor([given])[0]
 
 
@@ -316,9 +352,18 @@ def test_rows_are_judged_as_evaluate_judges_them(client, finished, tmp_path) -> 
     assert [event["done"] for event in events] == sorted({event["done"] for event in events})
     changed = [row for event in events for row in event["changed"]]
     assert judged.comparison is not None
-    assert events[-1]["agreement"] == pytest.approx(judged.comparison.fidelity) == pytest.approx(1 - len(changed) / 50)
-    scores = {name: {s.metric: s.value for s in own}[begun["metric"]] for name, own in judged.scores.items()}
-    assert list(events[-1]["metrics"].values()) == pytest.approx([scores["ort-f32"], scores["ort-cpu"]])
+    assert (
+        events[-1]["agreement"]
+        == pytest.approx(judged.comparison.fidelity)
+        == pytest.approx(1 - len(changed) / 50)
+    )
+    scores = {
+        name: {s.metric: s.value for s in own}[begun["metric"]]
+        for name, own in judged.scores.items()
+    }
+    assert list(events[-1]["metrics"].values()) == pytest.approx(
+        [scores["ort-f32"], scores["ort-cpu"]]
+    )
 
 
 def test_rows_that_differ_have_both_answers(finished, tmp_path) -> None:
@@ -328,7 +373,9 @@ def test_rows_that_differ_have_both_answers(finished, tmp_path) -> None:
     for index in (0, 1):
         prefer(package, index)
         events = list(jobs.compare_rows(Models(package), "ort-cpu", "rows.csv", rows_of(20)))
-        assert events[-1]["agreement"] == 1 - sum(len(event["changed"]) for event in events[1:]) / 20
+        assert (
+            events[-1]["agreement"] == 1 - sum(len(event["changed"]) for event in events[1:]) / 20
+        )
         answers[index] = [row for event in events[1:] for row in event["changed"]]
     assert sorted(row["row"] for rows in answers.values() for row in rows) == list(range(1, 21))
     for index, rows in answers.items():
@@ -349,7 +396,9 @@ def test_rows_that_nobody_waits_for_are_not_answered(client, monkeypatch) -> Non
             closed.set()
 
     monkeypatch.setattr(jobs, "compare_rows", watched)
-    with client.ask("POST", client.path + "rows?model=ort-cpu&name=rows.csv", rows_of(20_000)) as answer:
+    with client.ask(
+        "POST", client.path + "rows?model=ort-cpu&name=rows.csv", rows_of(20_000)
+    ) as answer:
         assert json.loads(answer.readline())["rows"] == 20_000
     assert closed.wait(PATIENCE_S)
     assert steps[-1].get("done", 0) < 20_000
@@ -360,7 +409,10 @@ def test_jobs_of_two_tabs_do_not_mix(client) -> None:
         paths = [f"rows?model={target}&name=rows.csv" for target in (TARGETS[0], TARGETS[-1])]
         found = list(pool.map(client.events, paths, [rows_of(60), rows_of(90, 7000)]))
     assert [events[-1]["done"] for events in found] == [60, 90]
-    assert [Counter(event["done"] for event in events if "done" in event).most_common(1)[0][1] for events in found] == [1, 1]
+    assert [
+        Counter(event["done"] for event in events if "done" in event).most_common(1)[0][1]
+        for events in found
+    ] == [1, 1]
 
 
 def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_path) -> None:
@@ -374,7 +426,9 @@ def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_pa
         vectors = np.array([answer["embedding"] for answer in model(texts)])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     expected = sorted(vectors @ vectors[7], reverse=True)[:10]
-    assert [hit["score"] for hit in last["nearest"]["int8"]] == pytest.approx(expected, abs=ROUNDING)
+    assert [hit["score"] for hit in last["nearest"]["int8"]] == pytest.approx(
+        expected, abs=ROUNDING
+    )
     assert last["nearest"]["float"][0] == {"text": texts[7], "score": pytest.approx(1), "other": 1}
     assert last["shared"] == 10
     # The list is kept: only the query is embedded.
@@ -390,7 +444,9 @@ def test_lengths_are_those_that_the_model_reads(models, monkeypatch) -> None:
     assert [event["length"] for event in timed] == first["lengths"]
     assert first["lengths"][0] == 16
     assert first["lengths"][-1] == models.pair("ort-cpu").tokenizer.max_length
-    assert all(len(times) == 2 and min(times) > 0 for event in timed for times in event["ms"].values())
+    assert all(
+        len(times) == 2 and min(times) > 0 for event in timed for times in event["ms"].values()
+    )
 
 
 def test_a_package_that_changes_is_opened_again(finished, tmp_path) -> None:
@@ -404,7 +460,9 @@ def test_a_package_that_changes_is_opened_again(finished, tmp_path) -> None:
     (tmp_path / "new").rename(package)
     assert models.pair("ort-cpu") is not first
     shutil.rmtree(package)
-    with pytest.raises(ModelError, match=r"ort-cpu: the package is not there any more; make it again"):
+    with pytest.raises(
+        ModelError, match=r"ort-cpu: the package is not there any more; make it again"
+    ):
         models.pair("ort-cpu")
 
 
@@ -416,7 +474,9 @@ def test_a_package_without_its_float_model_answers_alone(finished, tmp_path) -> 
     assert events[-1]["sentence"].startswith(
         "The package has no float model to compare with (--no-float left it out). Median of 1 round:"
     )
-    assert list(jobs.compare_rows(Models(package), "ort-cpu", "rows.csv", rows_of(9)))[-1]["done"] == 9
+    assert (
+        list(jobs.compare_rows(Models(package), "ort-cpu", "rows.csv", rows_of(9)))[-1]["done"] == 9
+    )
 
 
 @pytest.mark.parametrize(
@@ -424,7 +484,10 @@ def test_a_package_without_its_float_model_answers_alone(finished, tmp_path) -> 
     [
         (("", "he"), "the input, text 1 of 2: the text is empty; write at least one word"),
         ("he was good", "the model reads pairs of texts"),
-        (("he", "a" * 1_300_000), "the text is too long (got 1,300,002 characters, expected at most 1,000,000)"),
+        (
+            ("he", "a" * 1_300_000),
+            "the text is too long (got 1,300,002 characters, expected at most 1,000,000)",
+        ),
         ({"text": "he"}, "the input"),
     ],
 )
@@ -438,7 +501,11 @@ def test_texts_that_cannot_be_asked(client, given: Any, words: str) -> None:
     [
         ("rows.csv", b"text\nhe was good", "rows.csv: the model reads pairs of texts"),
         ("rows.csv", b"", "rows.csv: the file is empty"),
-        ("rows.csv", b"sentence1,sentence2\na,b\nc", "rows.csv, line 3: the line has another number of columns"),
+        (
+            "rows.csv",
+            b"sentence1,sentence2\na,b\nc",
+            "rows.csv, line 3: the line has another number of columns",
+        ),
         ("rows.csv", b"sentence1,sentence2\na,b\n,d", "rows.csv"),
         ("rows.parquet", b"PAR1", "rows.parquet: the file cannot be read"),
         ("../../rows.exe", b"MZ", "../../rows.exe: the format is not known"),
@@ -452,10 +519,13 @@ def test_files_that_are_no_rows(client, name: str, content: bytes, words: str) -
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [({"rounds": 0}, "rounds"), ({"input": ("he", "\ud800")}, "hex escape"), ({"a": 1}, "a")]
+    ("wrong", "words"),
+    [({"rounds": 0}, "rounds"), ({"input": ("he", "\ud800")}, "hex escape"), ({"a": 1}, "a")],
 )
 def test_questions_of_another_form(client, wrong: dict[str, Any], words: str) -> None:
-    with client.ask("POST", client.path + "ask", {"model": "ort-cpu", "input": PAIR} | wrong) as answer:
+    with client.ask(
+        "POST", client.path + "ask", {"model": "ort-cpu", "input": PAIR} | wrong
+    ) as answer:
         assert answer.status == 400
         assert words in json.loads(answer.read())["error"]
 
@@ -469,7 +539,10 @@ def test_questions_to_other_models(client) -> None:
 
 def test_folders_and_options_that_cannot_be_served(finished, tmp_path, monkeypatch) -> None:
     done = octobert("compare", tmp_path)
-    assert (done.returncode, "not a package (expected octobert.json)" in done.stderr) == (ModelError.exit_code, True)
+    assert (done.returncode, "not a package (expected octobert.json)" in done.stderr) == (
+        ModelError.exit_code,
+        True,
+    )
     done = octobert("compare", finished[1], "--target", "tensorrt")
     assert done.returncode == TargetError.exit_code
     assert 'the folder has no package for the target "tensorrt"; known: ' in done.stderr
@@ -478,7 +551,10 @@ def test_folders_and_options_that_cannot_be_served(finished, tmp_path, monkeypat
     assert "--port: the port cannot be had" in done.stderr
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = octobert("compare", finished[1])
-    assert (done.returncode, environment.install("web") in done.stderr) == (TargetError.exit_code, True)
+    assert (done.returncode, environment.install("web") in done.stderr) == (
+        TargetError.exit_code,
+        True,
+    )
 
 
 def test_a_target_that_cannot_run_here_is_listed_with_the_reason(finished, tmp_path) -> None:

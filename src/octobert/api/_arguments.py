@@ -81,10 +81,16 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
     Raises:
         RecipeError: one is not a whole number, or too small.
     """
-    values = (value,) if isinstance(value, int | str) or not isinstance(value, Iterable) else tuple(value)
+    values = (
+        (value,)
+        if isinstance(value, int | str) or not isinstance(value, Iterable)
+        else tuple(value)
+    )
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or each < least:
-            raise RecipeError("not a whole number", where=name, got=preview(each), expected=f"{least} or more")
+            raise RecipeError(
+                "not a whole number", where=name, got=preview(each), expected=f"{least} or more"
+            )
     return values
 
 
@@ -118,11 +124,26 @@ def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[s
     for option, given, known in (("text", texts, own), ("label", label, expected)):
         if given and not known:
             what = f"the task {name} takes no name of its {option} column"
-            fix = "rename the column in the file, or use a general task, such as text-classification"
+            fix = (
+                "rename the column in the file, or use a general task, such as text-classification"
+            )
             raise RecipeError(what, where=f"--{option}-column", fix=fix)
     if len(texts) > 2 or (texts and len(texts) < len(own)):
-        what, told = "another number of text columns", " and ".join(own) if len(own) > 1 else "one, or both of a pair"
-        raise RecipeError(what, where="--text-column", got=", ".join(texts), expected=told, fix="name each once, in this order")
+        what, told = (
+            "another number of text columns",
+            " and ".join(own) if len(own) > 1 else "one, or both of a pair",
+        )
+        raise RecipeError(
+            what,
+            where="--text-column",
+            got=", ".join(texts),
+            expected=told,
+            fix="name each once, in this order",
+        )
     # A pair is two columns of one option; question and context are options of their own.
-    columns = dict(zip(own, texts if len(own) == len(texts) else [list(texts)], strict=False)) if texts else {}
+    columns = (
+        dict(zip(own, texts if len(own) == len(texts) else [list(texts)], strict=False))
+        if texts
+        else {}
+    )
     return columns if label is None else {**columns, expected[0]: label}

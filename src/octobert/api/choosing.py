@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octobert.api._arguments import DataLike, Duration, NotNegative, PathLike, TaskLike, names_of, path_of, paths_of, raw_recipe
+from octobert.api._arguments import (
+    DataLike,
+    Duration,
+    NotNegative,
+    PathLike,
+    TaskLike,
+    names_of,
+    path_of,
+    paths_of,
+    raw_recipe,
+)
 from octobert.core.errors import RecipeError
 from octobert.core.plain import preview
 from octobert.report.events import ProgressCallback, ProgressEvent
@@ -25,7 +35,9 @@ if TYPE_CHECKING:
 # Of the main metric, where the user names no limit.
 MAX_DROP, MINUTES = 0.01, 20.0
 _PERCENTILE = r"p\d{1,2}(?:\.\d)?"
-_LATENCY = re.compile(rf"(?P<ms>\d+(?:\.\d+)?)ms(?:@(?P<at>{_PERCENTILE}))?|(?P<goal>{_PERCENTILE})")
+_LATENCY = re.compile(
+    rf"(?P<ms>\d+(?:\.\d+)?)ms(?:@(?P<at>{_PERCENTILE}))?|(?P<goal>{_PERCENTILE})"
+)
 
 
 def auto(
@@ -110,7 +122,11 @@ def settings(
         >>> settings(latency="20ms@p90", minutes=5)["goal"]
         'latency@p90'
     """
-    goals = [name for name, given in (("throughput", throughput), ("size", size), ("memory", memory)) if given]
+    goals = [
+        name
+        for name, given in (("throughput", throughput), ("size", size), ("memory", memory))
+        if given
+    ]
     figure, most = _latency(latency)
     if latency is not None and most is None:
         goals.append(f"latency {latency}")
@@ -120,10 +136,15 @@ def settings(
     if max_drop is None and at_least is None:
         max_drop = MAX_DROP
     if relative and max_drop is None:
-        what, fix = "relative is about the largest drop, and none is given", "give max_drop, or leave relative out"
+        what, fix = (
+            "relative is about the largest drop, and none is given",
+            "give max_drop, or leave relative out",
+        )
         raise RecipeError(what, where="relative", fix=fix)
     bounds = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
-    limits: list[dict[str, Any]] = [{"of": "metric", **{key: value for key, value in bounds.items() if value is not None}}]
+    limits: list[dict[str, Any]] = [
+        {"of": "metric", **{key: value for key, value in bounds.items() if value is not None}}
+    ]
     if min_speedup is not None:
         limits.append({"of": "speedup", "at_least": min_speedup})
     if most is not None:
@@ -138,9 +159,16 @@ def _latency(text: str | None) -> tuple[str, float | None]:
         return "latency", None
     match = _LATENCY.fullmatch(text) if isinstance(text, str) else None
     if match is None or (match["ms"] and not float(match["ms"])):
-        raise RecipeError("not a latency", where="latency", got=preview(text), expected="such as 20ms, 20ms@p90 or p90")
+        raise RecipeError(
+            "not a latency",
+            where="latency",
+            got=preview(text),
+            expected="such as 20ms, 20ms@p90 or p90",
+        )
     percentile = match["at"] or match["goal"]
-    return f"latency@{percentile}" if percentile else "latency", float(match["ms"]) if match["ms"] else None
+    return f"latency@{percentile}" if percentile else "latency", float(match["ms"]) if match[
+        "ms"
+    ] else None
 
 
 def auto_again(
@@ -178,9 +206,13 @@ def auto_again(
     place = path_of(out, "out")
     report, choice = _report_of(place)
     written = loading.without_permissions(choice.recipe)
-    recipe = parse_recipe({**written, **keys}, where=str(place), changes=names_of(changes, "changes"))
+    recipe = parse_recipe(
+        {**written, **keys}, where=str(place), changes=names_of(changes, "changes")
+    )
     _check_places(recipe)
-    found = machines.changes(choice.environment, environment.current(), environment.runtime_packages())
+    found = machines.changes(
+        choice.environment, environment.current(), environment.runtime_packages()
+    )
     found += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
     found += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
     with shown(progress) as tell:
@@ -208,12 +240,17 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
     from octobert.report.notebook import show_reports
 
     show_reports()
-    path, fix = out / "report.json", f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
+    path, fix = (
+        out / "report.json",
+        f"choose a model first: octobert auto MODEL --task … --data … --out {out}",
+    )
     try:
         report = Report.model_validate_json(content_of(path))
         check_names(report)
     except FileNotFoundError:
-        raise RecipeError("nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix) from None
+        raise RecipeError(
+            "nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix
+        ) from None
     except (OSError, ValueError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else error.strerror
         raise RecipeError("the report cannot be read", where=str(path), got=got, fix=fix) from error
@@ -228,10 +265,18 @@ def _check_places(recipe: Recipe) -> None:
     Raises:
         RecipeError: as said.
     """
-    data = {f"data.{key}": getattr(recipe.data, key) for key in ("source", "train", "validation", "test")}
+    data = {
+        f"data.{key}": getattr(recipe.data, key)
+        for key in ("source", "train", "validation", "test")
+    }
     for key, place in {"model": recipe.model, **data}.items():
         # Names of the Hub are relative; `file.py:function` is checked when it is called.
-        if place is not None and Path(place).is_absolute() and ":" not in place and not Path(place).exists():
+        if (
+            place is not None
+            and Path(place).is_absolute()
+            and ":" not in place
+            and not Path(place).exists()
+        ):
             what = f"the {key.partition('.')[0]} of the first run is not where it was"
             fix = f'say where it is: --set {key}=PATH (in Python: changes=["{key}=PATH"])'
             raise RecipeError(what, where=key, got=place, fix=fix)

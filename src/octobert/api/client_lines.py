@@ -99,7 +99,10 @@ class Model:
         """(result, texts behind their prompt) for programs that know no prompts; a query, if it has a prompt of its own."""
         rows = [("vectors", self.passage, TEXTS), ("queries", self.query, (QUERY,))]
         behind = {name: self.prompts[prompt] if prompt else "" for name, prompt, _ in rows}
-        return [(name, [behind[name] + text for text in texts]) for name, _, texts in rows[: 1 + self.prompted]]
+        return [
+            (name, [behind[name] + text for text in texts])
+            for name, _, texts in rows[: 1 + self.prompted]
+        ]
 
 
 def _named(prompts: Mapping[str, str], endings: tuple[str, ...]) -> str | None:
@@ -120,7 +123,11 @@ def _templates() -> Environment:
 
     loader = PackageLoader(__package__, "snippets")
     environment = Environment(  # of programs, not of markup
-        loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+        loader=loader,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
     )
     environment.filters["written"] = _written
     environment.globals["keywords"] = _keywords
@@ -134,4 +141,6 @@ def _written(value: object) -> str:
 
 def _keywords(**keywords: object) -> str:
     """`, name=value` of those that are not None, as Python writes them."""
-    return "".join(f", {name}={_written(value)}" for name, value in keywords.items() if value is not None)
+    return "".join(
+        f", {name}={_written(value)}" for name, value in keywords.items() if value is not None
+    )

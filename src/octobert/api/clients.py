@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from octobert.api.client_lines import CLASSIFICATION, EMBEDDING, PAIRS, RERANKER, SINGLE, Model, snippet
+from octobert.api.client_lines import (
+    CLASSIFICATION,
+    EMBEDDING,
+    PAIRS,
+    RERANKER,
+    SINGLE,
+    Model,
+    snippet,
+)
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
 
@@ -67,10 +75,13 @@ def _name_no_file(folder: Path) -> None:
 def _state_positions(folder: Path) -> None:
     """infinity cuts texts at the number of positions in `config.json`."""
     config, tokenizer = (
-        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("config.json", "tokenizer_config.json")
     )
     config["max_position_embeddings"] = tokenizer["model_max_length"]
-    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8"
+    )
 
 
 def _write_tokenizer_ir(folder: Path) -> None:
@@ -86,11 +97,15 @@ def _write_tokenizer_ir(folder: Path) -> None:
         from octobert.core import environment
         from octobert.core.errors import RecipeError
 
-        what = f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
+        what = (
+            f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
+        )
         raise RecipeError(what, where="--for", fix=environment.install("genai")) from None
     import openvino
 
-    converted = convert_tokenizer(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), truncation=True)
+    converted = convert_tokenizer(
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False), truncation=True
+    )
     openvino.save_model(converted, folder / _TOKENIZER_IR)
 
 
@@ -98,7 +113,9 @@ WRITERS = {"positions": _state_positions, "tokenizer": _write_tokenizer_ir}
 
 
 def _read() -> dict[str, Client]:
-    table = yaml.safe_load(resources.files(__package__).joinpath("clients.yaml").read_text(encoding="utf-8"))
+    table = yaml.safe_load(
+        resources.files(__package__).joinpath("clients.yaml").read_text(encoding="utf-8")
+    )
     for row in table["clients"].values():
         row["install"] = [text.format(**table["pins"]) for text in row["install"]]
     return {name: Client(**row) for name, row in table["clients"].items()}
@@ -132,7 +149,9 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     from octobert.inference.package_files import read_manifest
 
     if client not in CLIENTS:
-        raise RecipeError(f'there is no client "{client}"', where="--for", fix=did_you_mean(client, CLIENTS))
+        raise RecipeError(
+            f'there is no client "{client}"', where="--for", fix=did_you_mean(client, CLIENTS)
+        )
     source = for_this_machine(Path(package))
     manifest = read_manifest(source)
     beside = Path(package).absolute()
@@ -152,26 +171,45 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     client, model = CLIENTS[name], _model(source, manifest, name, target)
 
     def refused(what: str, got: str | None = None, **more: str) -> ModelError:
-        return ModelError(f"{name} {what}", where=str(source), got=got, **{"fix": "choose another client", **more})
+        return ModelError(
+            f"{name} {what}", where=str(source), got=got, **{"fix": "choose another client", **more}
+        )
 
     if model.kind not in client.kinds:
-        raise refused("does not open models of this kind", model.kind, expected=", ".join(client.kinds))
+        raise refused(
+            "does not open models of this kind", model.kind, expected=", ".join(client.kinds)
+        )
     if targets.load(manifest.target).CAPABILITIES.shapes == "fixed":
         fix = "export the package of ort-cpu or openvino-cpu"
-        raise refused("needs a model that takes texts of any length", f"{manifest.target}, one fixed shape", fix=fix)
-    if not client.file and not model.openvino:
-        raise refused("opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu")
-    if model.kind == EMBEDDING and client.outputs == "all" and name != "fastembed" and not (source / "modules.json").is_file():
         raise refused(
-            "needs the token states, which the model does not give", fix="quantize the model again, with token_states: true"
+            "needs a model that takes texts of any length",
+            f"{manifest.target}, one fixed shape",
+            fix=fix,
+        )
+    if not client.file and not model.openvino:
+        raise refused(
+            "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
+        )
+    if (
+        model.kind == EMBEDDING
+        and client.outputs == "all"
+        and name != "fastembed"
+        and not (source / "modules.json").is_file()
+    ):
+        raise refused(
+            "needs the token states, which the model does not give",
+            fix="quantize the model again, with token_states: true",
         )
     is_ranked = name == "infinity" and model.kind == RERANKER
     if is_ranked and any(value.name == "token_type_ids" for value in _graph(source).inputs):
         raise refused(
-            "does not tell the model which of two texts a token belongs to", fix="choose another client, such as fastembed"
+            "does not tell the model which of two texts a token belongs to",
+            fix="choose another client, such as fastembed",
         )
     if target.exists():
-        raise StorageError("the folder exists already", where=str(target), fix="remove it, or choose another --out")
+        raise StorageError(
+            "the folder exists already", where=str(target), fix="remove it, or choose another --out"
+        )
     return model
 
 
@@ -193,7 +231,9 @@ def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> 
         width=width,
         activation=getattr(build(task.name, task.options, task), "activation", "Identity"),
         multi_label=(task.options.get("problem") or task.problem) == "multi-label",
-        normalized=pooling is not None and bool(pooling.steps) and isinstance(pooling.steps[-1], Normalize),
+        normalized=pooling is not None
+        and bool(pooling.steps)
+        and isinstance(pooling.steps[-1], Normalize),
         prompts=task.prompts,
         default_prompt=task.default_prompt,
     )
@@ -219,8 +259,13 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     else:
         # Weights beside a large model keep their name, by which the model refers to them.
         models = {client.file: weights}
-        models |= {str(Path(client.file).with_name(data.name)): data for data in weights.parent.glob(f"{weights.name}.*")}
-    beside = {name: source / name for name in manifest.files if "onnx/" not in name and name not in _IR}
+        models |= {
+            str(Path(client.file).with_name(data.name)): data
+            for data in weights.parent.glob(f"{weights.name}.*")
+        }
+    beside = {
+        name: source / name for name in manifest.files if "onnx/" not in name and name not in _IR
+    }
     partial = target.with_name(f"partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -259,7 +304,10 @@ def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
         graph, vector = model.graph, model.graph.outputs[-1]
         for value in graph.outputs[:-1]:
             value.name = f"{value.name}_inside"
-        axis = ir.Value(name="token_axis", const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"))
+        axis = ir.Value(
+            name="token_axis",
+            const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"),
+        )
         graph.register_initializer(axis)
         node = ir.node("Unsqueeze", [vector, axis], name="vector_as_token")
         node.outputs[0].name, node.outputs[0].type = STATES, vector.type
@@ -284,4 +332,8 @@ def _keep_vector_of_ir(source: Path, path: Path) -> None:
         output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
     token = opset13.unsqueeze(vector, np.array([1], dtype=np.int64))
     token.output(0).tensor.set_names({STATES})
-    openvino.save_model(openvino.Model([opset13.result(token)], model.get_parameters()), path, compress_to_fp16=False)
+    openvino.save_model(
+        openvino.Model([opset13.result(token)], model.get_parameters()),
+        path,
+        compress_to_fp16=False,
+    )

@@ -58,7 +58,11 @@ class Driver(FrozenModel):
         for path in self.files:
             if path.exists():
                 # A small text has the version in it.
-                text = path.read_text(errors="replace") if path.is_file() and path.stat().st_size < 4096 else ""
+                text = (
+                    path.read_text(errors="replace")
+                    if path.is_file() and path.stat().st_size < 4096
+                    else ""
+                )
                 version = re.search(r"\b\d+\.\d+(\.\d+)*", text)
                 yield version[0] if version else str(path)
         if program := shutil.which(self.program):

@@ -36,7 +36,10 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
         fix = "check the ONNX file that it was made of, or see what runs in 8 bits: octobert inspect FILE.xml --runtime"
         raise ModelError("an IR is not checked", where=str(path), expected="an .onnx file", fix=fix)
     capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
-    return [linter.lint(path / target.file if path.is_dir() else path, target) for target in capabilities]
+    return [
+        linter.lint(path / target.file if path.is_dir() else path, target)
+        for target in capabilities
+    ]
 
 
 def fuse(model: PathLike, out: PathLike) -> Fused:
@@ -64,7 +67,12 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
 
     path, target = path_of(model, "model"), path_of(out, "out")
     if path.suffix != ".onnx":
-        raise ModelError("only ONNX files are fused", where=str(path), got=path.suffix or "no suffix", expected="an .onnx file")
+        raise ModelError(
+            "only ONNX files are fused",
+            where=str(path),
+            got=path.suffix or "no suffix",
+            expected="an .onnx file",
+        )
     graph = read_onnx(path)
     if graph.metadata_props.get("producer") != "octobert":
         graph = canonical_of(path, resolve(path).family)
@@ -79,7 +87,9 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     return fused
 
 
-def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensorrt: int | None = None) -> list[Path]:
+def calibration_tables(
+    package: PathLike, out: PathLike | None = None, *, tensorrt: int | None = None
+) -> list[Path]:
     """Write the ranges of a package as calibration tables for ONNX Runtime's TensorRT and MIGraphX providers.
 
     Args:
@@ -107,7 +117,11 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
             got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
             fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
         )
-    return tables.write(facts.ranges.intervals, optional_path(out, "out") or folder / "calibration", tensorrt=tensorrt)
+    return tables.write(
+        facts.ranges.intervals,
+        optional_path(out, "out") or folder / "calibration",
+        tensorrt=tensorrt,
+    )
 
 
 def read_calibration_table(path: PathLike) -> dict[str, Interval]:

@@ -185,7 +185,9 @@ def evaluate(
     source = str(path_of(data, "data"))
     numbers_of(() if samples is None else samples, "samples")
     names, texts = names_of(columns, "columns"), names_of(text_column, "text_column")
-    opened = _opened(package, "package", task=task, target=target, tokenizer=tokenizer, reference=reference)
+    opened = _opened(
+        package, "package", task=task, target=target, tokenizer=tokenizer, reference=reference
+    )
     if texts or label_column is not None:
         facts = opened.facts()
         options = {**facts.options, **column_options(facts.name, texts, label_column)}
@@ -245,7 +247,9 @@ def predict_rows(
 
     numbers = numbers_of(rows, "rows")
     source = _rows(data, config, revision, split)
-    where, found = rows_of(source, names_of(columns, "columns"), files_of(model.opened.facts().name))
+    where, found = rows_of(
+        source, names_of(columns, "columns"), files_of(model.opened.facts().name)
+    )
     return of_rows(model, where, found, numbers)
 
 
@@ -312,7 +316,11 @@ def benchmark(
 
     paths = paths_of(packages, "packages")
     if not paths:
-        raise RecipeError("there is nothing to time", where="packages", expected="at least one package or model file")
+        raise RecipeError(
+            "there is nothing to time",
+            where="packages",
+            expected="at least one package or model file",
+        )
     numbers_of(repeats, "repeats", least=3)
     settings = {
         "batch": numbers_of(batch, "batch"),
@@ -330,7 +338,12 @@ def benchmark(
     devices = names_of(device, "device")
     rows = None if data is None else _rows(data, config, revision)
     # What is said about model files is not about packages among them.
-    file: dict[str, Any] = {"task": task, "target": target, "tokenizer": tokenizer, "reference": reference}
+    file: dict[str, Any] = {
+        "task": task,
+        "target": target,
+        "tokenizer": tokenizer,
+        "reference": reference,
+    }
     models = [_opened(path, "packages", **({} if path.is_dir() else file)) for path in paths]
     with progress_step(progress, "benchmark") as on_progress:
         timed = checked(Benchmark, settings, where="benchmark")
@@ -379,11 +392,26 @@ def tune(
     rows = _rows(data, config, revision)
     opened = _opened(package, "package", task=task, target=target, tokenizer=tokenizer)
     with progress_step(progress, "tune") as on_progress:
-        return tune_model(opened, rows, goals=names, trials=trials, minutes=minutes, seed=seed, on_progress=on_progress)
+        return tune_model(
+            opened,
+            rows,
+            goals=names,
+            trials=trials,
+            minutes=minutes,
+            seed=seed,
+            on_progress=on_progress,
+        )
 
 
-def _rows(data: DataLike, config: str | None, revision: str | None, split: str = "auto") -> dict[str, Any]:
-    return {"source": str(path_of(data, "data")), "evaluate": split, "config": config, "revision": revision}
+def _rows(
+    data: DataLike, config: str | None, revision: str | None, split: str = "auto"
+) -> dict[str, Any]:
+    return {
+        "source": str(path_of(data, "data")),
+        "evaluate": split,
+        "config": config,
+        "revision": revision,
+    }
 
 
 def inspect(
@@ -421,7 +449,12 @@ def inspect(
     opened = _opened(model, "model", target=target, reference=reference)
     with progress_step(progress, "inspect") as on_progress:
         return inspector.inspect(
-            opened, batch=batch, sequence=sequence, threads=threads, repeats=repeats, on_progress=on_progress
+            opened,
+            batch=batch,
+            sequence=sequence,
+            threads=threads,
+            repeats=repeats,
+            on_progress=on_progress,
         )
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 PAGE, COMPARISON = "report.html", "comparison.html"
 
 
-def page(*folders: PathLike, out: PathLike | None = None, pdf: PathLike | None = None, texts: bool = True) -> Path:
+def page(
+    *folders: PathLike, out: PathLike | None = None, pdf: PathLike | None = None, texts: bool = True
+) -> Path:
     """Make the page of a run again, or one page of several runs, such as those of one model on three machines.
 
     Args:
@@ -45,7 +47,9 @@ def page(*folders: PathLike, out: PathLike | None = None, pdf: PathLike | None =
     from octobert.report import printing
 
     outputs = [path_of(folder, "folder") for folder in folders]
-    file = optional_path(out, "out") or (outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON))
+    file = optional_path(out, "out") or (
+        outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
+    )
     printed = optional_path(pdf, "pdf")
     runs = _runs(outputs, texts=texts)
     for target in (file, printed):
@@ -67,27 +71,37 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
     from octobert.report.page import Run, headline
 
     if not folders:
-        raise RecipeError("no output directory is given", expected="one folder with a report.json, or several")
+        raise RecipeError(
+            "no output directory is given", expected="one folder with a report.json, or several"
+        )
     whole = [folder.resolve() for folder in folders]
     for number, folder in enumerate(whole):
         if folder in whole[:number]:
-            raise RecipeError("the folder is given twice", where=str(folders[number]), fix="give each run once")
+            raise RecipeError(
+                "the folder is given twice", where=str(folders[number]), fix="give each run once"
+            )
     runs = []
     for folder, name in zip(folders, _names(whole), strict=True):
         _check_folder(folder)
         report = _read(folder / "report.json", Report)
         _check_report(folder / "report.json", report)
-        evidence = _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
+        evidence = (
+            _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
+        )
         # One run has the name that its own page has.
         shown = name if len(folders) > 1 else headline(report)
-        runs.append(Run(shown, report, evidence if texts else evidence.without_texts(), str(folder)))
+        runs.append(
+            Run(shown, report, evidence if texts else evidence.without_texts(), str(folder))
+        )
     return runs
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """The names of folders, with as many of their parents as tell them apart."""
     depth = 1
-    while len(names := {Path(*folder.parts[-depth:]).as_posix() for folder in folders}) < len(folders):
+    while len(names := {Path(*folder.parts[-depth:]).as_posix() for folder in folders}) < len(
+        folders
+    ):
         depth += 1
     del names
     return [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
@@ -103,7 +117,9 @@ def _check_folder(folder: Path) -> None:
     if not folder.exists():
         raise RecipeError("the folder does not exist", where=where, fix="give the --out of a run")
     if not folder.is_dir():
-        raise RecipeError("not a folder", where=where, fix=f"give the folder: octobert report {folder.parent}")
+        raise RecipeError(
+            "not a folder", where=where, fix=f"give the folder: octobert report {folder.parent}"
+        )
     if (folder / PACKAGE_FILE).is_file():
         fix = f"give its output directory: octobert report {folder.parent}"
         raise RecipeError("the folder is a package, which has no report", where=where, fix=fix)
@@ -123,7 +139,9 @@ def _read(path: Path, kind: type[Record]) -> Record:
         content = content_of(path)
     except OSError as error:
         fix = "check its permissions"
-        raise StorageError("the file cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+        raise StorageError(
+            "the file cannot be read", where=str(path), got=error.strerror, fix=fix
+        ) from error
     try:
         return kind.model_validate_json(content)
     except ValueError as error:
@@ -158,7 +176,9 @@ def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageErro
         newer = False
     if newer:
         what = f"the file was written by octobert {wrote}, and this is octobert {__version__}"
-        return StorageError(what, where=str(path), fix="update octobert, or make the page where the run was")
+        return StorageError(
+            what, where=str(path), fix="update octobert, or make the page where the run was"
+        )
     fix = "run the recipe again with the same --out: what is stored is reused"
     return StorageError("the file is damaged", where=str(path), got=first_problem(error), fix=fix)
 
@@ -169,7 +189,11 @@ def _check_place(file: Path) -> None:
     if file.is_dir():
         raise StorageError("the file would replace a folder", where=str(file), fix=fix)
     if not file.parent.is_dir():
-        raise StorageError("the folder of the file does not exist", where=str(file), fix="make it, or choose another file")
+        raise StorageError(
+            "the folder of the file does not exist",
+            where=str(file),
+            fix="make it, or choose another file",
+        )
 
 
 def _write(file: Path, runs: Sequence[Run]) -> None:
@@ -180,6 +204,8 @@ def _write(file: Path, runs: Sequence[Run]) -> None:
 
     if file.exists() and not pages.is_page(content_of(file)) and not is_as_published(file):
         what = "the file is not a page of octobert as it was written, and would be replaced"
-        raise StorageError(what, where=str(file), fix="move it away, or choose another file: --out FILE.html")
+        raise StorageError(
+            what, where=str(file), fix="move it away, or choose another file: --out FILE.html"
+        )
     with atomic_write(file) as partial:
         partial.write_text(pages.page(runs), encoding="utf-8")

@@ -75,10 +75,14 @@ def refused_fields(path: RecipeLike) -> list[str]:
 
     if not isinstance(path, str | Path) or not olive.is_config_file(Path(path)):
         return []
-    return [each.sentence() for each in olive.read(Path(path)).outcomes if each.verdict == "refused"]
+    return [
+        each.sentence() for each in olive.read(Path(path)).outcomes if each.verdict == "refused"
+    ]
 
 
-def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: str | Sequence[str] = ()) -> Recipe:
+def parse_recipe(
+    recipe: RecipeLike, *, where: str = "recipe", changes: str | Sequence[str] = ()
+) -> Recipe:
     """Check a recipe given as plain data, as a file, or as a `Recipe`.
 
     Args:
@@ -153,7 +157,9 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
     return runner.dry_run(parse_recipe(recipe), path_of(out, "out"), steps_of)
 
 
-def setup(recipe: RecipeLike, *, install: bool = False, tell: Callable[[str], None] = lambda line: None) -> Setup:
+def setup(
+    recipe: RecipeLike, *, install: bool = False, tell: Callable[[str], None] = lambda line: None
+) -> Setup:
     """What a recipe needs on this machine: packages, drivers, and the commands that install what is missing.
 
     Args:
@@ -214,7 +220,9 @@ def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
     return examples.example(path_of(out, "out"), report)
 
 
-def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Finetuned:
+def finetune(
+    recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None
+) -> Finetuned:
     """Fine-tune the model of a recipe in float, and score it in PyTorch. For quantization-aware training use `run`.
 
     Args:
@@ -232,7 +240,13 @@ def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | 
         return runner.finetune(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
 
 
-def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progress: ProgressCallback | None = None) -> Sweep:
+def calibrate(
+    recipe: RecipeLike,
+    out: PathLike,
+    *,
+    sweep: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Sweep:
     """Compute the ranges of a model and measure the error of calibrators, per tensor and end to end.
 
     Args:
@@ -249,10 +263,15 @@ def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progres
     from octobert.quantization import calibrators
 
     checked = parse_recipe(recipe)
-    settings = [Choice(name=name, options=options.model_dump(exclude_unset=True)) for name, options in calibrators.sweep()]
+    settings = [
+        Choice(name=name, options=options.model_dump(exclude_unset=True))
+        for name, options in calibrators.sweep()
+    ]
     choices = settings if sweep else [checked.calibrate]
     with shown(progress) as tell:
-        result = runner.sweep(checked, choices, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+        result = runner.sweep(
+            checked, choices, path_of(out, "out"), _Listener(tell, path_of(out, "out"))
+        )
     _write_tables(result, path_of(out, "out"))
     return result
 
@@ -263,7 +282,11 @@ def _write_tables(result: Sweep, out: Path) -> None:
 
     from octobert.core.files import atomic_write, storage_errors
 
-    with storage_errors(out), atomic_write(out / "sweep.json") as whole, atomic_write(out / "sweep.csv") as table:
+    with (
+        storage_errors(out),
+        atomic_write(out / "sweep.json") as whole,
+        atomic_write(out / "sweep.csv") as table,
+    ):
         whole.write_text(result.model_dump_json(indent=1), encoding="utf-8")
         with table.open("w", encoding="utf-8", newline="") as stream:
             rows = result.to_rows()
@@ -325,20 +348,28 @@ class _Listener:
     def progressed(self, step: Step, what: str, done: int, total: int) -> None:
         self._tell(step, "running", detail=what, done=done, total=total)
 
-    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None:
+    def searched(
+        self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+    ) -> None:
         from octobert.report import choices
 
         detail = choices.best_so_far(best, done, total, seconds, minutes)
         left = None if minutes is None else max(0.0, 60 * minutes - seconds)
         name = "" if best is None else best.variant.name
-        self._progress(ProgressEvent("search", "searching", detail, done, total, seconds, left_seconds=left, best=name))
+        self._progress(
+            ProgressEvent(
+                "search", "searching", detail, done, total, seconds, left_seconds=left, best=name
+            )
+        )
 
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
         state: Literal["reused", "finished"] = "reused" if reused else "finished"
         _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
         self._tell(step, state, seconds=artifact.seconds)
 
-    def _tell(self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any) -> None:
+    def _tell(
+        self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any
+    ) -> None:
         numbers = self._estimate.numbers
         # The steps of a search are not planned, and have no number.
         number = numbers.get(step.name, 0)

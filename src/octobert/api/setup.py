@@ -47,13 +47,22 @@ def setup_of(recipe: Recipe) -> Setup:
     extras = sorted({need.extra for need in missing if need.extra})
     commands = [environment.install(",".join(extras))] if extras else []
     model = _in_package(recipe)
-    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra and need.name != model):
+    if loose := sorted(
+        f"{need.name}{need.version}" for need in missing if not need.extra and need.name != model
+    ):
         commands.append(f"pip install {' '.join(map(shlex.quote, loose))}")
     left_out = [_conflict(need) for need in needs if need.name in BUILDS and not need.fits]
     # A recipe of somebody else could name any package.
     why = "has the recipe's model, and installing a package can run its code; if you trust it"
-    left_out += [f"{need.name} {why}: pip install {need.name}" for need in missing if need.name == model]
-    return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=tuple(left_out), problem=pip_problem())
+    left_out += [
+        f"{need.name} {why}: pip install {need.name}" for need in missing if need.name == model
+    ]
+    return Setup(
+        needs=tuple(needs),
+        commands=tuple(commands),
+        conflicts=tuple(left_out),
+        problem=pip_problem(),
+    )
 
 
 def _in_package(recipe: Recipe) -> str | None:
@@ -66,7 +75,12 @@ def _in_package(recipe: Recipe) -> str | None:
         return None
     name = recipe.model.removeprefix("package:").partition("/")[0]
     if not name.replace("-", "_").isidentifier():
-        raise ModelError("this is no name of a package", where="model", got=recipe.model, expected="package:NAME/PATH")
+        raise ModelError(
+            "this is no name of a package",
+            where="model",
+            got=recipe.model,
+            expected="package:NAME/PATH",
+        )
     return name.replace("_", "-")
 
 
@@ -81,7 +95,9 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
     """
     if setup.commands and setup.problem is not None:
         fix = f"run it where this environment is managed: {' && '.join(setup.commands)}"
-        raise TargetError("nothing can be installed from here", where=sys.prefix, got=setup.problem, fix=fix)
+        raise TargetError(
+            "nothing can be installed from here", where=sys.prefix, got=setup.problem, fix=fix
+        )
     for command in setup.commands:
         child = processes.start("pip", *shlex.split(command)[1:])
         assert child.stdout is not None
@@ -90,7 +106,12 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
         processes.end(child, seconds=60)
         if child.returncode != 0:
             got = f"exit code {child.returncode}"
-            raise TargetError("pip could not install the packages", where=command, got=got, fix="see its messages above")
+            raise TargetError(
+                "pip could not install the packages",
+                where=command,
+                got=got,
+                fix="see its messages above",
+            )
     importlib.invalidate_caches()
 
 
@@ -99,7 +120,9 @@ def pip_problem() -> str | None:
     found = importlib.util.find_spec("pip")
     if found is None or found.origin is None:
         return "this environment has no pip"
-    if not Path(found.origin).is_relative_to(Path(sys.prefix).resolve()) and not Path(found.origin).is_relative_to(sys.prefix):
+    if not Path(found.origin).is_relative_to(Path(sys.prefix).resolve()) and not Path(
+        found.origin
+    ).is_relative_to(sys.prefix):
         return f"its pip belongs to another environment ({found.origin})"
     managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     if sys.prefix == sys.base_prefix and managed.is_file():
@@ -139,7 +162,13 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
         # A checkout that is newer than its installation.
         name, install = f"octobert[{extra}]", environment.install(extra)
         yield Need(
-            name=name, kind="package", wanted_by=(wanted_by,), fits=False, required=required, extra=extra, install=install
+            name=name,
+            kind="package",
+            wanted_by=(wanted_by,),
+            fits=False,
+            required=required,
+            extra=extra,
+            install=install,
         )
         return
     for requirement in _requirements(extra):
@@ -154,7 +183,11 @@ def _requirements(extra: str) -> Iterator[Requirement]:
     for text in metadata.requires("octobert") or ():
         requirement = Requirement(text)
         plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if plain if not extra else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra}):
+        if (
+            plain
+            if not extra
+            else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra})
+        ):
             yield requirement
 
 
@@ -224,7 +257,11 @@ def _merged(needs: list[Need]) -> list[Need]:
 
 def _conflict(need: Need) -> str:
     """Why a build of onnxruntime is not installed beside another, and what to do instead."""
-    present = [f"{name} {version}" for name in BUILDS if name != need.name and (version := _version(name)) is not None]
+    present = [
+        f"{name} {version}"
+        for name in BUILDS
+        if name != need.name and (version := _version(name)) is not None
+    ]
     beside = f", and {' and '.join(present)} would no longer be usable here" if present else ""
     commands = (
         "python -m venv FOLDER",

@@ -52,5 +52,10 @@ def attach(
             raise RecipeError(f"not the {name} of a model", where=name, got=got, expected=expected)
     if not 50 < keep <= 100 or not 0 < average <= 1:
         expected = "keep above 50 and up to 100, average above 0 and up to 1"
-        raise RecipeError("the value is out of range", where="keep, average", got=f"{keep}, {average}", expected=expected)
+        raise RecipeError(
+            "the value is out of range",
+            where="keep, average",
+            got=f"{keep}, {average}",
+            expected=expected,
+        )
     return attached.attach(model, plan, ranges, learned=learned, keep=keep, average=average)

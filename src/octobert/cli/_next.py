@@ -25,7 +25,15 @@ def predict_command(package: Path, head: str, example: Sequence[str]) -> str:
     command = ["octobert", "predict", str(package)]
     if head == "question-answering":
         question, context = example
-        return shlex.join([*command, "--question", _shortened(question, _TEXT), "--context", _shortened(context, _CONTEXT)])
+        return shlex.join(
+            [
+                *command,
+                "--question",
+                _shortened(question, _TEXT),
+                "--context",
+                _shortened(context, _CONTEXT),
+            ]
+        )
     # The words of a sentence to tag are one text.
     texts = [" ".join(example)] if head == "token-classification" else list(example)
     pair = ["--pair"] if len(texts) > 1 else []

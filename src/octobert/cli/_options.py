@@ -29,14 +29,28 @@ Command = Callable[..., Any]
 RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
 _MODEL_FILES = "Model files (a package has its own)"
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL)]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL
+    ),
+]
 
 # Options that a function calls by another name.
 _NAMES = {
-    **{"revision": "data-revision", "targets": "target", "goals": "goal", "client": "for", "changes": "set"},
+    **{
+        "revision": "data-revision",
+        "targets": "target",
+        "goals": "goal",
+        "client": "for",
+        "changes": "set",
+    },
     **{"settings": "set", "every": "all", "open_": "open", "zip_": "zip"},
 }
-_PANELS = {**dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES), "changes": RECIPE_PANEL}
+_PANELS = {
+    **dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES),
+    "changes": RECIPE_PANEL,
+}
 # Arguments that are plain data in Python, and YAML or repeated options here.
 _TEXTS = {
     "task": "What a file is for: a task, or YAML with its options: '{squad: {max_length: 384}}'.",
@@ -57,7 +71,9 @@ def yaml_of(text: str, option: str) -> Any:
 
     value = yaml_text.parse(text, where=option, what="the value is not a name or YAML")
     if value is None:
-        raise RecipeError("the value is empty", where=option, fix="give a value, or leave the option out")
+        raise RecipeError(
+            "the value is empty", where=option, fix="give a value, or leave the option out"
+        )
     return value
 
 
@@ -79,7 +95,12 @@ def _count(text: str, option: str) -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     if not text.isdecimal() or not int(text):
-        raise RecipeError("not a number of inferences", where=option, got=repr(text), expected="1 or more, or auto")
+        raise RecipeError(
+            "not a number of inferences",
+            where=option,
+            got=repr(text),
+            expected="1 or more, or auto",
+        )
     return int(text)
 
 
@@ -151,7 +172,9 @@ def of(
         if name in ("progress", *without):
             continue
         # The annotations are our own source.
-        kind, least = _bare(eval(parameters[name].annotation, {**function.__globals__, "Goal": _Goal}))
+        kind, least = _bare(
+            eval(parameters[name].annotation, {**function.__globals__, "Goal": _Goal})
+        )
         kind, readers[name] = _FORMS[kind]
         default, text = parameters[name].default, described[name]
         if name == next(iter(parameters)):
@@ -170,17 +193,28 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         own_names = inspect.signature(command).parameters
-        added = {name: p for group in groups.values() for name, p in group.parameters.items() if name not in own_names}
+        added = {
+            name: p
+            for group in groups.values()
+            for name, p in group.parameters.items()
+            if name not in own_names
+        }
 
         @functools.wraps(command)
         def wrapped(**values: Any) -> Any:
             options = {name: values.pop(name) for name in added}
             # An option that may be given several times is [] where it is not given.
-            unset = {name for name, value in options.items() if value is added[name].default or value in (None, [])}
+            unset = {
+                name
+                for name, value in options.items()
+                if value is added[name].default or value in (None, [])
+            }
             for mapping, group in groups.items():
                 names = [name for name in group.parameters if name in options and name not in unset]
                 arguments = {name: group.read(name, options[name]) for name in names}
-                values[mapping] = {name: argument for name, argument in arguments.items() if argument is not None}
+                values[mapping] = {
+                    name: argument for name, argument in arguments.items() if argument is not None
+                }
             return command(**values)
 
         return with_parameters(wrapped, command, list(added.values()), without=groups)
@@ -191,7 +225,10 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
 def complete(command: Command) -> Callable[..., None]:
     """The command with `--verbose`, `--quiet` and, where it yields, `--json`."""
     has_json = inspect.isgeneratorfunction(inspect.unwrap(command))
-    texts = {"verbose": "Print debug messages, and full tracebacks of errors.", "quiet": "Print no progress and no notes."}
+    texts = {
+        "verbose": "Print debug messages, and full tracebacks of errors.",
+        "quiet": "Print no progress and no notes.",
+    }
     added = [parameter("as_json", Json, default=False)] if has_json else []
     for name, text in texts.items():
         option = typer.Option(f"--{name}", f"-{name[0]}", help=text, rich_help_panel=GENERAL_PANEL)
@@ -213,13 +250,18 @@ def complete(command: Command) -> Callable[..., None]:
 
 
 def with_parameters(
-    wrapped: Command, command: Command, added: Sequence[inspect.Parameter], without: Collection[str] = ()
+    wrapped: Command,
+    command: Command,
+    added: Sequence[inspect.Parameter],
+    without: Collection[str] = (),
 ) -> Command:
     """Give a wrapper the signature of its command, with parameters added and left out; typer makes options of it."""
     texts, named = _descriptions(command), []
     for option in inspect.signature(command, eval_str=True).parameters.values():
         kind = option.annotation
-        if option.name in texts and not isinstance(getattr(kind, "__metadata__", (None,))[0], ParameterInfo):
+        if option.name in texts and not isinstance(
+            getattr(kind, "__metadata__", (None,))[0], ParameterInfo
+        ):
             kind, least = _bare(kind)
             info = _info(option.name, option.default, texts[option.name], least)
             if option.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -237,12 +279,16 @@ def _place(option: inspect.Parameter) -> tuple[bool, int]:
     """Where an option stands in the help: required ones first, then those without a group, and the recipe's last."""
     info = getattr(option.annotation, "__metadata__", (option.default,))[0]
     order = {None: 0, "Options": 0, GENERAL_PANEL: 2, RECIPE_PANEL: 3}
-    return option.default is not inspect.Parameter.empty, order.get(getattr(info, "rich_help_panel", None), 1)
+    return option.default is not inspect.Parameter.empty, order.get(
+        getattr(info, "rich_help_panel", None), 1
+    )
 
 
 def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     """An option as a parameter that typer reads."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def option_of(name: str) -> str:
@@ -266,7 +312,10 @@ def _bare(kind: Any) -> tuple[Any, float | None]:
     if NoneType in get_args(kind):
         kind = Union[tuple(inner for inner in get_args(kind) if inner is not NoneType)]  # noqa: UP007  # made of a tuple
     number: Any = get_args(kind)[0] if get_origin(kind) is Sequence else kind
-    least = next((mark.value for mark in getattr(number, "__metadata__", ()) if isinstance(mark, Least)), None)
+    least = next(
+        (mark.value for mark in getattr(number, "__metadata__", ()) if isinstance(mark, Least)),
+        None,
+    )
     if least is not None:
         kind = Sequence[number.__origin__] if number is not kind else number.__origin__
     return kind, least
@@ -280,4 +329,6 @@ def _descriptions(function: Command) -> dict[str, str]:
     def named(code: re.Match[str]) -> str:
         return option_of(code[1]) if code[1] in texts else code[1]
 
-    return {name: re.sub("`([^`]*)`", named, " ".join(text.split())) for name, text in texts.items()}
+    return {
+        name: re.sub("`([^`]*)`", named, " ".join(text.split())) for name, text in texts.items()
+    }

@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these."
 TASK_HELP = "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'."
-DATA_HELP = "File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits."
+DATA_HELP = (
+    "File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits."
+)
 # Keys with options of another name.
-_SPELLINGS = {"quantize": "--method", "targets": "--target", "strict": "--repair", "float_model": "--no-float"}
+_SPELLINGS = {
+    "quantize": "--method",
+    "targets": "--target",
+    "strict": "--repair",
+    "float_model": "--no-float",
+}
 # Options that switch something off, which the text of their key describes.
 _HELP = {
     "strict": "Repair a plan that breaks rules of its target.",
@@ -49,9 +56,13 @@ def recipe_options(*without: str) -> Callable[[_options.Command], _options.Comma
 
     def decorate(command: _options.Command) -> _options.Command:
         texts = {"task": TASK_HELP, "model": MODEL_HELP}
-        rows = _options.of(recipe_of, without=("keys", *without), texts=texts, panels={"task": "Options"})
+        rows = _options.of(
+            recipe_of, without=("keys", *without), texts=texts, panels={"task": "Options"}
+        )
         keys = {key: p for key, p in _parameters().items() if key not in without}
-        return _options.filled(rows=rows, keys=_options.Options(keys, _value))(_options_in_errors()(command))
+        return _options.filled(rows=rows, keys=_options.Options(keys, _value))(
+            _options_in_errors()(command)
+        )
 
     return decorate
 
@@ -87,7 +98,9 @@ def in_options(text: str) -> str:
             return f"--set {key}={value}"
         return f"{_option(key)} {'none' if value == '[]' else value}".removesuffix(" true")
 
-    return re.sub(rf"\b((?:{'|'.join(Recipe.model_fields)})(?:\.\w+)*): (\[[^]]*\]|[^\s,;){{]+)", option, text)
+    return re.sub(
+        rf"\b((?:{'|'.join(Recipe.model_fields)})(?:\.\w+)*): (\[[^]]*\]|[^\s,;){{]+)", option, text
+    )
 
 
 def _option(key: str) -> str:
@@ -117,15 +130,22 @@ def _parameters() -> dict[str, inspect.Parameter]:
         elif several:
             text += " Give it several times."
         if default is not None and default != () and not isinstance(default, bool):
-            names = [str(getattr(choice, "name", choice)) for choice in (default if several else (default,))]
+            names = [
+                str(getattr(choice, "name", choice))
+                for choice in (default if several else (default,))
+            ]
             text += f" Default: {', '.join(names)}."
         name = _SPELLINGS.get(key, ("--no-" if default is True else "--") + key.replace("_", "-"))
-        info = typer.Option(name, help=_options.escaped(text), rich_help_panel=_options.RECIPE_PANEL)
+        info = typer.Option(
+            name, help=_options.escaped(text), rich_help_panel=_options.RECIPE_PANEL
+        )
         if kind is bool:
             parameters[key] = _options.parameter(key, Annotated[bool, info], False)
         else:
             value: Any = str if kind is Choice else kind
-            parameters[key] = _options.parameter(key, Annotated[(list[str] if several else value) | None, info], None)
+            parameters[key] = _options.parameter(
+                key, Annotated[(list[str] if several else value) | None, info], None
+            )
     return parameters
 
 
@@ -148,7 +168,11 @@ def _value(key: str, value: Any) -> Any:
     if key != "metric" and (key not in plugin_families() or key == "targets"):
         return _options.split_names(value) if isinstance(value, list) else value
     name = _SPELLINGS.get(key, f"--{key}")
-    return [yaml_of(text, name) for text in value if text != "none"] if isinstance(value, list) else yaml_of(value, name)
+    return (
+        [yaml_of(text, name) for text in value if text != "none"]
+        if isinstance(value, list)
+        else yaml_of(value, name)
+    )
 
 
 def recipe_of(
@@ -190,11 +214,18 @@ def recipe_of(
     import octobert
 
     rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {key: value for key, value in (("config", config), ("revision", data_revision)) if value is not None}
+    rows |= {
+        key: value
+        for key, value in (("config", config), ("revision", data_revision))
+        if value is not None
+    }
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
     choice = yaml_of(task, "--task")
-    for name, value in {**_column_options(choice, text_column, label_column), "max_length": max_length}.items():
+    for name, value in {
+        **_column_options(choice, text_column, label_column),
+        "max_length": max_length,
+    }.items():
         choice = _with_option(choice, name, value)
     raw = {"model": model, "task": choice, "data": rows, **keys}
     return octobert.parse_recipe(raw, where="command line", changes=changes or ())
@@ -206,7 +237,11 @@ def _column_options(task: Any, texts: list[str] | None, label: str | None) -> di
 
     names = [task] if isinstance(task, str) else list(task) if isinstance(task, dict) else []
     # What is no task is refused with the recipe.
-    return column_options(str(names[0]), texts or (), label) if len(names) == 1 and (texts or label) else {}
+    return (
+        column_options(str(names[0]), texts or (), label)
+        if len(names) == 1 and (texts or label)
+        else {}
+    )
 
 
 def tell(recipe: Recipe, save: Path | None) -> None:
@@ -245,9 +280,15 @@ def _data_of(values: list[str]) -> dict[str, Any]:
         named = bool(equals) and not Path(value).exists()
         key, place = (split, path) if named else ("source", value)
         if key not in ("source", *SPLITS):
-            raise RecipeError(f'--data names an unknown split "{key}"', got=value, fix=did_you_mean(key, SPLITS))
+            raise RecipeError(
+                f'--data names an unknown split "{key}"', got=value, fix=did_you_mean(key, SPLITS)
+            )
         if key in places:
             got = f"{places[key]} and {place}"
-            raise RecipeError("--data is given twice for the same rows", got=got, fix="name their splits: --data train=FILE")
+            raise RecipeError(
+                "--data is given twice for the same rows",
+                got=got,
+                fix="name their splits: --data train=FILE",
+            )
         places[key] = place
     return places

@@ -26,12 +26,17 @@ _OTHERS = "Other machines"
 
 @_options.filled(
     limits=_options.of(choosing.auto, only=_LIMITS, panels=dict.fromkeys(_LIMITS, "Limits")),
-    goals=_options.of(choosing.auto, only=(*_GOALS, "minutes"), panels=dict.fromkeys(_GOALS, "Goals")),
+    goals=_options.of(
+        choosing.auto, only=(*_GOALS, "minutes"), panels=dict.fromkeys(_GOALS, "Goals")
+    ),
 )
 # Models are always measured, and settings of the runtime are part of the search.
 @_recipe.recipe_options("model", "measure", "tune")
 def command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=f"A model: {_recipe.MODEL_HELP} With --again OUT.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help=f"A model: {_recipe.MODEL_HELP} With --again OUT."),
+    ],
     rows: dict[str, Any],
     keys: dict[str, Any],
     limits: dict[str, Any],
@@ -93,10 +98,15 @@ def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
 
     if len(models) > 1:
         fix = "give one model; --merge takes several output directories"
-        raise RecipeError("a model is chosen for one model at a time", got=" ".join(models), fix=fix)
+        raise RecipeError(
+            "a model is chosen for one model at a time", got=" ".join(models), fix=fix
+        )
     missing = [name for name, value in options.items() if not value]
     example = EXAMPLES[0]
-    raise RecipeError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing", fix=f"for example: {example}")
+    raise RecipeError(
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+        fix=f"for example: {example}",
+    )
 
 
 def _refuse(mode: str, options: Mapping[str, Any]) -> None:
@@ -107,20 +117,30 @@ def _refuse(mode: str, options: Mapping[str, Any]) -> None:
     """
     from octobert.core.errors import RecipeError
 
-    extra = [_options.option_of(name) for name, value in options.items() if value or (value == 0 and value is not False)]
+    extra = [
+        _options.option_of(name)
+        for name, value in options.items()
+        if value or (value == 0 and value is not False)
+    ]
     if extra:
         change = "it runs the recipe of the first choice; change that with --set, such as --set choose.minutes=60"
         fix = change if mode == "--again" else "it takes output directories and --out only"
         raise RecipeError(f"{mode} does not take {', '.join(extra)}", fix=fix)
 
 
-def _again(models: Sequence[str], keys: Mapping[str, Any], changes: Sequence[str], *, as_json: bool) -> None:
+def _again(
+    models: Sequence[str], keys: Mapping[str, Any], changes: Sequence[str], *, as_json: bool
+) -> None:
     """Choose again."""
     import octobert
     from octobert.core.errors import RecipeError
 
     if len(models) != 1:
-        raise RecipeError("--again takes one output directory", got=" ".join(models), fix="octobert auto OUT --again")
+        raise RecipeError(
+            "--again takes one output directory",
+            got=" ".join(models),
+            fix="octobert auto OUT --again",
+        )
     with _show.progress_of_run() as progress:
         report = octobert.auto_again(models[0], changes=changes, progress=progress, **keys)
     print_report(report, Path(models[0]), as_json=as_json)

@@ -15,11 +15,14 @@ EXAMPLES = (
     "octobert benchmark model_int8.onnx --reference model.onnx",
 )
 _DEVICE = (
-    "OpenVINO's name of a device: CPU, GPU, NPU, AUTO, MULTI:… or HETERO:…, several times for several. (benchmark_app: -d)"
+    "OpenVINO's name of a device: CPU, GPU, NPU, AUTO, MULTI:… or HETERO:…, several times for "
+    "several. (benchmark_app: -d)"
 )
 
 
-@_options.filled(options=_options.of(models.benchmark, metavar="directories", texts={"device": _DEVICE}))
+@_options.filled(
+    options=_options.of(models.benchmark, metavar="directories", texts={"device": _DEVICE})
+)
 def command(
     options: dict[str, Any],
     *,
@@ -43,8 +46,13 @@ def command(
     ]
     sentences = [sentence for line in lines for sentence in times.speed(line)]
     table = terminal.latency_table(lines, shapes(result.latencies), elsewhere="--all", every=every)
-    ran_on = [f"{f.candidate} ran on {f.device}." for f in result.footprints if options.get("device")]
+    ran_on = [
+        f"{f.candidate} ran on {f.device}." for f in result.footprints if options.get("device")
+    ]
     how = times.how(result.settings, result.throughputs)
     if not result.speedups and not result.ratios:
         _show.note(NO_FLOAT)
-    _show.render(table, *terminal.notes([*sentences, *ran_on, *how], times.noise(result.latencies, result.load)))
+    _show.render(
+        table,
+        *terminal.notes([*sentences, *ran_on, *how], times.noise(result.latencies, result.load)),
+    )

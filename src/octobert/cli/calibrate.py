@@ -9,10 +9,14 @@ from typing import Any
 from octobert.cli import _options, _recipe, _show
 
 PANEL = _show.MAKE
-EXAMPLES = ("octobert calibrate ./my-model --task text-classification --data ./my-data --out out --sweep",)
+EXAMPLES = (
+    "octobert calibrate ./my-model --task text-classification --data ./my-data --out out --sweep",
+)
 
 
-@_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "quick", "baselines", "allow_leakage")
+@_recipe.recipe_options(
+    "corrections", "sensitivity", "strict", "measure", "quick", "baselines", "allow_leakage"
+)
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],

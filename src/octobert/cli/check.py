@@ -19,7 +19,9 @@ def command(options: dict[str, Any], as_json: _options.Json = False) -> None:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
     results = graphs.check(**options)
     if as_json:
-        _show.document([{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results])
+        _show.document(
+            [{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results]
+        )
     else:
         from octobert.report import terminal
 

@@ -14,7 +14,11 @@ PANEL = _show.LOOK
 EXAMPLES = ("octobert clean out --dry-run",)
 
 
-@_options.filled(options=_options.of(runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}))
+@_options.filled(
+    options=_options.of(
+        runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}
+    )
+)
 def command(
     options: dict[str, Any],
     *,
@@ -39,4 +43,7 @@ def command(
 
 
 def _lines(sizes: dict[str, int], total: str) -> list[str]:
-    return [f"{size / 1e6:>10.1f} MB  {name}" for name, size in [*sizes.items(), (total, sum(sizes.values()))]]
+    return [
+        f"{size / 1e6:>10.1f} MB  {name}"
+        for name, size in [*sizes.items(), (total, sum(sizes.values()))]
+    ]

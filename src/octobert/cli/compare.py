@@ -19,7 +19,9 @@ def command(
     folder: Path,
     *,
     target: list[str] | None = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)] = 0,
+    port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)
+    ] = 0,
     open_: bool = False,
     as_json: _options.Json = False,
 ) -> None:
@@ -37,7 +39,9 @@ def command(
         _show.document({"address": server.address})
     else:
         _show.line(server.address)
-    _show.note("The page is for this machine only, and for whoever has its address. Ctrl-C ends it.")
+    _show.note(
+        "The page is for this machine only, and for whoever has its address. Ctrl-C ends it."
+    )
     with contextlib.ExitStack() as while_it_runs:
         if open_ and not webbrowser.open(while_it_runs.enter_context(leading_to(server.address))):
             _show.note("No browser could be opened: open the address above.")

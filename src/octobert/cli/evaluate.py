@@ -29,9 +29,13 @@ def command(options: dict[str, Any]) -> Iterator[Any]:
     for name, scores in result.scores.items():
         for score in scores:
             ends = interval(score.low, score.high, ".4f")
-            _show.line(f"{name:<14} {score.metric:<12} {score.value:.4f}  {ends}  {score.rows} rows")
+            _show.line(
+                f"{name:<14} {score.metric:<12} {score.value:.4f}  {ends}  {score.rows} rows"
+            )
     if options.get("device"):
-        _show.line(f"The models ran on {result.device}, their float operators in {result.precision}.")
+        _show.line(
+            f"The models ran on {result.device}, their float operators in {result.precision}."
+        )
     comparison = result.comparison
     if comparison is None:
         _show.note(NO_FLOAT)

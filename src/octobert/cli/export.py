@@ -18,5 +18,10 @@ def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write a folder that another program opens, and print the lines that load it there."""
     exported = clients.export(**options)
     yield exported
-    for text in (f"Written  {exported.folder}", f"Install  {exported.install}", "", *exported.snippet.splitlines()):
+    for text in (
+        f"Written  {exported.folder}",
+        f"Install  {exported.install}",
+        "",
+        *exported.snippet.splitlines(),
+    ):
         _show.line(text)

@@ -11,7 +11,9 @@ from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
 
 PANEL = _show.MAKE
-EXAMPLES = ("octobert finetune ./my-encoder --task text-classification --data ./my-data --epochs 2 --out out",)
+EXAMPLES = (
+    "octobert finetune ./my-encoder --task text-classification --data ./my-data --epochs 2 --out out",
+)
 
 
 @_recipe.recipe_options("transforms", "quantize", "corrections", "samples")
@@ -56,16 +58,25 @@ def command(
     from octobert.core.errors import RecipeError
 
     if qat and both:
-        raise RecipeError("--qat and --both exclude each other", where="command line", fix="--both trains in float first")
+        raise RecipeError(
+            "--qat and --both exclude each other",
+            where="command line",
+            fix="--both trains in float first",
+        )
     if qat and layers is not None:
         fix = "use --both, or no --qat"
-        raise RecipeError("--layers belongs to the training in float", where="command line", fix=fix)
+        raise RecipeError(
+            "--layers belongs to the training in float", where="command line", fix=fix
+        )
     settings: dict[str, Any] = {"batch": batch}
     if teacher is not None:
         settings["distill"] = {} if teacher == "self" else {"teacher": teacher}
     rates = {"epochs": epochs, "learning_rate": learning_rate}
     first = {**settings, **{key: value for key, value in rates.items() if value is not None}}
-    keys["training"] = {"processes": processes, "tensorboard": str(tensorboard) if tensorboard else None}
+    keys["training"] = {
+        "processes": processes,
+        "tensorboard": str(tensorboard) if tensorboard else None,
+    }
     if qat:
         keys["qat"] = first
     else:
@@ -103,4 +114,6 @@ def command(
         for value in values if isinstance(values, list) else [values]:
             further += [_options.option_of(name), value]
     further += ["--out", str(out.with_name(f"{out.name}-int8"))]
-    _show.line(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")
+    _show.line(
+        f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}"
+    )

@@ -9,7 +9,10 @@ from typing import Any
 from octobert.cli import _show
 
 PANEL = _show.MAKE
-EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert import bert_ptq_cpu.json --json")
+EXAMPLES = (
+    "octobert import bert_ptq_cpu.json --out recipe.yaml",
+    "octobert import bert_ptq_cpu.json --json",
+)
 
 
 def command(

@@ -41,14 +41,20 @@ def command(
     folders = packages.packages(directory)
     if runtime or directory.is_file():
         with _show.progress() as progress:
-            inspections = [models.inspect(folder, progress=progress, **files, **shape) for folder in folders]
+            inspections = [
+                models.inspect(folder, progress=progress, **files, **shape) for folder in folders
+            ]
         yield inspections
         from octobert.report import inspected, terminal
 
         for inspection in inspections:
-            _show.render(*terminal.notes(inspection.answers, ()), *inspected.tables(inspection, every=every))
+            _show.render(
+                *terminal.notes(inspection.answers, ()), *inspected.tables(inspection, every=every)
+            )
         if not every:
-            _show.note("--all shows each layer by itself with its operators, and all types of operators.")
+            _show.note(
+                "--all shows each layer by itself with its operators, and all types of operators."
+            )
         return
     manifests = [packages.manifest(folder) for folder in folders]
     yield [manifest.model_dump(mode="json", include=_SHOWN) for manifest in manifests]
@@ -64,4 +70,6 @@ def command(
         if manifest.search is not None:
             _show.render(terminal.trials_table(manifest.search, every=every))
     if not every:
-        _show.note("--all shows each layer and value by itself, with its range, and all trials of a search.")
+        _show.note(
+            "--all shows each layer and value by itself, with its range, and all trials of a search."
+        )

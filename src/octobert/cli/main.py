@@ -62,7 +62,11 @@ def _own() -> tuple[str, ...]:
 @functools.cache
 def _installed() -> dict[str, EntryPoint]:
     """Commands of other packages. octobert's own commands win where names are the same."""
-    return {point.name: point for point in entry_points(group="octobert.commands") if point.name not in _own()}
+    return {
+        point.name: point
+        for point in entry_points(group="octobert.commands")
+        if point.name not in _own()
+    }
 
 
 def _module(name: str) -> ModuleType | None:
@@ -86,7 +90,9 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called. The error for an unknown one names the nearest."""
         if not args[0].startswith("-") and _module(args[0]) is None:
-            ctx.fail(f'There is no command "{args[0]}"; {did_you_mean(args[0], self.list_commands(ctx))}')
+            ctx.fail(
+                f'There is no command "{args[0]}"; {did_you_mean(args[0], self.list_commands(ctx))}'
+            )
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -118,7 +124,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     version: bool = typer.Option(False, "--version", help="Print the version."),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Print debug messages, and full tracebacks of errors."),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", help="Print debug messages, and full tracebacks of errors."
+    ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print no progress and no notes."),
 ) -> None:
     """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains."""
@@ -176,12 +184,19 @@ def _print_warnings_as_notes() -> None:
         warnings.simplefilter("always", own)
 
     def note(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: Any = None,
     ) -> None:
         if issubclass(category, _WARNINGS):
             _show.note(f"octobert: {message}.")
         else:
-            _show.line(warnings.formatwarning(message, category, filename, lineno, line).rstrip(), err=True)
+            _show.line(
+                warnings.formatwarning(message, category, filename, lineno, line).rstrip(), err=True
+            )
 
     warnings.showwarning = note
 

@@ -22,7 +22,9 @@ def command(
     import octobert
 
     placements = octobert.list_placements(name)
-    yield [{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()]
+    yield [
+        {"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()
+    ]
     for key, placement in placements.items():
         _show.item(key, placement.description, column=18)
         if name:

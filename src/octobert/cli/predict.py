@@ -25,7 +25,17 @@ EXAMPLES = (
 )
 
 
-_OPENING = ("package", "goal", "cache", "runtime_log", "allow_fallback", "device", "task", "target", "tokenizer")
+_OPENING = (
+    "package",
+    "goal",
+    "cache",
+    "runtime_log",
+    "allow_fallback",
+    "device",
+    "task",
+    "target",
+    "tokenizer",
+)
 
 
 @_options.filled(
@@ -64,11 +74,17 @@ def command(
     options["measure"] = options.get("goal") == "throughput"
     asks = question is not None or context is not None or context_file is not None
     if data is not None or row:
-        _check_rows(data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None)
+        _check_rows(
+            data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None
+        )
         with models.load(**options) as model:
             _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
         return
-    inputs: Iterator[Any] = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
+    inputs: Iterator[Any] = (
+        iter(_questions(question, context, context_file, texts))
+        if asks
+        else _texts(texts, pair=pair)
+    )
     # Inputs as they are given are printed beside their answers.
     items, inputs = itertools.tee(inputs)
     answers, cut = [], False
@@ -76,9 +92,13 @@ def command(
         if asks:
             # Another model would read question and context as a pair of texts.
             fix = "give texts, without --question and --context"
-            _check_head(model.opened.facts(), "question-answering", "--question", "answer questions", fix)
+            _check_head(
+                model.opened.facts(), "question-answering", "--question", "answer questions", fix
+            )
         if options.get("device"):
-            _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
+            _show.note(
+                f"octobert: the model runs on {model.device}, its float operators in {model.precision}."
+            )
         if prompt is not None:
             inputs = ({"text": item, "prompt": prompt} for item in inputs)
         if top is not None:
@@ -102,9 +122,17 @@ def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None
     from octobert.core.errors import DataError
 
     if data is None or not rows or asks:
-        got = "other inputs too" if asks else "--row without --data" if data is None else "--data without --row"
+        got = (
+            "other inputs too"
+            if asks
+            else "--row without --data"
+            if data is None
+            else "--data without --row"
+        )
         fix = "give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows"
-        raise DataError("a row of a data set is named by both of its options", where="--row", got=got, fix=fix)
+        raise DataError(
+            "a row of a data set is named by both of its options", where="--row", got=got, fix=fix
+        )
 
 
 def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -128,7 +156,9 @@ def _check_head(task: TaskFacts, head: str, option: str, what: str, fix: str) ->
     from octobert.core.errors import DataError
 
     if task.head != head:
-        raise DataError(f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix)
+        raise DataError(
+            f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix
+        )
 
 
 def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
@@ -139,11 +169,15 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
         return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}\t{item[0]}"
     if "entities" in answer:
         entities = ", ".join(
-            f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})" for e in answer["entities"]
+            f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})"
+            for e in answer["entities"]
         )
         return f"{entities or '(nothing)'}\t{text}"
     if "masks" in answer:
-        masks = [", ".join(f"{each['text']} ({each['score']:.4f})" for each in fillers) for fillers in answer["masks"]]
+        masks = [
+            ", ".join(f"{each['text']} ({each['score']:.4f})" for each in fillers)
+            for fillers in answer["masks"]
+        ]
         return f"{' | '.join(masks)}\t{text}"
     if "states" in answer:
         states = answer["states"]
@@ -170,8 +204,20 @@ def _questions(
     from octobert.core.errors import DataError
 
     if not questions or (context is None) == (file is None) or texts:
-        got = "texts as arguments" if texts else "no question" if not questions else "two contexts" if context else "no context"
-        raise DataError("a question needs one context", got=got, fix="give --question and either --context or --context-file")
+        got = (
+            "texts as arguments"
+            if texts
+            else "no question"
+            if not questions
+            else "two contexts"
+            if context
+            else "no context"
+        )
+        raise DataError(
+            "a question needs one context",
+            got=got,
+            fix="give --question and either --context or --context-file",
+        )
     whole = context if file is None else models.read_text(file)
     return [(question, str(whole)) for question in questions]
 
@@ -185,7 +231,11 @@ def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, 
     if not texts:
         return map(_pair, itertools.count(1), _lines())
     if len(texts) % 2:
-        raise DataError("pairs need an even number of texts", got=str(len(texts)), fix="give two texts for each pair")
+        raise DataError(
+            "pairs need an even number of texts",
+            got=str(len(texts)),
+            fix="give two texts for each pair",
+        )
     return iter([(texts[i], texts[i + 1]) for i in range(0, len(texts), 2)])
 
 
@@ -195,7 +245,9 @@ def _pair(number: int, line: str) -> tuple[str, ...]:
     texts = tuple(line.split("\t"))
     if len(texts) != 2:
         raise DataError(
-            "the line does not hold two texts with a tab between them", where=f"stdin, line {number}", got=repr(texts)
+            "the line does not hold two texts with a tab between them",
+            where=f"stdin, line {number}",
+            got=repr(texts),
         )
     return texts
 
@@ -212,6 +264,8 @@ def _lines() -> Iterator[str]:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             fix = "convert it to UTF-8"
-            raise DataError("the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix=fix) from error
+            raise DataError(
+                "the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix=fix
+            ) from error
         if text.strip():
             yield text

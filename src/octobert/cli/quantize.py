@@ -28,7 +28,10 @@ def command(
     minutes: float = 10,
     prune: Annotated[
         float | None,
-        typer.Option(metavar="SPEEDUP", help="Remove heads and neurons until the 8-bit model is this many times faster."),
+        typer.Option(
+            metavar="SPEEDUP",
+            help="Remove heads and neurons until the 8-bit model is this many times faster.",
+        ),
     ] = None,
     shape: str | None = None,
     save_recipe: Path | None = None,

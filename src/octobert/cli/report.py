@@ -19,7 +19,10 @@ EXAMPLES = (
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="OUT…", help="Output directories of runs; several become one page.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="OUT…", help="Output directories of runs; several become one page."),
+    ],
     *,
     out: Path | None = None,
     pdf: Path | None = None,

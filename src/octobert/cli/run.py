@@ -66,7 +66,11 @@ def command(
     for sentence in refused_fields(recipe):
         _show.note(f"octobert: {sentence}.")
     if yes and not setup:
-        raise RecipeError("--yes agrees to the installation of packages", where="--yes", fix="give it with --setup")
+        raise RecipeError(
+            "--yes agrees to the installation of packages",
+            where="--yes",
+            fix="give it with --setup",
+        )
     if setup:
         set_up(checked, yes=yes, as_json=as_json)
         return
@@ -88,7 +92,12 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
         _show.render(needs.render(found))
         for text in needs.sentences(found):
             _show.line(text)
-    if found.commands and (yes or (not as_json and found.problem is None and _show.confirmed("Install these packages now?"))):
+    if found.commands and (
+        yes
+        or (
+            not as_json and found.problem is None and _show.confirmed("Install these packages now?")
+        )
+    ):
         found = octobert.setup(recipe, install=True, tell=_show.note)
         if not as_json and not found.missing:
             _show.line("Installed. The recipe can run here.")
@@ -98,7 +107,9 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     if missing := found.missing:
         names = ", ".join(f"{need.name} {need.version}".strip() for need in missing)
         raise TargetError(
-            "the recipe needs what is not installed here", got=names, fix="; ".join([*found.commands, *found.conflicts])
+            "the recipe needs what is not installed here",
+            got=names,
+            fix="; ".join([*found.commands, *found.conflicts]),
         )
 
 
@@ -136,7 +147,9 @@ def _question_limits(recipe: Recipe) -> None:
     for sentence in found:
         _show.note(f"octobert: {sentence}.")
     if found and _show.asks() and not _show.confirmed("Is that what you want?"):
-        raise RecipeError("the limit is not what you want", got="; ".join(found), fix="give another one")
+        raise RecipeError(
+            "the limit is not what you want", got="; ".join(found), fix="give another one"
+        )
 
 
 def print_report(report: Report, out: Path, *, as_json: bool) -> None:
@@ -158,7 +171,9 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
     _print_models(report, out)
     if stored := sum(octobert.stored(out).values()):
         command = shlex.join(["octobert", "clean", str(out)])
-        _show.line(f"Stored   {stored / 1e6:.0f} MB of results that the same command reuses   {command} removes them")
+        _show.line(
+            f"Stored   {stored / 1e6:.0f} MB of results that the same command reuses   {command} removes them"
+        )
     if set(report.plans) - set(report.absent):
         _show.line(f"  live   {shlex.join(['octobert', 'compare', str(out), '--open'])}")
     _check_criterion(report)
@@ -188,8 +203,14 @@ def _print_models(report: Report, out: Path) -> None:
 def _size_text(package: Path) -> str:
     """The size of a package, and how much of it is the float graph."""
     floats = sum(file.stat().st_size for file in (package / "onnx").glob("model.onnx*"))
-    whole = f"{sum(file.lstat().st_size for file in package.rglob('*') if file.is_file()) / 1e6:.1f} MB"
-    return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)" if floats else whole
+    whole = (
+        f"{sum(file.lstat().st_size for file in package.rglob('*') if file.is_file()) / 1e6:.1f} MB"
+    )
+    return (
+        f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
+        if floats
+        else whole
+    )
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -258,4 +279,7 @@ def _check_criterion(report: Report) -> None:
                 if goal.state == "not clear"
                 else "set a lower goal"
             )
-            raise SpeedError(what, fix=f"{fix}; octobert inspect {goal.target} --runtime says where the time goes")
+            raise SpeedError(
+                what,
+                fix=f"{fix}; octobert inspect {goal.target} --runtime says where the time goes",
+            )

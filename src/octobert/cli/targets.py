@@ -28,9 +28,19 @@ def command(
 
         _show.line(pages.page([capabilities for capabilities, _ in targets]))
         return
-    yield [{**capabilities.model_dump(mode="json"), "probe": probe} for capabilities, probe in targets]
+    yield [
+        {**capabilities.model_dump(mode="json"), "probe": probe} for capabilities, probe in targets
+    ]
     for capabilities, probe in targets:
-        state = f"ready, {capabilities.runtime} {probe.version}" if probe.available else f"missing: {probe.missing}"
-        _show.item(capabilities.name, f"{capabilities.description} ({capabilities.status}); {state}", column=14)
+        state = (
+            f"ready, {capabilities.runtime} {probe.version}"
+            if probe.available
+            else f"missing: {probe.missing}"
+        )
+        _show.item(
+            capabilities.name,
+            f"{capabilities.description} ({capabilities.status}); {state}",
+            column=14,
+        )
         if probe.install:
             _show.item("", f"install it with: {probe.install}", column=14)

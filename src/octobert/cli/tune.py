@@ -9,7 +9,10 @@ from octobert.api import models
 from octobert.cli import _options, _show
 
 PANEL = _show.USE
-EXAMPLES = ("octobert tune out/ort-cpu --data validation.tsv", "octobert tune model.onnx --task mrpc --data validation.tsv")
+EXAMPLES = (
+    "octobert tune out/ort-cpu --data validation.tsv",
+    "octobert tune model.onnx --task mrpc --data validation.tsv",
+)
 
 
 @_options.filled(options=_options.of(models.tune, metavar="directory"))

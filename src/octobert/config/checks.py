@@ -33,7 +33,9 @@ def check(limits: Sequence[Limit], words: Words, report: Report, name: str) -> t
         name: the model, as reports name it.
     """
     checks = []
-    reference = next((compared.reference for compared in report.comparisons if compared.candidate == name), "")
+    reference = next(
+        (compared.reference for compared in report.comparisons if compared.candidate == name), ""
+    )
     for limit in limits:
         figure, theirs = (figure_of(report, model, words, limit.of) for model in (name, reference))
         drop = _drop(report, name, words.key(limit.of))
@@ -68,7 +70,9 @@ class Bound:
         return self.own.value - self.most
 
 
-def bounds(limit: Limit, words: Words, own: Estimate | None, drop: Estimate | None, theirs: float | None) -> Iterator[Bound]:
+def bounds(
+    limit: Limit, words: Words, own: Estimate | None, drop: Estimate | None, theirs: float | None
+) -> Iterator[Bound]:
     """The things that a limit says, as far as the figures that they are about are known.
 
     Args:
@@ -81,12 +85,21 @@ def bounds(limit: Limit, words: Words, own: Estimate | None, drop: Estimate | No
         yield Bound(only, drop, words.accepted_drop(only), scale, words.misses_drop(only, drop))
     if own is None:
         return
-    values: tuple[tuple[Literal["at_least", "at_most"], int], ...] = (("at_least", -1), ("at_most", 1))
+    values: tuple[tuple[Literal["at_least", "at_most"], int], ...] = (
+        ("at_least", -1),
+        ("at_most", 1),
+    )
     for key, sign in values:
         value = getattr(limit, key)
         if value is not None:
             only = limit.only(key)
-            yield Bound(only, own.times(sign), sign * value, max(abs(value), EXACT), words.misses_value(only, own))
+            yield Bound(
+                only,
+                own.times(sign),
+                sign * value,
+                max(abs(value), EXACT),
+                words.misses_value(only, own),
+            )
     if limit.min_gain is not None and theirs is not None:
         only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
         ends = {end: share * (value - theirs) for end, value in own}
@@ -111,14 +124,20 @@ def figure_of(report: Report, name: str, words: Words, of: str) -> Estimate | No
         measured.sort(key=lambda each: (each.sequence != "data", each.batch))
         return Estimate.exactly(measured[0].rows_per_second) if measured else None
     if figure.name == "latency":
-        timed = next((each for each in at_first_shape(report.latencies) if each.candidate == name), None)
+        timed = next(
+            (each for each in at_first_shape(report.latencies) if each.candidate == name), None
+        )
         if timed is None:
             return None
         return quantile(timed.samples_ms, (figure.percentile or 50) / 100)
     footprint = next((each for each in report.footprints if each.candidate == name), None)
     if footprint is None:
         return None
-    figures = {"load": footprint.load_ms, "size": footprint.size_bytes / 1e6, "memory": footprint.peak_memory_bytes / 1e6}
+    figures = {
+        "load": footprint.load_ms,
+        "size": footprint.size_bytes / 1e6,
+        "memory": footprint.peak_memory_bytes / 1e6,
+    }
     return Estimate.exactly(figures[figure.name])
 
 
@@ -130,7 +149,12 @@ def _drop(report: Report, name: str, metric: str) -> Estimate | None:
     if metric != compared.metric:
         known = compared.differences.get(metric)
         return None if known is None else known.times(-1)
-    if compared.difference is None or compared.low is None or compared.high is None or math.isnan(compared.difference):
+    if (
+        compared.difference is None
+        or compared.low is None
+        or compared.high is None
+        or math.isnan(compared.difference)
+    ):
         return None
     return Estimate(value=compared.difference, low=compared.low, high=compared.high).times(-1)
 
@@ -149,10 +173,19 @@ def _check(words: Words, bound: Bound, rows: int | None) -> Check:
     if own.high - bound.most <= EXACT:
         return Check(limit=text, state="kept")
     if rows is None:
-        return Check(limit=text, state="unclear", reason="the interval of the measurement reaches beyond it")
+        return Check(
+            limit=text, state="unclear", reason="the interval of the measurement reaches beyond it"
+        )
     needed = rows_needed(rows, own.high - own.value, -bound.excess)
-    enough = "the figure is at the limit" if needed is None else f"about {needed:,} such rows would do"
-    return Check(limit=text, state="unclear", reason=f"{rows_text(rows)} are too few to tell; {enough}", rows=needed)
+    enough = (
+        "the figure is at the limit" if needed is None else f"about {needed:,} such rows would do"
+    )
+    return Check(
+        limit=text,
+        state="unclear",
+        reason=f"{rows_text(rows)} are too few to tell; {enough}",
+        rows=needed,
+    )
 
 
 def rows_needed(rows: int, reach: float, room: float) -> int | None:

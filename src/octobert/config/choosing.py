@@ -17,7 +17,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from octobert.core.frozen import FrozenModel
 
 # Figures of a model besides the metrics of its task, with their units. Of the first four, less is better.
-UNITS = {"latency": "ms", "size": "MB", "memory": "MB", "load": "ms", "throughput": "rows/s", "speedup": "×"}
+UNITS = {
+    "latency": "ms",
+    "size": "MB",
+    "memory": "MB",
+    "load": "ms",
+    "throughput": "rows/s",
+    "speedup": "×",
+}
 # Databases that can keep the trials of a search.
 DATABASES = ("sqlite", "postgresql", "postgres")
 # A drop and a speedup that nobody asks for: units were mistaken.
@@ -71,7 +78,10 @@ def objective_named(text: str) -> Objective:
 
 # The names of figures in a recipe: one, or several.
 Figure = Annotated[str, AfterValidator(lambda name: str(objective_named(name)))]
-Figures = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(str(objective_named(name)) for name in names))]
+Figures = Annotated[
+    tuple[str, ...],
+    AfterValidator(lambda names: tuple(str(objective_named(name)) for name in names)),
+]
 
 
 class Limit(FrozenModel):
@@ -97,16 +107,29 @@ class Limit(FrozenModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Limit:
-        if self.max_drop is None and self.at_least is None and self.at_most is None and self.min_gain is None:
+        if (
+            self.max_drop is None
+            and self.at_least is None
+            and self.at_most is None
+            and self.min_gain is None
+        ):
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
         if self.max_drop is not None and self.objective.name in UNITS:
-            raise ValueError(f"max_drop is for metrics of the task; use at_most or at_least for {self.of}")
-        right, wrong = ("at_least", "at_most") if self.objective.more_is_better else ("at_most", "at_least")
+            raise ValueError(
+                f"max_drop is for metrics of the task; use at_most or at_least for {self.of}"
+            )
+        right, wrong = (
+            ("at_least", "at_most") if self.objective.more_is_better else ("at_most", "at_least")
+        )
         if getattr(self, wrong) is not None and getattr(self, right) is None:
             better = "more" if self.objective.more_is_better else "less"
-            raise ValueError(f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}")
+            raise ValueError(
+                f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}"
+            )
         if self.min_gain is not None and self.min_gain >= 100 and not self.objective.more_is_better:
-            raise ValueError(f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less")
+            raise ValueError(
+                f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less"
+            )
         return self
 
     def metric(self, primary: str | None) -> str:
@@ -161,19 +184,30 @@ def doubts(limits: Iterable[Limit]) -> list[str]:
     for limit in limits:
         drop, least = limit.max_drop or 0.0, limit.at_least or 0.0
         if drop >= _LARGE_DROP:
-            part = f"{100 * drop:.4g} % of the float model's value" if limit.relative else f"{100 * drop:.4g} points"
+            part = (
+                f"{100 * drop:.4g} % of the float model's value"
+                if limit.relative
+                else f"{100 * drop:.4g} points"
+            )
             found.append(
                 f"a drop of {drop:g} accepts the loss of {part}; 0.01 is one {'percent' if limit.relative else 'point'}"
             )
         if limit.objective.name not in UNITS and least > 1:
-            found.append(f"{limit.of} is to be at least {least:g}; most metrics are between 0 and 1, and 0.9 is 90 %")
+            found.append(
+                f"{limit.of} is to be at least {least:g}; most metrics are between 0 and 1, and 0.9 is 90 %"
+            )
         if limit.objective.name == "speedup" and least >= _LARGE_SPEEDUP:
-            found.append(f"a speedup of {least:g} is wanted; 8 bits are seldom more than 4 times as fast")
+            found.append(
+                f"a speedup of {least:g} is wanted; 8 bits are seldom more than 4 times as fast"
+            )
     return found
 
 
 # One limit stands for a list of it.
-Limits = Annotated[tuple[Limit, ...], BeforeValidator(lambda value: (value,) if isinstance(value, dict | Limit) else value)]
+Limits = Annotated[
+    tuple[Limit, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, dict | Limit) else value),
+]
 
 
 class Choose(FrozenModel):
@@ -204,7 +238,9 @@ class Choose(FrozenModel):
     @model_validator(mode="after")
     def _pruning_has_a_limit(self) -> Choose:
         if "prune" in (self.vary or ()) and all(limit.max_drop is None for limit in self.limits):
-            raise ValueError("vary: prune needs a limit on the drop of the main metric; add {max_drop: 0.01} to limits")
+            raise ValueError(
+                "vary: prune needs a limit on the drop of the main metric; add {max_drop: 0.01} to limits"
+            )
         return self
 
 
@@ -263,14 +299,18 @@ class Search(FrozenModel):
             return value
         scheme = value.partition("://")[0]
         if scheme.partition("+")[0] not in DATABASES:
-            raise ValueError(f"a database is one of {', '.join(f'{name}://' for name in DATABASES)}; anything else is a file")
+            raise ValueError(
+                f"a database is one of {', '.join(f'{name}://' for name in DATABASES)}; anything else is a file"
+            )
         try:
             url = urlsplit(value)
             # Reading the port checks it.
             named = [url.port, *(name.lower() for name, _ in parse_qsl(url.query))]
             secret = url.password is not None or any("password" in str(name) for name in named)
         except ValueError:
-            raise ValueError("this is not a URL: write postgresql://user@host:port/database") from None
+            raise ValueError(
+                "this is not a URL: write postgresql://user@host:port/database"
+            ) from None
         if secret:
             # A recipe is part of reports and packages.
             raise ValueError("leave out the password, and give it in PGPASSWORD or ~/.pgpass")

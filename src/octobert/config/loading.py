@@ -45,7 +45,11 @@ def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
     """
     raw = yaml_text.read(path)
     if not isinstance(raw, dict):
-        raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+        raise RecipeError(
+            "the recipe is not a mapping",
+            where=str(path),
+            expected="keys such as model, task and data",
+        )
     return of_file(raw, changes, path)
 
 
@@ -61,7 +65,11 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
         if inner:
             value = value.get(inner) if isinstance(value, Mapping) else None
         if value and (inner or value != Recipe.model_fields[key].default):
-            option = f"--{key.replace('_', '-')}" if value is True else f"--set {shlex.quote(f'{name}={value}')}"
+            option = (
+                f"--{key.replace('_', '-')}"
+                if value is True
+                else f"--set {shlex.quote(f'{name}={value}')}"
+            )
             raise RecipeError(
                 f"a recipe file cannot set this itself, because a file of somebody else could {danger}",
                 where=f"{path}: {name}",
@@ -71,7 +79,9 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
     return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
 
 
-def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe") -> dict[str, Any]:
+def changed(
+    raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe"
+) -> dict[str, Any]:
     """A recipe as plain data, with some of its keys changed (see `load`).
 
     Raises:
@@ -87,7 +97,12 @@ def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "rec
         value = yaml_text.parse(text, where=f"--set {name}")
         path = name.strip().split(".")
         if not equals or not path[-1]:
-            raise RecipeError("a change is a key, an equals sign and a value", where="--set", got=change, expected="seed=1")
+            raise RecipeError(
+                "a change is a key, an equals sign and a value",
+                where="--set",
+                got=change,
+                expected="seed=1",
+            )
         # A path on the command line is relative to the working directory, not to the recipe.
         _set_(result, path, _absolute(value) if isinstance(value, str) else value)
     return result
@@ -105,14 +120,18 @@ def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
     place = raw
     for index, part in enumerate(path[:-1]):
         # Plugin names may be written with dashes or underscores.
-        part = next((p for p in (part, part.replace("-", "_"), part.replace("_", "-")) if p in place), part)
+        part = next(
+            (p for p in (part, part.replace("-", "_"), part.replace("_", "-")) if p in place), part
+        )
         inner = place.get(part)
         # `task: squad` and `data: ./folder` are short forms of objects.
         if isinstance(inner, str):
             inner = {"source": inner} if part == "data" and index == 0 else {inner: {}}
         if inner is not None and not isinstance(inner, dict):
             got = f"{'.'.join(path[: index + 1])}: {inner!r}"
-            raise RecipeError("this part of the recipe has no keys", where=f"--set {'.'.join(path)}", got=got)
+            raise RecipeError(
+                "this part of the recipe has no keys", where=f"--set {'.'.join(path)}", got=got
+            )
         place[part] = inner = dict(inner or {})
         place = inner
     place[path[-1]] = value
@@ -208,10 +227,15 @@ def _plugins(value: Any, key: str, family: str) -> tuple[Any, list[str]]:
     values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if Choice in get_args(field.annotation):
         choices = [_choice(item, key, family) for item in values]
-        return [choice for choice, _ in choices], [mistake for _, mistakes in choices for mistake in mistakes]
+        return [choice for choice, _ in choices], [
+            mistake for _, mistakes in choices for mistake in mistakes
+        ]
     names, noun = plugins.names(family), family.removesuffix("s")
     unknown = [(index, name) for index, name in enumerate(values) if name not in names]
-    mistakes = [f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}' for i, name in unknown]
+    mistakes = [
+        f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}'
+        for i, name in unknown
+    ]
     return (list(field.default) if value is None else values), mistakes
 
 
@@ -228,9 +252,15 @@ def _choice(value: Any, key: str, family: str) -> tuple[dict[str, Any], list[str
     choice = {"name": name, "options": options or {}}
     if name == "prune" and family == "transforms":
         # It changes what the model computes and needs a goal.
-        return choice, ["prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"]
+        return choice, [
+            "prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"
+        ]
     if name not in names:
-        what = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
+        what = (
+            f'there is no {key} "{name}"'
+            if isinstance(name, str)
+            else "write a name, or one name with its options"
+        )
         return choice, [f"{key}: {what}; {did_you_mean(str(name), names)}"]
     model = plugins.load(family, name).Options
     try:
@@ -244,7 +274,9 @@ def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """The mistakes that pydantic reports, as `path: what is wrong`."""
     sentences = []
     for mistake in error.errors():
-        path = ".".join(str(part) for part in mistake["loc"]) or ("recipe" if model is Recipe else "options")
+        path = ".".join(str(part) for part in mistake["loc"]) or (
+            "recipe" if model is Recipe else "options"
+        )
         if mistake["type"] == "extra_forbidden":
             keys = _keys(model, mistake["loc"][:-1])
             sentences.append(f"{path}: unknown key; {did_you_mean(str(mistake['loc'][-1]), keys)}")
@@ -260,7 +292,9 @@ def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
 def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The keys of the model at a path inside another model."""
     for part in path:
-        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        annotation = (
+            model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        )
         # Also inside `Finetune | None`.
         for inner in (annotation, *get_args(annotation)):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -274,7 +308,13 @@ def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | Evalu
     Raises:
         RecipeError: A metric is not one, or code is not allowed.
     """
-    raw = {"model": "", "task": {"name": "embedding"}, "data": {"source": data}, "metric": metric, "allow_code": True}
+    raw = {
+        "model": "",
+        "task": {"name": "embedding"},
+        "data": {"source": data},
+        "metric": metric,
+        "allow_code": True,
+    }
     recipe = checked(Recipe, raw, where="evaluate")
     for key, text in () if allow_code else recipe.code.items():
         fix = "allow it with --allow-code (in Python: allow_code=True)"
@@ -315,7 +355,11 @@ def as_plain(recipe: Recipe) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
     for key in plugin_families():
         if key in plain:
-            plain[key] = [_short(item) for item in plain[key]] if isinstance(plain[key], list) else _short(plain[key])
+            plain[key] = (
+                [_short(item) for item in plain[key]]
+                if isinstance(plain[key], list)
+                else _short(plain[key])
+            )
     return plain
 
 
@@ -351,7 +395,11 @@ def in_recipe(choice: Choice) -> str:
         ('{percentile: {keep: 99.9}}', 'mse')
     """
     short = _short(choice.model_dump(mode="json"))
-    return short if isinstance(short, str) else str(yaml.safe_dump(short, default_flow_style=True, width=1000)).strip()
+    return (
+        short
+        if isinstance(short, str)
+        else str(yaml.safe_dump(short, default_flow_style=True, width=1000)).strip()
+    )
 
 
 def _short(choice: Any) -> Any:

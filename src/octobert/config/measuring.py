@@ -68,15 +68,23 @@ class EvaluateMetric(FrozenModel):
     @property
     def name(self) -> str:
         """The name, or the folder."""
-        return self.evaluate if isinstance(self.evaluate, str) else str(self.evaluate.get("name", ""))
+        return (
+            self.evaluate if isinstance(self.evaluate, str) else str(self.evaluate.get("name", ""))
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What its `compute` gets besides predictions and references."""
-        return {} if isinstance(self.evaluate, str) else {k: v for k, v in self.evaluate.items() if k != "name"}
+        return (
+            {}
+            if isinstance(self.evaluate, str)
+            else {k: v for k, v in self.evaluate.items() if k != "name"}
+        )
 
     @model_validator(mode="after")
     def _named(self) -> EvaluateMetric:
         if not self.name:
-            raise ValueError("a metric of evaluate needs a name: {evaluate: {name: f1, average: macro}}")
+            raise ValueError(
+                "a metric of evaluate needs a name: {evaluate: {name: f1, average: macro}}"
+            )
         return self

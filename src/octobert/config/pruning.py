@@ -57,12 +57,18 @@ class Prune(FrozenModel):
     @property
     def limits(self) -> tuple[Limit, ...]:
         """What the pruned model must keep."""
-        return () if self.max_drop is None else (Limit(max_drop=self.max_drop, relative=self.relative),)
+        return (
+            ()
+            if self.max_drop is None
+            else (Limit(max_drop=self.max_drop, relative=self.relative),)
+        )
 
     @model_validator(mode="before")
     @classmethod
     def _some_goal(cls, raw: Any) -> Any:
         if isinstance(raw, int | float) and not isinstance(raw, bool):
             return {"speedup": raw}
-        given = isinstance(raw, dict) and any(raw.get(key) is not None for key in ("speedup", "max_drop"))
+        given = isinstance(raw, dict) and any(
+            raw.get(key) is not None for key in ("speedup", "max_drop")
+        )
         return {**raw, "max_drop": 0.01} if isinstance(raw, dict) and not given else raw

@@ -47,7 +47,11 @@ _EXCLUSIONS = [
     ("corrections", "qat", ": the model runs as it was trained"),
     ("prune", "qat", ": qat trains the checkpoint, which has all heads and neurons"),
     ("choose", "search", ": octobert decides what to try, or you list it"),
-    *((way, key, f"; {way}.limits say what a model must keep") for way in _WAYS for key in ("qat", "accuracy", "speed")),
+    *(
+        (way, key, f"; {way}.limits say what a model must keep")
+        for way in _WAYS
+        for key in ("qat", "accuracy", "speed")
+    ),
     *((way, "prune", f"; let the search try it, as {fix}") for way, fix in _WAYS.items()),
 ]
 # Keys that need figures → what they need.
@@ -135,7 +139,11 @@ class Data(FrozenModel):
         if isinstance(value, str):
             return {"from": value}
         default = AUTO if info.field_name == "evaluate" else "train"
-        return {"from": default, **value} if isinstance(value, dict) and "from_" not in value else value
+        return (
+            {"from": default, **value}
+            if isinstance(value, dict) and "from_" not in value
+            else value
+        )
 
     @field_validator("calibrate", "tune")
     @classmethod
@@ -178,7 +186,12 @@ class Accuracy(FrozenModel):
     @property
     def limit(self) -> Limit:
         """The same as a limit."""
-        return Limit(of=self.metric or "metric", max_drop=self.max_drop, relative=self.relative, at_least=self.at_least)
+        return Limit(
+            of=self.metric or "metric",
+            max_drop=self.max_drop,
+            relative=self.relative,
+            at_least=self.at_least,
+        )
 
 
 class Speed(FrozenModel):
@@ -275,11 +288,15 @@ class Recipe(FrozenModel):
     qat: Qat | None = None
     training: Training = Training()
     prune: Prune | None = None
-    transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (Choice(name="smoothquant"),)
+    transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (
+        Choice(name="smoothquant"),
+    )
     calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="minmax")
     calibration_provider: str = "CPUExecutionProvider"
     quantize: Annotated[Choice, PluginOf("methods")] = Choice(name="static")
-    corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (Choice(name="bias-correction"),)
+    corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (
+        Choice(name="bias-correction"),
+    )
     sensitivity: bool = False
     accuracy: Accuracy | None = None
     choose: Choose | None = None
@@ -287,7 +304,9 @@ class Recipe(FrozenModel):
     executor: Literal["local", "ray"] = "local"
     speed: Speed | None = None
     strict: bool = True
-    targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
+    targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(
+        default=("ort-cpu",), min_length=1
+    )
     shape: StaticShape | None = None
     format: Literal["auto", "qdq", "qoperator"] = "auto"
     opset: int | None = Field(default=None, ge=13, le=25)
@@ -313,7 +332,9 @@ class Recipe(FrozenModel):
     def _none_by_default(cls, raw: Any) -> Any:
         """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized."""
         method = raw.get("quantize") if isinstance(raw, dict) else None
-        is_float = (method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)) == "float"
+        is_float = (
+            method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)
+        ) == "float"
         if isinstance(raw, dict) and (is_float or raw.get("qat") is not None):
             return {"transforms": (), "corrections": (), **raw}
         return raw
@@ -333,18 +354,26 @@ class Recipe(FrozenModel):
         if self.qat is not None and self.quantize.name != "static":
             raise ValueError(f"qat needs the method static, not {self.quantize.name}")
         for stage in (self.finetune, self.qat):
-            if stage is not None and stage.batch % (self.training.processes * self.training.machines):
-                raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
+            if stage is not None and stage.batch % (
+                self.training.processes * self.training.machines
+            ):
+                raise ValueError(
+                    f"a batch of {stage.batch} rows cannot be shared evenly among all processes"
+                )
         distill = self.finetune and self.finetune.layers is None and self.finetune.distill
         if distill and distill.teacher is None:
-            raise ValueError("finetune.distill needs a teacher; only with finetune.layers is it the model itself")
+            raise ValueError(
+                "finetune.distill needs a teacher; only with finetune.layers is it the model itself"
+            )
         return self
 
     @model_validator(mode="after")
     def _fits_session(self) -> Recipe:
         for target, entries in self.session.items():
             if target not in self.targets:
-                raise ValueError(f"session.{target}: the recipe has no such target; it has {', '.join(self.targets)}")
+                raise ValueError(
+                    f"session.{target}: the recipe has no such target; it has {', '.join(self.targets)}"
+                )
             if entries.on_files and not self.allow_code:
                 raise ValueError(
                     f"session.{target}.{entries.on_files[0]} may make the runtime load or write files; allow it with "
@@ -355,21 +384,39 @@ class Recipe(FrozenModel):
     @model_validator(mode="after")
     def _code_is_allowed(self) -> Recipe:
         if self.metric and self.task.options.get("metric"):
-            raise ValueError(f"metric and task.{self.task.name}.metric name the main metric twice; leave out the latter")
+            raise ValueError(
+                f"metric and task.{self.task.name}.metric name the main metric twice; leave out the latter"
+            )
         for key, text in self.code.items():
             if not self.allow_code:
-                raise ValueError(f"{key} {text} runs that code; allow it with --allow-code (in Python: allow_code=True)")
+                raise ValueError(
+                    f"{key} {text} runs that code; allow it with --allow-code (in Python: allow_code=True)"
+                )
         return self
 
     @property
     def code(self) -> dict[str, str]:
         """Key → the code of the user that it names."""
-        places = {"model": self.model, **{f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)}}
+        places = {
+            "model": self.model,
+            **{f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)},
+        }
         named = {key: text for key, text in places.items() if names_code(text)}
         stages = {"finetune": self.finetune, "qat": self.qat}
-        named |= {f"{key}.code": stage.code for key, stage in stages.items() if stage is not None and stage.code is not None}
-        named |= {key: getattr(self, key) for key in ("preprocess", "postprocess") if getattr(self, key) is not None}
-        metrics = [metric if isinstance(metric, str) else f"{{evaluate: {metric.name}}}" for metric in self.metric]
+        named |= {
+            f"{key}.code": stage.code
+            for key, stage in stages.items()
+            if stage is not None and stage.code is not None
+        }
+        named |= {
+            key: getattr(self, key)
+            for key in ("preprocess", "postprocess")
+            if getattr(self, key) is not None
+        }
+        metrics = [
+            metric if isinstance(metric, str) else f"{{evaluate: {metric.name}}}"
+            for metric in self.metric
+        ]
         others = [text for text in metrics if names_code(text) or text.startswith("{")]
         named |= {f"metric.{i}" if i else "metric": text for i, text in enumerate(others)}
         return named
@@ -380,7 +427,9 @@ class Recipe(FrozenModel):
         values = (value,) if isinstance(value, str | Mapping | EvaluateMetric) else value
         for metric in values if isinstance(values, list | tuple) else (values,):
             named = (
-                isinstance(metric, Mapping) and set(metric) == {"evaluate"} and isinstance(metric["evaluate"], str | Mapping)
+                isinstance(metric, Mapping)
+                and set(metric) == {"evaluate"}
+                and isinstance(metric["evaluate"], str | Mapping)
             )
             if not isinstance(metric, str | EvaluateMetric) and not named:
                 raise ValueError("a metric is a name, {evaluate: NAME} or file.py:function")

@@ -30,20 +30,36 @@ def recipe_schema() -> Schema:
         for family in sorted({*families.values()} - {"targets"})
         for name in plugins.names(family)
     }
-    models: list[type[BaseModel]] = list(dict.fromkeys([Recipe, Data, RowSelection, *options.values()]))
-    references, generated = models_json_schema([(model, "validation") for model in models], schema_generator=_Described)
+    models: list[type[BaseModel]] = list(
+        dict.fromkeys([Recipe, Data, RowSelection, *options.values()])
+    )
+    references, generated = models_json_schema(
+        [(model, "validation") for model in models], schema_generator=_Described
+    )
     definitions: dict[str, Schema] = generated["$defs"]
     names = {model: references[model, "validation"]["$ref"].rpartition("/")[2] for model in models}
     recipe = definitions.pop(names[Recipe])
     properties = recipe["properties"]
     for key, family in families.items():
-        own = {name: {"$ref": f"#/$defs/{names[model]}"} for (f, name), model in options.items() if f == family}
-        properties[key] = {"description": properties[key]["description"], **_plugin(key, plugins.names(family), own)}
+        own = {
+            name: {"$ref": f"#/$defs/{names[model]}"}
+            for (f, name), model in options.items()
+            if f == family
+        }
+        properties[key] = {
+            "description": properties[key]["description"],
+            **_plugin(key, plugins.names(family), own),
+        }
     _allow_short_forms_(properties, definitions[names[Data]]["properties"], names)
     # `from` has a default wherever rows are selected.
     definitions[names[RowSelection]].pop("required", None)
     definitions.pop(Choice.__name__, None)
-    schema = {"$schema": _DIALECT, "title": _TITLE, **recipe, "$defs": dict(sorted(definitions.items()))}
+    schema = {
+        "$schema": _DIALECT,
+        "title": _TITLE,
+        **recipe,
+        "$defs": dict(sorted(definitions.items())),
+    }
     text = json.dumps(schema)
     for (family, name), model in options.items():
         text = text.replace(f'{names[model]}"', f'{family}.{name}"')
@@ -63,14 +79,18 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        _, heading, section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Args:\n")
+        _, heading, section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition(
+            "Args:\n"
+        )
         if not heading:
             continue
         section = inspect.cleandoc(section.split("\n\n")[0])
         for entry in re.split(r"\n(?=\S)", section):
             names, colon, text = entry.partition(":")
             if colon:
-                texts |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(text.split()))
+                texts |= dict.fromkeys(
+                    (name.strip() for name in names.split(",")), " ".join(text.split())
+                )
     return texts
 
 
@@ -80,7 +100,14 @@ def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Sch
     choices: list[Schema] = [{"enum": list(names)}]
     for name, reference in options.items():
         # `{name: {option: value}}`
-        choices.append({"type": "object", "properties": {name: reference}, "required": [name], "additionalProperties": False})
+        choices.append(
+            {
+                "type": "object",
+                "properties": {name: reference},
+                "required": [name],
+                "additionalProperties": False,
+            }
+        )
     if annotation is Choice:
         return {"oneOf": choices}
     items = {"oneOf": choices} if options else choices[0]
@@ -90,7 +117,11 @@ def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Sch
 def _allow_short_forms_(recipe: Schema, data: Schema, names: dict[type[BaseModel], str]) -> None:
     """`data: FOLDER`, `calibrate: SPLIT` and `metric: NAME` are short forms; the schemas are edited in place."""
     short: list[tuple[Schema, str, type[BaseModel]]] = [(recipe, "data", Data)]
-    short += [(data, key, RowSelection) for key, field in Data.model_fields.items() if field.annotation is RowSelection]
+    short += [
+        (data, key, RowSelection)
+        for key, field in Data.model_fields.items()
+        if field.annotation is RowSelection
+    ]
     for properties, key, model in short:
         either = [{"type": "string"}, {"$ref": f"#/$defs/{names[model]}"}]
         properties[key] = {"description": properties[key]["description"], "anyOf": either}

@@ -74,9 +74,13 @@ class Finetune(TrainingSettings):
         numbers = value if isinstance(value, list | tuple) else (value,)
         if value is None or (numbers is not value and type(value) is int and value > 0):
             return value
-        indices = numbers is value and all(type(number) is int and number >= 0 for number in numbers)
+        indices = numbers is value and all(
+            type(number) is int and number >= 0 for number in numbers
+        )
         if not indices or not numbers or list(numbers) != sorted(set(numbers)):
-            raise ValueError("a number from 1, or the indices of the layers that are kept, each once and ascending: [0, 2, 5]")
+            raise ValueError(
+                "a number from 1, or the indices of the layers that are kept, each once and ascending: [0, 2, 5]"
+            )
         return value
 
 
@@ -114,7 +118,9 @@ class Qat(TrainingSettings):
         if self.ranges == "moving-average" and self.freeze < self.observe:
             raise ValueError("freeze must not be smaller than observe")
         if self.trained is not None and (self.code is not None or self.distill is not None):
-            raise ValueError("trained names a finished training, so there is nothing for code or distill to train")
+            raise ValueError(
+                "trained names a finished training, so there is nothing for code or distill to train"
+            )
         return self
 
 

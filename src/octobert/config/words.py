@@ -51,7 +51,11 @@ class Words:
             name: of the float model.
         """
         variant = Variant(name=name, target=name, precision="f32")
-        return Words("latency", metric, Found(variant=variant, state="admissible", reason="", values=dict(values)))
+        return Words(
+            "latency",
+            metric,
+            Found(variant=variant, state="admissible", reason="", values=dict(values)),
+        )
 
     @staticmethod
     def of(choice: Selection) -> Words:
@@ -98,7 +102,9 @@ class Words:
 
     def change(self, metric: str, drop: Estimate) -> str:
         """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
-        value, low, high = (self.signed(metric, -each) for each in (drop.value, drop.high, drop.low))
+        value, low, high = (
+            self.signed(metric, -each) for each in (drop.value, drop.high, drop.low)
+        )
         interval = "" if drop.low == drop.high else f" ({low} to {high})"
         return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
 
@@ -106,11 +112,17 @@ class Words:
         """The interval of a drop in brackets; empty where it has none."""
         if figure.low == figure.high:
             return ""
-        return f" ({self._number(metric, figure.low)} to {self._number(metric, figure.high)})".replace("-", "−")
+        return (
+            f" ({self._number(metric, figure.low)} to {self._number(metric, figure.high)})".replace(
+                "-", "−"
+            )
+        )
 
     def drop_cell(self, metric: str, figure: Estimate) -> str:
         """A drop for a table, without its unit: `1.4 [0.8, 2.0]`."""
-        value, low, high = (self._number(metric, end) for end in (figure.value, figure.low, figure.high))
+        value, low, high = (
+            self._number(metric, end) for end in (figure.value, figure.low, figure.high)
+        )
         return value if figure.low == figure.high else f"{value} [{low}, {high}]"
 
     def limit(self, limit: Limit) -> str:
@@ -145,7 +157,9 @@ class Words:
         """
         metric = self.key(limit.of)
         more = self.amount(metric, drop.value - self.accepted_drop(limit))
-        return f"{self.name(limit.of)} drops by {self.drop(metric, drop)}, {more} more than the limit"
+        return (
+            f"{self.name(limit.of)} drops by {self.drop(metric, drop)}, {more} more than the limit"
+        )
 
     def misses_value(self, limit: Limit, value: Estimate) -> str:
         """What is said of a variant that misses `at_least` or `at_most`.
@@ -153,7 +167,9 @@ class Words:
         Args:
             value: of the figure, in its unit.
         """
-        bound, more = (limit.at_most, "more") if limit.at_least is None else (limit.at_least, "less")
+        bound, more = (
+            (limit.at_most, "more") if limit.at_least is None else (limit.at_least, "less")
+        )
         if limit.at_most is not None and value.value > limit.at_most:
             bound, more = limit.at_most, "more"
         unit = _unit(limit.of)
@@ -168,8 +184,13 @@ class Words:
             gain: in percent.
         """
         verb, sign = ("improves", 1) if gain.value >= 0 else ("gets worse", -1)
-        missed, ends = (limit.min_gain or 0.0) - gain.value, sorted((sign * gain.low, sign * gain.high))
-        interval = "" if gain.low == gain.high else f" ({ends[0]:.0f} to {ends[1]:.0f})".replace("-", "−")
+        missed, ends = (
+            (limit.min_gain or 0.0) - gain.value,
+            sorted((sign * gain.low, sign * gain.high)),
+        )
+        interval = (
+            "" if gain.low == gain.high else f" ({ends[0]:.0f} to {ends[1]:.0f})".replace("-", "−")
+        )
         return f"{self.name(limit.of)} {verb} by {abs(gain.value):.0f} %{interval}, {missed:.2g} % less than the limit"
 
     def behind(self, found: Found, best: Found, *, named: bool = True) -> str:
@@ -178,7 +199,9 @@ class Words:
         Args:
             named: with the name of the best one.
         """
-        than, as_ = (f" than {best.variant.name}", f" as {best.variant.name}") if named else ("", "")
+        than, as_ = (
+            (f" than {best.variant.name}", f" as {best.variant.name}") if named else ("", "")
+        )
         goal = objective_named(self.goal).name
         if goal in COSTS:
             more, equal = COSTS[goal]
@@ -213,12 +236,20 @@ class Words:
             value = self.reference.values.get(self.metric or "")
             if self.key(limit.of) == self.metric:
                 drops += [self.accepted_drop(limit)] if limit.max_drop is not None else []
-                drops += [value - limit.at_least] if limit.at_least is not None and value is not None else []
+                drops += (
+                    [value - limit.at_least]
+                    if limit.at_least is not None and value is not None
+                    else []
+                )
             elif limit.of == self.goal and limit.at_most is not None:
                 times.append(limit.at_most)
             if self.reference.time_ms is not None and limit.of in (self.goal, "speedup"):
                 own = self.reference.time_ms.value
-                times += [own * (1 - limit.min_gain / 100)] if limit.of == self.goal and limit.min_gain is not None else []
+                times += (
+                    [own * (1 - limit.min_gain / 100)]
+                    if limit.of == self.goal and limit.min_gain is not None
+                    else []
+                )
                 times += [own / limit.at_least] if limit.of == "speedup" and limit.at_least else []
         found = {"accepted_drop": min(drops, default=None), "accepted_ms": min(times, default=None)}
         return {name: value for name, value in found.items() if value is not None}
@@ -230,7 +261,11 @@ class Words:
     def _loses(self, found: Found, best: Found, metric: str) -> str:
         """How much more of a metric a variant loses; empty where it does not."""
         ours, theirs = (each.drops.get(metric) for each in (found, best))
-        return self.amount(metric, ours.value - theirs.value) if ours and theirs and ours.value > theirs.value else ""
+        return (
+            self.amount(metric, ours.value - theirs.value)
+            if ours and theirs and ours.value > theirs.value
+            else ""
+        )
 
 
 def relative(found: Found, best: Found) -> Estimate | None:
@@ -263,7 +298,9 @@ def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
     if undefined or compared.low is None or compared.high is None or compared.metric is None:
         if not math.isfinite(compared.fidelity):
             return [f"{compared.fidelity_name} undefined {on}"]
-        return [f"{compared.fidelity_name} {fidelity_text(compared)} with {compared.reference} {on}"]
+        return [
+            f"{compared.fidelity_name} {fidelity_text(compared)} with {compared.reference} {on}"
+        ]
     name = words.name(compared.metric)
     figures = (compared.difference or 0.0, compared.low, compared.high)
     value, low, high = (words.signed(compared.metric, each) for each in figures)
@@ -281,5 +318,9 @@ def words_of(report: Report) -> Words:
         return Words.of(report.choice)
     name = next((each.reference for each in report.comparisons), "")
     score = score_named(report.task.primary, report.scores.get(name, ()))
-    metric = next((each.metric for each in report.comparisons if each.metric is not None), report.task.primary)
-    return Words.about(metric, {} if score is None or metric is None else {metric: score.value}, name)
+    metric = next(
+        (each.metric for each in report.comparisons if each.metric is not None), report.task.primary
+    )
+    return Words.about(
+        metric, {} if score is None or metric is None else {metric: score.value}, name
+    )

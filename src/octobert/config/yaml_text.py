@@ -42,14 +42,18 @@ def text_of(path: Path, noun: str = "recipe") -> str:
     try:
         data = content_of(path, MAX_BYTES)
     except FileNotFoundError:
-        raise RecipeError(f"the {noun} file does not exist", where=str(path.absolute()), fix="check the path") from None
+        raise RecipeError(
+            f"the {noun} file does not exist", where=str(path.absolute()), fix="check the path"
+        ) from None
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)
         raise RecipeError(f"the {noun} cannot be read", where=str(path), got=got) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the {noun} is not UTF-8", where=str(path), got=f"{error.reason} at byte {error.start}") from error
+        raise RecipeError(
+            f"the {noun} is not UTF-8", where=str(path), got=f"{error.reason} at byte {error.start}"
+        ) from error
 
 
 def parse(text: str, *, where: str, what: str = "the value is not valid YAML") -> Any:
@@ -117,7 +121,12 @@ class _Checked:
                 name = (key.tag, key.value)
                 if name in lines:
                     got = f"first in line {lines[name]}"
-                    raise self._error(f'the key "{key.value}" is given twice', key, got=got, fix="remove one of them")
+                    raise self._error(
+                        f'the key "{key.value}" is given twice',
+                        key,
+                        got=got,
+                        fix="remove one of them",
+                    )
                 lines[name] = key.start_mark.line + 1
 
     def _error(self, what: str, node: yaml.Node, **more: str) -> RecipeError:

@@ -8,7 +8,9 @@ import sys
 
 if __name__ == "__main__":
     here = os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != here]
+    sys.path[:] = [
+        entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != here
+    ]
     root = os.path.dirname(os.path.dirname(here))
     if root not in sys.path:
         # octobert was imported by a path of its parent alone. It comes last, so that it hides no other package.

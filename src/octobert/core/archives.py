@@ -25,7 +25,15 @@ _HARMLESS = 64 << 20
 _ADDED = ("__MACOSX", ".DS_Store")
 # What reading a damaged file raises. RuntimeError: an encrypted one. NotImplementedError: a method of compression that Python
 # does not have.
-DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError, ValueError)
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+)
 
 
 def unpacked(path: Path) -> Path:
@@ -41,13 +49,21 @@ def unpacked(path: Path) -> Path:
     try:
         digest = file_digest(path)
     except OSError as error:
-        raise ModelError("the file cannot be read", where=str(path), got=error.strerror, fix="check its permissions") from error
+        raise ModelError(
+            "the file cannot be read",
+            where=str(path),
+            got=error.strerror,
+            fix="check its permissions",
+        ) from error
     with place_in_cache("unpacked", digest) as folder:
         if not _is_whole(path, folder):
             with atomic_folder(folder) as partial:
                 unpack(path, partial)
                 remove(folder)
-    while len(inner := [entry for entry in folder.iterdir() if entry.name not in _ADDED]) == 1 and inner[0].is_dir():
+    while (
+        len(inner := [entry for entry in folder.iterdir() if entry.name not in _ADDED]) == 1
+        and inner[0].is_dir()
+    ):
         folder = inner[0]
     return folder
 
@@ -57,8 +73,15 @@ def _is_whole(path: Path, folder: Path) -> bool:
     if not folder.is_dir():
         return False
     with zipfile.ZipFile(path) as archive:
-        entries = [entry for entry in archive.infolist() if not entry.is_dir() and entry.filename.rpartition("/")[2] != _TUNED]
-    return all(is_file(folder / entry.filename) and _checksum(folder / entry.filename) == entry.CRC for entry in entries)
+        entries = [
+            entry
+            for entry in archive.infolist()
+            if not entry.is_dir() and entry.filename.rpartition("/")[2] != _TUNED
+        ]
+    return all(
+        is_file(folder / entry.filename) and _checksum(folder / entry.filename) == entry.CRC
+        for entry in entries
+    )
 
 
 def _checksum(path: Path) -> int:
@@ -82,8 +105,17 @@ def unpack(path: Path, folder: Path) -> None:
             check(path, entries)
             total, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if total > free:
-                got, fix = f"{free:,} bytes", "free some space, or set OCTOBERT_CACHE to a folder on another disk"
-                raise StorageError("the disk is full", where=str(folder), got=got, expected=f"{total:,} bytes", fix=fix)
+                got, fix = (
+                    f"{free:,} bytes",
+                    "free some space, or set OCTOBERT_CACHE to a folder on another disk",
+                )
+                raise StorageError(
+                    "the disk is full",
+                    where=str(folder),
+                    got=got,
+                    expected=f"{total:,} bytes",
+                    fix=fix,
+                )
             for entry in entries:
                 target = folder / entry.filename
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +123,9 @@ def unpack(path: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, written, 1 << 20)
     except DAMAGED as error:
         fix = "download or copy it again"
-        raise ModelError("the zip file cannot be unpacked", where=str(path), got=reason(error), fix=fix) from error
+        raise ModelError(
+            "the zip file cannot be unpacked", where=str(path), got=reason(error), fix=fix
+        ) from error
 
 
 def check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
@@ -121,7 +155,17 @@ def check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     for count, most, noun in ((len(entries), MOST_FILES, "files"), (total, MOST_BYTES, "bytes")):
         if count > most:
             got, expected = f"{count:,} {noun}", f"at most {most:,}"
-            raise ModelError("the zip file holds more than any model", where=str(path), got=got, expected=expected)
+            raise ModelError(
+                "the zip file holds more than any model",
+                where=str(path),
+                got=got,
+                expected=expected,
+            )
     if total > max(_HARMLESS, MOST_RATIO * size):
         got, expected = f"{total:,} bytes from {size:,}", f"at most {MOST_RATIO} times as much"
-        raise ModelError("the zip file unpacks to more than any model does", where=str(path), got=got, expected=expected)
+        raise ModelError(
+            "the zip file unpacks to more than any model does",
+            where=str(path),
+            got=got,
+            expected=expected,
+        )

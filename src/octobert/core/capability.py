@@ -175,7 +175,11 @@ def check(plan: QuantPlan, capabilities: Capabilities) -> None:
 
 def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
     """Return the plan with each broken rule repaired by the closest change. The reasons of the decisions name the changes."""
-    parts = plan.float_parts if plan.float_parts in capabilities.float_types else capabilities.float_parts[0]
+    parts = (
+        plan.float_parts
+        if plan.float_parts in capabilities.float_types
+        else capabilities.float_parts[0]
+    )
     decisions = tuple(_repaired(decision, capabilities) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
 
@@ -187,7 +191,11 @@ def _repaired(decision: Decision, capabilities: Capabilities) -> Decision:
         sentence, quantizer = broken[0]
         changes.append(sentence)
         decision = decision.model_copy(update={"quantizer": quantizer})
-    return decision.model_copy(update={"reason": f"repaired: {'; '.join(changes)}"}) if changes else decision
+    return (
+        decision.model_copy(update={"reason": f"repaired: {'; '.join(changes)}"})
+        if changes
+        else decision
+    )
 
 
 def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Quantizer | None]]:
@@ -218,7 +226,9 @@ def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Q
     return broken
 
 
-def _broken_weight(site: Site, quantizer: Quantizer, capabilities: Capabilities) -> list[tuple[str, Quantizer | None]]:
+def _broken_weight(
+    site: Site, quantizer: Quantizer, capabilities: Capabilities
+) -> list[tuple[str, Quantizer | None]]:
     broken: list[tuple[str, Quantizer | None]] = []
     is_table = site.role == "embedding.weight"
     accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights
@@ -229,7 +239,12 @@ def _broken_weight(site: Site, quantizer: Quantizer, capabilities: Capabilities)
     if quantizer.axis not in (None, axis):
         expected = "one scale each" if axis is None else f"one scale per index of axis {axis}"
         changed = quantizer.model_copy(update={"axis": axis})
-        broken.append((f"{site.value}: weights may have {expected}, not one per index of axis {quantizer.axis}", changed))
+        broken.append(
+            (
+                f"{site.value}: weights may have {expected}, not one per index of axis {quantizer.axis}",
+                changed,
+            )
+        )
     return broken
 
 
@@ -238,7 +253,9 @@ def _retyped(quantizer: Quantizer, dtype: DType, symmetric: bool) -> Quantizer:
     low, high = quantizer.low, quantizer.high
     if symmetric and low is not None and high is not None:
         low, high = -max(-low, high), max(-low, high)
-    return quantizer.model_copy(update={"dtype": dtype, "symmetric": symmetric, "low": low, "high": high})
+    return quantizer.model_copy(
+        update={"dtype": dtype, "symmetric": symmetric, "low": low, "high": high}
+    )
 
 
 def kind_of(dtype: DType, symmetric: bool) -> str:

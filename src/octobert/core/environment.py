@@ -138,7 +138,9 @@ def findings(here: Environment) -> list[str]:
     missing = [package for package in ("torch", "transformers") if package not in here.versions]
     if missing:
         names = " and ".join(missing)
-        sentences.append(f"{names} not installed: checkpoints cannot be captured; {install('torch')}.")
+        sentences.append(
+            f"{names} not installed: checkpoints cannot be captured; {install('torch')}."
+        )
     return sentences
 
 
@@ -164,7 +166,11 @@ def install(extra: str) -> str:
 
 def runtime_packages() -> tuple[str, ...]:
     """Return the Python packages of all runtimes, installed or not."""
-    packages = (package for name in plugins.names("runtimes") for package in plugins.load("runtimes", name).PACKAGES)
+    packages = (
+        package
+        for name in plugins.names("runtimes")
+        for package in plugins.load("runtimes", name).PACKAGES
+    )
     return tuple(dict.fromkeys(packages))
 
 
@@ -183,7 +189,9 @@ def restricted() -> bool:
 
 
 def _allowed() -> int:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     # Python 3.13's own variable, for every version: a process that shares its machine is told how many cores are its own.
     told = os.environ.get(CORES, "")
     return min(allowed, max(1, int(told))) if told.isdecimal() else allowed
@@ -230,4 +238,6 @@ def _cpu() -> tuple[str, frozenset[str]]:
     lines = path.read_text().splitlines() if path.is_file() else []
     fields = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines) if v}
     flags = fields.get("flags") or fields.get("Features") or ""
-    return fields.get("model name") or platform.processor() or platform.machine(), frozenset(flags.split())
+    return fields.get("model name") or platform.processor() or platform.machine(), frozenset(
+        flags.split()
+    )

@@ -58,7 +58,9 @@ class OctobertError(Exception):
     ) -> None:
         # All may quote URLs, and the last three files of any content.
         self.what, self.fix = without_passwords(what), fix and without_passwords(fix)
-        self.where, self.got, self.expected = (shortened(without_passwords(p)) if p else p for p in (where, got, expected))
+        self.where, self.got, self.expected = (
+            shortened(without_passwords(p)) if p else p for p in (where, got, expected)
+        )
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -199,7 +201,10 @@ def shortened(text: str) -> str:
 def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:
     """A class and its subclasses by name."""
     inner = [_classes(kind) for kind in root.__subclasses__()]
-    return {root.__name__: root, **{name: kind for classes in inner for name, kind in classes.items()}}
+    return {
+        root.__name__: root,
+        **{name: kind for classes in inner for name, kind in classes.items()},
+    }
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -23,7 +23,9 @@ class Estimate(FrozenModel):
 
     def over(self, other: Estimate) -> Estimate:
         """The ratio to another estimate. The interval reaches from the smallest to the largest quotient."""
-        return Estimate(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
+        return Estimate(
+            value=self.value / other.value, low=self.low / other.high, high=self.high / other.low
+        )
 
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit, or with the other sign."""

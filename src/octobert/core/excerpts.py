@@ -30,10 +30,15 @@ def excerpt(text: str, spans: Sequence[Span], length: int) -> tuple[str, list[Sp
     """
     if len(text) <= length:
         return text, list(spans)
-    around = max(_LEAST, (length - sum(end - start for start, end in spans)) // (2 * len(spans) or 1))
+    around = max(
+        _LEAST, (length - sum(end - start for start, end in spans)) // (2 * len(spans) or 1)
+    )
     kept: list[Span] = []
     for start, end in sorted(spans) or [(0, 0)]:
-        first, last = _begin(text, max(start - around, 0), start), _end(text, min(end + around, len(text)), end)
+        first, last = (
+            _begin(text, max(start - around, 0), start),
+            _end(text, min(end + around, len(text)), end),
+        )
         if kept and first <= kept[-1][1]:
             kept[-1] = (kept[-1][0], max(last, kept[-1][1]))
         elif kept and sum(b - a for a, b in kept) + last - first > length:
@@ -46,7 +51,9 @@ def excerpt(text: str, spans: Sequence[Span], length: int) -> tuple[str, list[Sp
         moved.append((first, last, len(shown) - first))
         shown += text[first:last]
     ends = kept[-1][1] == len(text)
-    places = [next(((s + by, e + by) for a, b, by in moved if a <= s and e <= b), None) for s, e in spans]
+    places = [
+        next(((s + by, e + by) for a, b, by in moved if a <= s and e <= b), None) for s, e in spans
+    ]
     return shown if ends else shown + GAP.rstrip(), places
 
 

@@ -14,7 +14,16 @@ from octobert.core import plugins
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
 # width of the hidden state around attention and feed-forward. Most families have one of each of the others.
-LINEAR_PARTS = ("query", "key", "value", "qkv", "attention_output", "ffn_up", "ffn_down", "bottleneck")
+LINEAR_PARTS = (
+    "query",
+    "key",
+    "value",
+    "qkv",
+    "attention_output",
+    "ffn_up",
+    "ffn_down",
+    "bottleneck",
+)
 NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
@@ -90,7 +99,11 @@ def part_of(role: str) -> str:
 
 def families() -> dict[str, str]:
     """Return `model_type` of `config.json` → name of its family plugin."""
-    return {t: name for name in plugins.names("families") for t in plugins.load("families", name).FAMILY.model_types}
+    return {
+        t: name
+        for name in plugins.names("families")
+        for t in plugins.load("families", name).FAMILY.model_types
+    }
 
 
 def family_of(model_type: str) -> EncoderFamily | None:
@@ -110,4 +123,6 @@ def longest_input(config: Mapping[str, Any]) -> int:
         512
     """
     family = family_of(str(config.get("model_type")))
-    return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)
+    return int(config.get("max_position_embeddings", 512)) - (
+        family.position_offset if family else 0
+    )

@@ -27,13 +27,31 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _HERE, _RENAME_EXCHANGE = -100, 2
 # The last line of a page.
 _PAGE_SEAL = "<!-- octobert sha256 {} -->\n"
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
-_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ELOOP}
+_DISK_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+}
+_DISK_ERRORS |= {
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ELOOP,
+}
 
 
 def canonical_digest(data: Any) -> str:
     """Return the sha256 of data as canonical JSON; the order of keys does not count."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def opened(path: Path) -> BinaryIO:
@@ -118,7 +136,10 @@ def digest_or_none(path: Path) -> str | None:
 
 def digests_of(folder: Path) -> dict[str, str]:
     """Return relative path → sha256, for every file below a folder; `NO_FILE` for a link or a device."""
-    return {path.relative_to(folder).as_posix(): file_digest(path) if is_file(path) else NO_FILE for path in files_in(folder)}
+    return {
+        path.relative_to(folder).as_posix(): file_digest(path) if is_file(path) else NO_FILE
+        for path in files_in(folder)
+    }
 
 
 def is_file(path: Path) -> bool:
@@ -156,7 +177,11 @@ def stays_inside(name: str) -> bool:
         [True, False, False, False, False, False]
     """
     paths = (PurePosixPath(name), PureWindowsPath(name))
-    return bool(name) and "\0" not in name and not any(path.anchor or ".." in path.parts for path in paths)
+    return (
+        bool(name)
+        and "\0" not in name
+        and not any(path.anchor or ".." in path.parts for path in paths)
+    )
 
 
 def remove(path: Path) -> None:
@@ -267,20 +292,36 @@ def disk_error(error: OSError, where: Path) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what, fix = "the disk is full", "free some space and run the same command again"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
-        what, fix = "too many files are open", "raise the limit (ulimit -n) and run the same command again"
+        what, fix = (
+            "too many files are open",
+            "raise the limit (ulimit -n) and run the same command again",
+        )
     elif error.errno == errno.ENAMETOOLONG:
         what, fix = "the name is too long", "choose a shorter one"
     else:
-        what, fix = "the directory cannot be written", "check its permissions, or choose another --out"
-    return StorageError(what, where=str(error.filename or where), got=error.strerror or str(error), fix=fix)
+        what, fix = (
+            "the directory cannot be written",
+            "check its permissions, or choose another --out",
+        )
+    return StorageError(
+        what, where=str(error.filename or where), got=error.strerror or str(error), fix=fix
+    )
 
 
 def file_error(error: OSError) -> StorageError:
     """Return the `StorageError` for an error of any file, which a program that is about to end has met."""
-    if is_disk_error(error) and error.errno not in (errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
+    if is_disk_error(error) and error.errno not in (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ENOTDIR,
+    ):
         return disk_error(error, Path())
     where = None if error.filename is None else str(error.filename)
-    return StorageError("a file cannot be read or written", where=where, got=error.strerror or str(error))
+    return StorageError(
+        "a file cannot be read or written", where=where, got=error.strerror or str(error)
+    )
 
 
 def is_disk_error(error: BaseException) -> bool:

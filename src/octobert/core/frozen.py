@@ -19,5 +19,9 @@ def first_problem(error: ValueError) -> str:
         return str(error)[:200]
     first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part)[:60] for part in first["loc"])
-    got = "" if first["type"] in ("missing", "json_invalid") else f", not {preview(first['input'], 60)}"
+    got = (
+        ""
+        if first["type"] in ("missing", "json_invalid")
+        else f", not {preview(first['input'], 60)}"
+    )
     return f"{place}: {first['msg'][:200]}{got}".removeprefix(": ")

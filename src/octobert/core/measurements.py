@@ -34,13 +34,24 @@ def statistics_of(samples: Sequence[float]) -> dict[str, float]:
         ['min 1.0', 'avg 3.0', 'p50 2.0']
     """
     array = np.asarray(samples, dtype=np.float64)
-    percentiles = dict(zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True))
-    return {"min": float(array.min()), "avg": float(array.mean()), **percentiles, "max": float(array.max())}
+    percentiles = dict(
+        zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True)
+    )
+    return {
+        "min": float(array.min()),
+        "avg": float(array.mean()),
+        **percentiles,
+        "max": float(array.max()),
+    }
 
 
 def _without_computed(raw: Any) -> Any:
     """Data without the figures that are computed from it."""
-    return {name: value for name, value in raw.items() if name not in _COMPUTED} if isinstance(raw, dict) else raw
+    return (
+        {name: value for name, value in raw.items() if name not in _COMPUTED}
+        if isinstance(raw, dict)
+        else raw
+    )
 
 
 class Score(FrozenModel):
@@ -69,7 +80,14 @@ class Score(FrozenModel):
 
 def score_named(name: str | None, scores: Iterable[Score]) -> Score | None:
     """The score of a metric; the first value of one that has several, which are called `name.key`."""
-    return next((score for score in scores if name is not None and (score.metric + ".").startswith(name + ".")), None)
+    return next(
+        (
+            score
+            for score in scores
+            if name is not None and (score.metric + ".").startswith(name + ".")
+        ),
+        None,
+    )
 
 
 class Comparison(FrozenModel):
@@ -334,17 +352,31 @@ def check_names(report: Any) -> None:
     if len(set(known)) < len(known):
         raise ValueError("a model is listed twice in footprints")
     described: dict[str, tuple[str, Collection[str]]] = {"comparisons": ("scores", report.scores)}
-    described |= dict.fromkeys(("latencies", "throughputs", "speedups", "ratios"), ("footprints", known))
+    described |= dict.fromkeys(
+        ("latencies", "throughputs", "speedups", "ratios"), ("footprints", known)
+    )
     for field, (place, names) in described.items():
         for each in getattr(report, field):
             for name in (each.candidate, getattr(each, "reference", each.candidate)):
                 if name not in names:
-                    raise ValueError(f'{field} name the model "{name[:60]}", which is not in {place}')
+                    raise ValueError(
+                        f'{field} name the model "{name[:60]}", which is not in {place}'
+                    )
     for timed in (report.latencies, report.throughputs):
-        own = {name: [each for each in timed if each.candidate == name and each.samples_ms] for name in known}
-        shapes = {name: {(each.batch, each.sequence) for each in found} for name, found in own.items()}
-        if timed and (any(each != shapes[known[0]] for each in shapes.values()) or not report.scores.keys() >= set(known)):
-            raise ValueError("not every model of footprints has scores and times of the same shapes")
+        own = {
+            name: [each for each in timed if each.candidate == name and each.samples_ms]
+            for name in known
+        }
+        shapes = {
+            name: {(each.batch, each.sequence) for each in found} for name, found in own.items()
+        }
+        if timed and (
+            any(each != shapes[known[0]] for each in shapes.values())
+            or not report.scores.keys() >= set(known)
+        ):
+            raise ValueError(
+                "not every model of footprints has scores and times of the same shapes"
+            )
     if known and not report.latencies:
         raise ValueError("the models of footprints have no times")
 
@@ -382,7 +414,9 @@ def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
         return None
     ratio = quantile(ratios)
     if len(ratios) < _LEAST_ROUNDS:
-        ratio = Estimate(value=ratio.value, low=min(ratio.low, 1.0), high=max(ratio.high, _ANY_GAIN))
+        ratio = Estimate(
+            value=ratio.value, low=min(ratio.low, 1.0), high=max(ratio.high, _ANY_GAIN)
+        )
     return Speedup(
         candidate=ours.candidate,
         reference=theirs.candidate,

@@ -61,7 +61,9 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     value = {} if missing_ok and not path.is_file() else read_json(path)
     if not isinstance(value, dict):
         got, expected = preview(value, 60), "{…}"
-        raise ModelError(f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX)
+        raise ModelError(
+            f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX
+        )
     return value
 
 
@@ -75,9 +77,13 @@ def read_json(path: Path) -> Any:
         return json.loads(content_of(path).decode())
     except OSError as error:
         fix = "check the path and its permissions"
-        raise ModelError(f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+        raise ModelError(
+            f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=_FIX) from error
+        raise ModelError(
+            f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=_FIX
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -63,7 +63,11 @@ def integers_of(path: Path) -> str | None:
 
 def _port(value: onnx_ir.Value) -> Port:
     dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
-    shape = None if value.shape is None else tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    shape = (
+        None
+        if value.shape is None
+        else tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    )
     return Port(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
@@ -71,9 +75,15 @@ def _decode(model: onnx_ir.Model) -> None:
     """Decode every constant once, so that data that does not fit its shape is found here, and nowhere else."""
     import onnx_ir as ir
 
-    tensors = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
+    tensors = [
+        value.const_value for graph in model.graphs() for value in graph.initializers.values()
+    ]
     for node in model.graph.all_nodes():
-        tensors += [a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR and not a.is_ref()]
+        tensors += [
+            a.as_tensor()
+            for a in node.attributes.values()
+            if a.type == ir.AttributeType.TENSOR and not a.is_ref()
+        ]
     for tensor in tensors:
         if tensor is not None and (tensor.shape.numpy() != tensor.numpy().shape):
             raise ValueError(f"the data of {tensor.name} is not of shape {list(tensor.shape)}")
@@ -98,7 +108,12 @@ def _proto(path: Path) -> Any:
     try:
         proto = onnx.load_model_from_string(content_of(path, onnx.checker.MAXIMUM_PROTOBUF))
     except OSError as error:
-        raise ModelError("the file cannot be read", where=str(path), got=error.strerror, fix="check its permissions") from error
+        raise ModelError(
+            "the file cannot be read",
+            where=str(path),
+            got=error.strerror,
+            fix="check its permissions",
+        ) from error
     except Exception as error:  # protobuf raises types of its implementation
         raise _damaged(path, error) from error
     if not proto.HasField("graph"):
@@ -158,7 +173,12 @@ def _locations(path: Path, stamp: str) -> frozenset[str]:
         stamp: of the file, so that it is read again once it has changed.
     """
     tensors = _tensors(_proto(path))
-    return frozenset(entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location")
+    return frozenset(
+        entry.value
+        for tensor in tensors
+        for entry in tensor.external_data
+        if entry.key == "location"
+    )
 
 
 def _check_external(path: Path, tensor: Any) -> None:
@@ -168,14 +188,23 @@ def _check_external(path: Path, tensor: Any) -> None:
     # A name that is no UTF-8 arrives as bytes.
     if not isinstance(location, str) or not stays_inside(location):
         raise ModelError(
-            "the external data is not in the model's folder", where=where, got=repr(location), fix="do not trust it"
+            "the external data is not in the model's folder",
+            where=where,
+            got=repr(location),
+            fix="do not trust it",
         )
     file, folder = path.parent / location, path.parent.resolve()
     if not file.is_file():
-        what, fix = "the model's external data is missing", "copy the .data file to the model's folder"
+        what, fix = (
+            "the model's external data is missing",
+            "copy the .data file to the model's folder",
+        )
         raise ModelError(what, where=str(file), fix=fix)
     if not file.resolve().is_relative_to(folder):
-        what, fix = "the external data is a link that leaves the model's folder", "copy the file itself there"
+        what, fix = (
+            "the external data is a link that leaves the model's folder",
+            "copy the file itself there",
+        )
         raise ModelError(what, where=where, got=str(file), fix=fix)
     try:
         end = int(stated.get("offset") or 0) + int(stated.get("length") or 0)

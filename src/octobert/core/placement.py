@@ -25,7 +25,9 @@ class Placement(FrozenModel):
 
     def takes(self, site: Site) -> bool:
         """Whether the placement quantizes a site."""
-        return any(fnmatchcase(site.kind if "@" in kind else site.role, kind) for kind in self.kinds)
+        return any(
+            fnmatchcase(site.kind if "@" in kind else site.role, kind) for kind in self.kinds
+        )
 
     def why_not(self, site: Site, name: str) -> str:
         """Return the reason why a site stays float.
@@ -37,6 +39,10 @@ class Placement(FrozenModel):
 
 
 HEAD_FLOAT = dict.fromkeys(HEAD, "heads and poolers are small, and their output is the answer")
-RESIDUAL_FLOAT = dict.fromkeys(RESIDUAL, "residual adds carry outliers, and run fused with LayerNorm in float")
-ATTENTION_FLOAT = dict.fromkeys(ATTENTION, "attention products are a small share of the work, and 8 bits save no time on CPUs")
+RESIDUAL_FLOAT = dict.fromkeys(
+    RESIDUAL, "residual adds carry outliers, and run fused with LayerNorm in float"
+)
+ATTENTION_FLOAT = dict.fromkeys(
+    ATTENTION, "attention products are a small share of the work, and 8 bits save no time on CPUs"
+)
 OUTPUTS_FLOAT = dict.fromkeys(OUTPUTS, "outputs stay float; their readers quantize them")

@@ -52,7 +52,10 @@ def preview(value: Any, longest: int = 100) -> str:
 
 # The part of a URL with a user's name and a password. A password in the URL of a database may have any character but spaces.
 _PASSWORDS = (
-    (re.compile(r"\b((?:postgres|mysql|mariadb|mssql|oracle|redis)[\w+]*://)[^\s'\"]*@"), r"\1***@"),
+    (
+        re.compile(r"\b((?:postgres|mysql|mariadb|mssql|oracle|redis)[\w+]*://)[^\s'\"]*@"),
+        r"\1***@",
+    ),
     (re.compile(r"(://)[^\s/'\"]*@"), r"\1***@"),
     (re.compile(r"([?&]\w*password=)[^\s&'\"]*", re.IGNORECASE), r"\1***"),
 )

@@ -67,20 +67,28 @@ def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
     if name in _installed(family):
         return importlib.import_module(_installed(family)[name].value)
     singular = SINGULAR.get(family, family.removesuffix("s"))
-    raise RecipeError(f'there is no {singular} "{name}"', where=where, fix=did_you_mean(name, names(family)))
+    raise RecipeError(
+        f'there is no {singular} "{name}"', where=where, fix=did_you_mean(name, names(family))
+    )
 
 
 @functools.cache
 def _own(family: str) -> frozenset[str]:
     package = importlib.import_module(PACKAGES[family])
     modules = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    return frozenset(module.name.replace("_", "-") for module in modules if not module.name.startswith("_"))
+    return frozenset(
+        module.name.replace("_", "-") for module in modules if not module.name.startswith("_")
+    )
 
 
 @functools.cache
 def _installed(family: str) -> dict[str, EntryPoint]:
     """Return the plugins of other packages. Where names are equal, the plugin of octobert is used."""
-    return {point.name: point for point in entry_points(group=f"octobert.{family}") if point.name not in _own(family)}
+    return {
+        point.name: point
+        for point in entry_points(group=f"octobert.{family}")
+        if point.name not in _own(family)
+    }
 
 
 class Family(Generic[P]):

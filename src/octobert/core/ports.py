@@ -42,7 +42,11 @@ class Port(FrozenModel):
     shape: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        axes = "" if self.shape is None else f" [{', '.join('?' if size < 0 else str(size) for size in self.shape)}]"
+        axes = (
+            ""
+            if self.shape is None
+            else f" [{', '.join('?' if size < 0 else str(size) for size in self.shape)}]"
+        )
         return f"{self.name} {self.dtype}{axes}"
 
 
@@ -89,5 +93,8 @@ def check_inputs(ports: Sequence[Port], *, where: str) -> None:
             raise ModelError(what, where=where, got=str(port), expected="batch, sequence", fix=fix)
         if port.dtype not in kinds:
             raise ModelError(
-                f"the model reads its {name} in another type", where=where, got=str(port), expected=", ".join(kinds)
+                f"the model reads its {name} in another type",
+                where=where,
+                got=str(port),
+                expected=", ".join(kinds),
             )

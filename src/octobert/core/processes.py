@@ -40,7 +40,13 @@ def start(
         temporary: the folder for its temporary files and those of its own children; None for that of this process.
     """
     command = [sys.executable, *script(module), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=_environment(temporary))
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=_environment(temporary),
+    )
 
 
 def output_of(command: Sequence[str], *, seconds: float) -> str | None:
@@ -52,7 +58,12 @@ def output_of(command: Sequence[str], *, seconds: float) -> str | None:
     """
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return None
@@ -63,7 +74,11 @@ def output_of(command: Sequence[str], *, seconds: float) -> str | None:
 
 def _environment(temporary: Path | None) -> dict[str, str]:
     """The variables of a child: an empty or relative entry of PYTHONPATH would be the working directory."""
-    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    entries = [
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if os.path.isabs(entry)
+    ]
     # PYTHONSAFEPATH (Python 3.11) is for Pythons that libraries start in the child.
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
     if not entries:

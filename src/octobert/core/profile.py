@@ -194,7 +194,9 @@ class Inspection(Tabular):
     def to_rows(self) -> list[Row]:
         """One row per operator of the model, in the order in which they ran."""
         names = ("name", "type", "kind", "precision", "ms", "layer", "part")
-        return [{name: getattr(operator, name) for name in names} for operator in self.profile.operators]
+        return [
+            {name: getattr(operator, name) for name in names} for operator in self.profile.operators
+        ]
 
 
 def split(operators: Iterable[Operator], between_ms: float) -> Split:

@@ -81,12 +81,17 @@ class TensorStatistics:
         largest = max(abs(self.minimum), abs(self.maximum))
         starts, ends = _edges(used)
         # Values lie between the smallest and the largest magnitude, so the outer bins end there.
-        starts, ends = np.maximum(starts, max(self.minimum, -self.maximum, 0.0)), np.minimum(ends, largest)
+        starts, ends = (
+            np.maximum(starts, max(self.minimum, -self.maximum, 0.0)),
+            np.minimum(ends, largest),
+        )
         points = np.minimum(counts[used], _POINTS_PER_BIN)
         owner = np.repeat(np.arange(len(used)), points)
         place = (np.arange(len(owner)) - (np.cumsum(points) - points)[owner] + 0.5) / points[owner]
         values = starts[owner] + (ends - starts)[owner] * place
-        return np.histogram(values, bins=bins, range=(0.0, largest), weights=(counts[used] / points)[owner])[0]
+        return np.histogram(
+            values, bins=bins, range=(0.0, largest), weights=(counts[used] / points)[owner]
+        )[0]
 
     def cumulated(self, ends: np.ndarray) -> np.ndarray:
         """Return how many values are below each of some numbers. The values of a bin are spread evenly over its width.
@@ -102,7 +107,9 @@ class TensorStatistics:
         pairs = np.sort(np.stack(_edges(used), axis=1), axis=1)
         knots = np.clip(pairs, self.minimum, self.maximum).reshape(-1)
         sums = np.concatenate([[0], np.cumsum(self.histogram[used])])
-        counts: np.ndarray = np.interp(ends, knots, np.repeat(sums, 2)[1:-1], left=0.0, right=float(self.count))
+        counts: np.ndarray = np.interp(
+            ends, knots, np.repeat(sums, 2)[1:-1], left=0.0, right=float(self.count)
+        )
         return counts
 
     def quantiles(self, low: float, high: float) -> tuple[float, float]:
@@ -146,7 +153,10 @@ class Collector:
                 low, high = row.min(), row.max()
                 if not (np.isfinite(low) and np.isfinite(high)):
                     return index
-                self._extremes[index] = np.minimum(self._extremes[index, 0], low), np.maximum(self._extremes[index, 1], high)
+                self._extremes[index] = (
+                    np.minimum(self._extremes[index, 0], low),
+                    np.maximum(self._extremes[index, 1], high),
+                )
         flat = [np.ascontiguousarray(row, dtype=np.float32).reshape(-1) for row in rows]
         together = flat[0] if len(flat) == 1 else np.concatenate(flat)
         # Read the upper halves of the patterns as 16-bit integers, without a copy.
@@ -156,8 +166,13 @@ class Collector:
 
     def statistics(self) -> TensorStatistics:
         """Return the statistics of all rows so far."""
-        low, high = self._extremes[:, 0].min(initial=np.inf), self._extremes[:, 1].max(initial=-np.inf)
-        return TensorStatistics(float(low), float(high), int(self._histogram.sum()), self._histogram, self._extremes)
+        low, high = (
+            self._extremes[:, 0].min(initial=np.inf),
+            self._extremes[:, 1].max(initial=-np.inf),
+        )
+        return TensorStatistics(
+            float(low), float(high), int(self._histogram.sum()), self._histogram, self._extremes
+        )
 
 
 @dataclass(frozen=True)

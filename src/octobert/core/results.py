@@ -11,7 +11,16 @@ from pydantic import AfterValidator, Field
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, SpeedGoal, Speedup, Throughput
+from octobert.core.measurements import (
+    Comparison,
+    Footprint,
+    Latency,
+    Load,
+    Score,
+    SpeedGoal,
+    Speedup,
+    Throughput,
+)
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.pruning import PrunedModel, PruningFacts
@@ -379,8 +388,13 @@ class Report(Tabular):
 
     def to_rows(self) -> list[Row]:
         """One row per measured model: scores, difference from float, size, and median time of each shape."""
-        metrics = list(dict.fromkeys(score.metric for scores in self.scores.values() for score in scores))
-        scores = {name: {score.metric: score.value for score in found} for name, found in self.scores.items()}
+        metrics = list(
+            dict.fromkeys(score.metric for scores in self.scores.values() for score in scores)
+        )
+        scores = {
+            name: {score.metric: score.value for score in found}
+            for name, found in self.scores.items()
+        }
         errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
         return [
             {
@@ -391,7 +405,11 @@ class Report(Tabular):
                 "size_mb": each.size_bytes / 1e6,
                 "peak_memory_mb": each.peak_memory_bytes / 1e6,
                 "load_ms": each.load_ms,
-                **{f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50) for t in self.latencies if t.candidate == name},
+                **{
+                    f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50)
+                    for t in self.latencies
+                    if t.candidate == name
+                },
             }
             for each in self.footprints
         ]
@@ -403,7 +421,9 @@ def _inside(name: str) -> str:
     return name
 
 
-PackagePath = Annotated[str, AfterValidator(_inside)]  # relative, with slashes, and inside the folder that it is relative to
+PackagePath = Annotated[
+    str, AfterValidator(_inside)
+]  # relative, with slashes, and inside the folder that it is relative to
 
 
 class PackageManifest(FrozenModel):

@@ -81,7 +81,9 @@ class Found(FrozenModel):
     @field_validator("ratio")
     @classmethod
     def _is_a_ratio(cls, value: Estimate | None) -> Estimate | None:
-        if value is not None and not all(0 < each < math.inf for each in (value.value, value.low, value.high)):
+        if value is not None and not all(
+            0 < each < math.inf for each in (value.value, value.low, value.high)
+        ):
             raise ValueError("a ratio of times is positive")
         return value
 
@@ -166,7 +168,10 @@ class Selection(Tabular):
                 "state": each.state,
                 **{f"ratio{end}": getattr(each.ratio, name, None) for end, name in _ENDS},
                 **{f"time_ms{end}": getattr(each.time_ms, name, None) for end, name in _ENDS},
-                **{f"drop{end}": getattr(each.drops.get(self.metric or ""), name, None) for end, name in _ENDS},
+                **{
+                    f"drop{end}": getattr(each.drops.get(self.metric or ""), name, None)
+                    for end, name in _ENDS
+                },
                 "rows": each.rows,
                 "size_mb": None if each.size_bytes is None else each.size_bytes / 1e6,
                 "on_frontier": each.on_frontier,

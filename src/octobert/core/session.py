@@ -75,7 +75,9 @@ class ExportOptions(FrozenModel):
 
 
 # Words and numbers, up to the memory of a device: nothing that could name a file, a library or an address in memory.
-_PLAIN_VALUE = re.compile(r"[A-Za-z_ +-][A-Za-z0-9_ +-]{0,39}|-?[0-9]{1,12}(\.[0-9]{1,9})?|[0-9 ,;|-]{1,200}")
+_PLAIN_VALUE = re.compile(
+    r"[A-Za-z_ +-][A-Za-z0-9_ +-]{0,39}|-?[0-9]{1,12}(\.[0-9]{1,9})?|[0-9 ,;|-]{1,200}"
+)
 _LARGEST_PLAIN = 10**12
 # Parts of names of options that make a runtime load or write files, or that hold addresses.
 _NOT_PLAIN_NAME = re.compile(
@@ -106,7 +108,10 @@ class SessionEntries(FrozenModel):
         """
         groups = (("options", self.options), ("provider", self.provider))
         return tuple(
-            f"{group}.{name}" for group, entries in groups for name, value in entries.items() if not _plain(name, value)
+            f"{group}.{name}"
+            for group, entries in groups
+            for name, value in entries.items()
+            if not _plain(name, value)
         )
 
     def portable(self) -> SessionEntries:
@@ -118,14 +123,20 @@ class SessionEntries(FrozenModel):
 
 
 def _plain(name: str, value: RuntimeOption) -> bool:
-    is_plain = abs(value) < _LARGEST_PLAIN if isinstance(value, int) else _PLAIN_VALUE.fullmatch(value) is not None
+    is_plain = (
+        abs(value) < _LARGEST_PLAIN
+        if isinstance(value, int)
+        else _PLAIN_VALUE.fullmatch(value) is not None
+    )
     return is_plain and not _NOT_PLAIN_NAME.search(name)
 
 
 def _checked(entries: SessionEntries) -> SessionEntries:
     """The entries of a package, which may come from anybody."""
     if entries.on_files:
-        raise ValueError(f"{entries.on_files[0]} may make the runtime load or write files, and is not used")
+        raise ValueError(
+            f"{entries.on_files[0]} may make the runtime load or write files, and is not used"
+        )
     return entries
 
 
@@ -234,7 +245,9 @@ class Session(Protocol):
 class AsynchronousSession(Session, Protocol):
     """A session whose runtime has requests of its own that run at the same time. Others run on threads of the caller."""
 
-    def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+    def run_each(
+        self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]
+    ) -> None:
         """Run batches, several at the same time, and read their outputs.
 
         Args:

@@ -43,7 +43,12 @@ class Setting(FrozenModel):
         Args:
             others: further fields of `SessionOptions`.
         """
-        return SessionOptions(streams=self.streams, threads=self.threads, runtime_options=self.runtime_options, **others)
+        return SessionOptions(
+            streams=self.streams,
+            threads=self.threads,
+            runtime_options=self.runtime_options,
+            **others,
+        )
 
     def check(self, listed: Mapping[str, tuple[RuntimeOption, ...]], *, where: str) -> None:
         """Check that this machine and a target can use the setting.
@@ -55,15 +60,35 @@ class Setting(FrozenModel):
         Raises:
             RecipeError: it would start too many threads, or has an option or a value that the target does not list.
         """
-        most, threads = max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores()), self.streams * max(1, self.threads)
+        most, threads = (
+            max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores()),
+            self.streams * max(1, self.threads),
+        )
         if threads > most:
-            got, fix = f"{self.streams} streams of {self.threads or 1} threads", "set fewer streams or threads"
-            raise RecipeError("too many threads for this machine", where=where, got=got, expected=f"at most {most}", fix=fix)
+            got, fix = (
+                f"{self.streams} streams of {self.threads or 1} threads",
+                "set fewer streams or threads",
+            )
+            raise RecipeError(
+                "too many threads for this machine",
+                where=where,
+                got=got,
+                expected=f"at most {most}",
+                fix=fix,
+            )
         for name, value in self.runtime_options.items():
             values = listed.get(name, ())
             if not any(type(value) is type(each) and value == each for each in values):
-                got, expected = f"{name}: {value!r}"[:100], ", ".join(map(repr, values)) or ", ".join(listed) or "no options"
-                raise RecipeError("not an option of the target that may be set", where=where, got=got, expected=expected)
+                got, expected = (
+                    f"{name}: {value!r}"[:100],
+                    ", ".join(map(repr, values)) or ", ".join(listed) or "no options",
+                )
+                raise RecipeError(
+                    "not an option of the target that may be set",
+                    where=where,
+                    got=got,
+                    expected=expected,
+                )
 
 
 class Tried(FrozenModel):
@@ -99,7 +124,10 @@ class Tuned(Tabular):
 
     def to_rows(self) -> list[Row]:
         """One row per setting that was timed."""
-        return [{**tried.setting.model_dump(), "ratio": tried.ratio, "problem": tried.problem} for tried in self.tried]
+        return [
+            {**tried.setting.model_dump(), "ratio": tried.ratio, "problem": tried.problem}
+            for tried in self.tried
+        ]
 
 
 def goal_named(name: str, *, where: str = "goal") -> Goal:

@@ -63,7 +63,11 @@ class Setup(Tabular):
                 "needed": f"{need.name} {need.version}".strip(),
                 "by": ", ".join(need.wanted_by),
                 "here": need.found or "no",
-                "state": "ready" if need.fits else "missing" if need.required else "missing, only to measure here",
+                "state": "ready"
+                if need.fits
+                else "missing"
+                if need.required
+                else "missing, only to measure here",
                 "install": need.install,
             }
             for need in self.needs

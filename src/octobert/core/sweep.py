@@ -59,7 +59,12 @@ class Sweep(Tabular):
     def to_rows(self) -> list[Row]:
         """One row per calibrator. `agreement` has the name of the task's measure."""
         return [
-            {"calibrator": s.calibrator, self.fidelity: s.agreement, "output_error": s.output_error, "problem": s.problem}
+            {
+                "calibrator": s.calibrator,
+                self.fidelity: s.agreement,
+                "output_error": s.output_error,
+                "problem": s.problem,
+            }
             for s in self.swept
         ]
 
@@ -80,8 +85,15 @@ def recommendation(swept: Sequence[Swept], default: str) -> tuple[str | None, st
     if default not in errors or len(errors) == 1:
         return best, f"{'the smallest' if len(errors) > 1 else 'the only'} {figures}"
     if errors[default] <= errors[best] * (1 + SAME_ERROR):
-        least = "" if best == default else f"; the smallest, of {best}, is {errors[best]:.4f}, which is no clear gain"
-        return default, f"the default: output error {errors[default]:.4f}, agreement {agreements[default]:.4f}{least}"
+        least = (
+            ""
+            if best == default
+            else f"; the smallest, of {best}, is {errors[best]:.4f}, which is no clear gain"
+        )
+        return (
+            default,
+            f"the default: output error {errors[default]:.4f}, agreement {agreements[default]:.4f}{least}",
+        )
     more = errors[default] / errors[best] - 1
     return (
         best,

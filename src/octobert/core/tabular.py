@@ -47,7 +47,10 @@ def as_html(record: Tabular) -> str:
     rows = record.to_rows()
     names = list(rows[0]) if rows else []
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>" for row in rows[:_SHOWN])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>"
+        for row in rows[:_SHOWN]
+    )
     more = f"<p>… and {len(rows) - _SHOWN} more rows</p>" if len(rows) > _SHOWN else ""
     caption = html.escape(repr(record))
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"

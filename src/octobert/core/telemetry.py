@@ -37,7 +37,11 @@ def is_off(name: str) -> bool:
 def _openvino_allowed() -> bool:
     """Whether the user has agreed to OpenVINO's statistics: its command `opt_in_out` writes the answer into a file."""
     windows = sys.platform == "win32"
-    folder = os.path.join(os.environ.get("LOCALAPPDATA", ""), "Intel Corporation") if windows else os.path.expanduser("~/intel")
+    folder = (
+        os.path.join(os.environ.get("LOCALAPPDATA", ""), "Intel Corporation")
+        if windows
+        else os.path.expanduser("~/intel")
+    )
     try:
         with open(os.path.join(folder, _OPENVINO), encoding="utf-8") as file:
             return file.read(1) == "1"

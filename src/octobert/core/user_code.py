@@ -95,13 +95,23 @@ def at(text: str, kind: Kind, *, where: str) -> UserCode:
     """
     file, _, function = text.rpartition(":")
     if not file or not function.isidentifier():
-        expected = f"{Path(text.rstrip(':')).name}:FUNCTION" if text.rstrip(":").endswith(".py") else "file.py:function"
+        expected = (
+            f"{Path(text.rstrip(':')).name}:FUNCTION"
+            if text.rstrip(":").endswith(".py")
+            else "file.py:function"
+        )
         raise RecipeError("the function is not named", where=where, got=text, expected=expected)
     path = Path(file)
     if not path.is_file():
-        raise RecipeError("the Python file does not exist", where=where, got=text, expected="file.py:function")
-    code = UserCode(kind=kind, path=path.absolute(), function=function, where=where, digest="", stamp="")
-    return code.model_copy(update={"stamp": code.summary(file_stamp), "digest": code.summary(file_digest)})
+        raise RecipeError(
+            "the Python file does not exist", where=where, got=text, expected="file.py:function"
+        )
+    code = UserCode(
+        kind=kind, path=path.absolute(), function=function, where=where, digest="", stamp=""
+    )
+    return code.model_copy(
+        update={"stamp": code.summary(file_stamp), "digest": code.summary(file_digest)}
+    )
 
 
 def load(code: UserCode) -> Callable[..., Any]:
@@ -113,9 +123,18 @@ def load(code: UserCode) -> Callable[..., Any]:
     module = _module(code)
     function = getattr(module, code.function, None)
     if function is None:
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        names = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not name.startswith("_")
+        ]
         fix = did_you_mean(code.function, names) if names else f"add {SIGNATURES[code.kind]}"
-        raise RecipeError(f'the file has no function "{code.function}"', where=code.where, got=str(code.path), fix=fix)
+        raise RecipeError(
+            f'the file has no function "{code.function}"',
+            where=code.where,
+            got=str(code.path),
+            fix=fix,
+        )
     _check_signature(code, function)
     if code.kind == "train":
         function = stand_ins.training_loop(function)
@@ -147,7 +166,12 @@ def _module(code: UserCode) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, code.path)
     if spec is None or spec.loader is None:
-        raise RecipeError("the file is not a Python file", where=code.where, got=str(code.path), expected="file.py:function")
+        raise RecipeError(
+            "the file is not a Python file",
+            where=code.where,
+            got=str(code.path),
+            expected="file.py:function",
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -161,9 +185,19 @@ def _module(code: UserCode) -> ModuleType:
 
 def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
     """What a file or a function of the user raised, with the last line of the file that was reached."""
-    frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(code.path)]
+    frames = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(code.path)
+    ]
     own_syntax = isinstance(error, SyntaxError) and error.filename == str(code.path)
-    line = error.lineno if own_syntax and isinstance(error, SyntaxError) else frames[-1] if frames else None
+    line = (
+        error.lineno
+        if own_syntax and isinstance(error, SyntaxError)
+        else frames[-1]
+        if frames
+        else None
+    )
     where = f"{code.where}: {code.path}" + (f", line {line}" if line else "")
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     fix = None
@@ -184,22 +218,33 @@ def _check_signature(code: UserCode, function: Any) -> None:
     expected = SIGNATURES[code.kind]
     if not callable(function):
         got = f"{code.function} is a {type(function).__name__}"
-        raise RecipeError("the name is not that of a function", where=code.where, got=got, expected=expected)
+        raise RecipeError(
+            "the name is not that of a function", where=code.where, got=got, expected=expected
+        )
     if inspect.iscoroutinefunction(function):
         what = "the function is asynchronous"
-        raise RecipeError(what, where=_place(code, function), got=f"async def {code.function}", expected=expected)
+        raise RecipeError(
+            what, where=_place(code, function), got=f"async def {code.function}", expected=expected
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # Functions of compiled modules may have none.
         return
-    given = [name.strip() for name in expected.partition("(")[2].partition(")")[0].split(",") if name.strip()]
+    given = [
+        name.strip()
+        for name in expected.partition("(")[2].partition(")")[0].split(",")
+        if name.strip()
+    ]
     try:
         signature.bind(*given)
     except TypeError:
         got = f"{code.function}{signature}"
         raise RecipeError(
-            "the function takes other arguments", where=_place(code, function), got=got, expected=expected
+            "the function takes other arguments",
+            where=_place(code, function),
+            got=got,
+            expected=expected,
         ) from None
 
 
@@ -245,7 +290,10 @@ def ask(module: str, request: Any, *, where: str) -> Any:
     Raises:
         OctobertError: what it raised; or the process ended without an answer.
     """
-    with tempfile.TemporaryFile() as log, processes.start(module, json.dumps(request), stderr=log) as child:
+    with (
+        tempfile.TemporaryFile() as log,
+        processes.start(module, json.dumps(request), stderr=log) as child,
+    ):
         # The code may print anything; the answer is on a line of its own.
         output, _ = child.communicate()
         log.seek(0)
@@ -253,7 +301,9 @@ def ask(module: str, request: Any, *, where: str) -> Any:
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER.encode())]
     if not answers:
         got = f"exit code {child.returncode}; {said[-1] if said else 'no message'}"
-        raise RecipeError("the code ended the process", where=where, got=got, fix="run it in Python")
+        raise RecipeError(
+            "the code ended the process", where=where, got=got, fix="run it in Python"
+        )
     told = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
     if "error" in told:
         error = OctobertError.from_json(told["error"])

@@ -113,7 +113,9 @@ def signed(text: str) -> str:
         >>> signed("-0.1"), signed("0.3"), signed("0.0")
         ('−0.1', '+0.3', '0.0')
     """
-    return text.replace("-", "−") if text.startswith("-") else f"+{text}" if text.strip("0.") else text
+    return (
+        text.replace("-", "−") if text.startswith("-") else f"+{text}" if text.strip("0.") else text
+    )
 
 
 def times_text(ratio: float) -> str:
@@ -157,4 +159,8 @@ def speed_text(reference: str, ratio: Estimate, *, throughput: bool = False) -> 
 
 def fidelity_text(compared: Comparison) -> str:
     """How closely a model follows the float model: agreement is a share, a cosine is none."""
-    return f"{compared.fidelity:.2%}" if compared.fidelity_name == "agreement" else f"{compared.fidelity:.5f}"
+    return (
+        f"{compared.fidelity:.2%}"
+        if compared.fidelity_name == "agreement"
+        else f"{compared.fidelity:.5f}"
+    )

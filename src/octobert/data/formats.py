@@ -16,10 +16,26 @@ from octobert.core.plain import preview
 from octobert.data.rows import Row
 
 # Files with one token per line; in some data sets the suffix is the split's name.
-COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
+COLUMN_SUFFIXES = (
+    ".conll",
+    ".bio",
+    ".iob",
+    ".iob2",
+    ".txt",
+    ".train",
+    ".dev",
+    ".valid",
+    ".test",
+    ".testa",
+    ".testb",
+)
 _DOCUMENT = "-DOCSTART-"
 # Byte order mark → the encoding; that of UTF-32 begins with that of UTF-16.
-_WIDE = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_WIDE = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 # The folder of aclImdb's reviews that have no class.
 _UNLABELLED = "unsup"
 # The largest data that is read, as all of it is held in memory.
@@ -53,18 +69,28 @@ def decoded(path: Path, content: bytes | bytearray) -> str:
         wide = next((name for mark, name in _WIDE.items() if content.startswith(mark)), None)
         got, fix = str(error), "convert it to UTF-8"
         if wide is not None:
-            got, fix = f"{wide}, by its byte order mark", f"save it as UTF-8, or: iconv -f {wide} -t UTF-8 FILE > NEW"
+            got, fix = (
+                f"{wide}, by its byte order mark",
+                f"save it as UTF-8, or: iconv -f {wide} -t UTF-8 FILE > NEW",
+            )
         raise DataError("the file is not UTF-8", where=str(path), got=got, fix=fix) from error
 
 
 def unreadable(error: OSError) -> DataError:
     """The error for a file that the operating system does not let us read."""
-    return DataError("the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions")
+    return DataError(
+        "the file cannot be read",
+        where=str(error.filename),
+        got=error.strerror,
+        fix="check its permissions",
+    )
 
 
 def texts_in(folder: Path) -> list[Path]:
     """The texts of a folder that holds a folder of them for each class, as `pos/1.txt`, in order; none in any other folder."""
-    return sorted(file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED)
+    return sorted(
+        file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED
+    )
 
 
 def text_folder(folder: Path) -> list[Row]:
@@ -110,14 +136,25 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith("["):
             raise DataError(
-                "the file is not JSON", where=str(path), got=str(error), fix="download or write it again"
+                "the file is not JSON",
+                where=str(path),
+                got=str(error),
+                fix="download or write it again",
             ) from error
         return _same_columns(path, _lines(path, text))
     articles = whole.get("data") if isinstance(whole, dict) else None
-    if isinstance(articles, list) and all(isinstance(a, dict) and "paragraphs" in a for a in articles):
-        return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
+    if isinstance(articles, list) and all(
+        isinstance(a, dict) and "paragraphs" in a for a in articles
+    ):
+        return [
+            row
+            for number, article in enumerate(articles, start=1)
+            for row in _questions(path, number, article)
+        ]
     records = whole if isinstance(whole, list) else [whole]
-    return _same_columns(path, [_object(record, f"{path}, row {i}") for i, record in enumerate(records, start=1)])
+    return _same_columns(
+        path, [_object(record, f"{path}, row {i}") for i, record in enumerate(records, start=1)]
+    )
 
 
 def _lines(path: Path, text: str) -> list[dict[str, Any]]:
@@ -132,7 +169,10 @@ def _lines(path: Path, text: str) -> list[dict[str, Any]]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                "the line is not JSON", where=where, got=f"{error}: {line[:60]!r}", fix="correct the line"
+                "the line is not JSON",
+                where=where,
+                got=f"{error}: {line[:60]!r}",
+                fix="correct the line",
             ) from error
         rows.append(_object(value, where))
     return rows
@@ -171,13 +211,20 @@ def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[
         for count, question in enumerate(_part(paragraph, "qas", list, where), start=1):
             here = f"{where}, question {count}"
             text = _part(question, "question", str, here)
-            answers = _part(question, "answers", list, here) if question.get("answers") is not None else []
+            answers = (
+                _part(question, "answers", list, here)
+                if question.get("answers") is not None
+                else []
+            )
             yield {
                 "id": question.get("id"),
                 "title": article.get("title"),
                 "context": context,
                 "question": text,
-                "answers": [{"text": _part(a, "text", str, here), "answer_start": a.get("answer_start")} for a in answers],
+                "answers": [
+                    {"text": _part(a, "text", str, here), "answer_start": a.get("answer_start")}
+                    for a in answers
+                ],
                 "is_impossible": bool(question.get("is_impossible", False)),
             }
 
@@ -186,7 +233,13 @@ def _part(whole: Any, name: str, kind: type, where: str) -> Any:
     value = whole.get(name) if isinstance(whole, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
         got = "nothing" if value is None else preview(value, 60)
-        raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")
+        raise DataError(
+            f'there is no "{name}"',
+            where=where,
+            got=got,
+            expected=f"a {kind.__name__}",
+            fix="correct the file",
+        )
     return value
 
 
@@ -207,10 +260,18 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
     width = widths.most_common(1)[0][0] if widths else 0
     if width < 2 or (columns and len(columns) != width):
         expected = (
-            f"columns {', '.join(columns)}" if columns else "a word and its tag on every line, an empty line between sentences"
+            f"columns {', '.join(columns)}"
+            if columns
+            else "a word and its tag on every line, an empty line between sentences"
         )
-        raise DataError("not a column file", where=str(path), got=f"{width} columns", expected=expected)
-    usual = _CONLL_2003 if width == len(_CONLL_2003) else ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+        raise DataError(
+            "not a column file", where=str(path), got=f"{width} columns", expected=expected
+        )
+    usual = (
+        _CONLL_2003
+        if width == len(_CONLL_2003)
+        else ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+    )
     return list(_sentences(path, fields, tuple(columns) or usual))
 
 

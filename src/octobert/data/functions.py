@@ -69,10 +69,16 @@ class RowFunction(FrozenModel):
         if isinstance(given, datasets.DatasetDict):
             if self.split not in given:
                 raise DataError(
-                    f'the data set has no split "{self.split}"', where=self.where, fix=did_you_mean(self.split, given)
+                    f'the data set has no split "{self.split}"',
+                    where=self.where,
+                    fix=did_you_mean(self.split, given),
                 )
             given = given[self.split]
-        return with_names(given.features, given.to_list()) if isinstance(given, datasets.Dataset) else given
+        return (
+            with_names(given.features, given.to_list())
+            if isinstance(given, datasets.Dataset)
+            else given
+        )
 
     def _rows(self, given: Any) -> list[Row]:
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):

@@ -36,7 +36,9 @@ _BATCH = 128
 _END = "\0end\0"
 
 
-def read(place: str, *, hub: HubData | None, revision: str | None, columns: Sequence[str]) -> tuple[str, list[Row]]:
+def read(
+    place: str, *, hub: HubData | None, revision: str | None, columns: Sequence[str]
+) -> tuple[str, list[Row]]:
     """Read the rows of one place that `sources.places` found.
 
     Args:
@@ -104,7 +106,9 @@ def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ())
     """
     form = _format(path)
     if not content:
-        raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
+        raise DataError(
+            "the file is empty", where=str(path), expected="rows", fix="check how it was written"
+        )
     if form in ("csv", "tsv"):
         rows = _delimited(path, content, "," if form == "csv" else "\t", tuple(columns))
     elif form == "columns":
@@ -112,14 +116,21 @@ def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ())
     else:
         rows = formats.json_rows(path, content) if form == "json" else _parquet(path, content)
     if not rows:
-        raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
+        raise DataError(
+            "the file has no rows", where=str(path), expected="at least one row below the header"
+        )
     return rows
 
 
 def _format(path: Path) -> str:
     form = FORMATS.get(path.suffix.lower())
     if form is None:
-        raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=", ".join(FORMATS))
+        raise DataError(
+            "the format is not known",
+            where=str(path),
+            got=path.suffix or "no suffix",
+            expected=", ".join(FORMATS),
+        )
     return form
 
 
@@ -155,7 +166,10 @@ def _parquet(path: Path, content: bytes | bytearray) -> list[Row]:
         features = Features.from_arrow_schema(file.schema_arrow) if stated else {}
         for batch in file.iter_batches(batch_size=_BATCH):
             # A column with a dictionary is small until it is decoded.
-            plain = [f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f for f in batch.schema]
+            plain = [
+                f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f
+                for f in batch.schema
+            ]
             table = pyarrow.Table.from_batches([batch]).cast(pyarrow.schema(plain))
             held += table.nbytes
             _refuse_large(path, held, len(content))
@@ -165,7 +179,10 @@ def _parquet(path: Path, content: bytes | bytearray) -> list[Row]:
         raise
     except Exception as error:  # pyarrow raises its own types, OSError, and those of the values that it cannot convert
         raise DataError(
-            "the file cannot be read", where=str(path), got=reason(error, longest=200), fix="download or write it again"
+            "the file cannot be read",
+            where=str(path),
+            got=reason(error, longest=200),
+            fix="download or write it again",
         ) from error
 
 
@@ -193,8 +210,12 @@ def with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     from datasets import ClassLabel
 
     inner = {key: getattr(feature, "feature", None) for key, feature in features.items()}
-    names = {key: feature.names for key, feature in features.items() if isinstance(feature, ClassLabel)}
-    lists = {key: feature.names for key, feature in inner.items() if isinstance(feature, ClassLabel)}
+    names = {
+        key: feature.names for key, feature in features.items() if isinstance(feature, ClassLabel)
+    }
+    lists = {
+        key: feature.names for key, feature in inner.items() if isinstance(feature, ClassLabel)
+    }
 
     def plain(key: str, value: Any) -> Any:
         if key in lists and value is not None:
@@ -204,7 +225,9 @@ def with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     return [{key: plain(key, value) for key, value in row.items()} for row in rows]
 
 
-def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
+def _delimited(
+    path: Path, content: bytes | bytearray, delimiter: str, columns: tuple[str, ...]
+) -> list[Row]:
     """The rows of a CSV or TSV file.
 
     Official MRPC and GLUE files hold quotation marks that quote nothing, and some have no header.
@@ -216,7 +239,9 @@ def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: 
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     if not lines:
         return []
-    columns = columns or _official_columns([line.split(delimiter) for line in lines[:1000]], delimiter)
+    columns = columns or _official_columns(
+        [line.split(delimiter) for line in lines[:1000]], delimiter
+    )
     usual, delimiter = delimiter, delimiter if columns else _delimiter_of(lines[0], delimiter)
     quoted = delimiter != "\t" or _quotes_fields(lines, delimiter)
     records = list(_records(path, text, delimiter, quoted=quoted))
@@ -236,7 +261,10 @@ def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: 
         names = records.pop(0)[1]
         if len(set(names)) < len(names):
             raise DataError(
-                "two columns have the same name", where=str(path), got=", ".join(names), fix="rename one in the header"
+                "two columns have the same name",
+                where=str(path),
+                got=", ".join(names),
+                fix="rename one in the header",
             )
     for number, record in records:
         if len(record) != len(names) and not columns:
@@ -244,10 +272,15 @@ def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: 
                 "the line has another number of columns than the header",
                 where=f"{path}, line {number}",
                 got=str(len(record)),
-                expected=str(len(names)) if delimiter == usual else f"{len(names)}, as {delimiter!r} divides the header",
+                expected=str(len(names))
+                if delimiter == usual
+                else f"{len(names)}, as {delimiter!r} divides the header",
                 fix="correct the line",
             )
-    return [dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True)) for _, record in records]
+    return [
+        dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True))
+        for _, record in records
+    ]
 
 
 def _delimiter_of(header: str, usual: str) -> str:
@@ -264,11 +297,15 @@ def _delimiter_of(header: str, usual: str) -> str:
     return divides.pop() if len(divides) == 1 else usual
 
 
-def _records(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+def _records(
+    path: Path, text: str, delimiter: str, *, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
     """(line number, fields) of every line that is not empty."""
     # `csv` takes the rest of a file for one field where a quotation mark is not closed; the end mark is then a part of it.
     stream = itertools.chain(io.StringIO(text, newline="\n"), [_END])
-    reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+    reader = csv.reader(
+        stream, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )
     first = 1
     try:
         for record in reader:
@@ -280,14 +317,19 @@ def _records(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator
             first = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            "the line cannot be read", where=f"{path}, line {first}", got=str(error), fix="correct the line"
+            "the line cannot be read",
+            where=f"{path}, line {first}",
+            got=str(error),
+            fix="correct the line",
         ) from error
 
 
 def _quotes_fields(lines: list[str], delimiter: str) -> bool:
     """Whether quotation marks in a tab-separated file quote fields (RFC 4180); in the official MRPC files they are text."""
     quoted = [field for line in lines for field in line.split(delimiter) if field.startswith('"')]
-    proper = [f for f in quoted if len(f) > 1 and f.endswith('"') and '"' not in f[1:-1].replace('""', "")]
+    proper = [
+        f for f in quoted if len(f) > 1 and f.endswith('"') and '"' not in f[1:-1].replace('""', "")
+    ]
     return bool(quoted) and len(proper) == len(quoted)
 
 

@@ -23,7 +23,9 @@ def row_digest(texts: Text) -> str:
         >>> row_digest(("a  b",)) == row_digest((" a b",))
         True
     """
-    return hashlib.sha256(json.dumps([" ".join(text.split()) for text in texts]).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([" ".join(text.split()) for text in texts]).encode()
+    ).hexdigest()
 
 
 def sample(count: int, samples: int, seed: int) -> list[int]:
@@ -81,7 +83,9 @@ def sliced(rows: Sequence[R], span: str, *, where: str) -> list[R]:
         return list(rows)
     first, end = _rows_of(span, len(rows), where)
     if first >= end:
-        raise DataError("no row is in the slice", where=where, got=span, expected=f"a slice of {len(rows)} rows")
+        raise DataError(
+            "no row is in the slice", where=where, got=span, expected=f"a slice of {len(rows)} rows"
+        )
     return list(rows[first:end])
 
 
@@ -93,12 +97,19 @@ def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
     except (ValueError, AssertionError) as error:
         if count == 0 and "incompatible" in str(error):
             return 0, 0
-        got, expected = f"{span} of {count} rows" if count else span, "such as [:100], [10:20], [-5:] or [:5%]"
-        raise DataError("the slice cannot be read", where=where, got=got, expected=expected) from error
+        got, expected = (
+            f"{span} of {count} rows" if count else span,
+            "such as [:100], [10:20], [-5:] or [:5%]",
+        )
+        raise DataError(
+            "the slice cannot be read", where=where, got=got, expected=expected
+        ) from error
     return int(found.from_ or 0), int(count if found.to is None else found.to)
 
 
-def hold_out(digests: Sequence[str], samples: int, seed: int, *, parts: int = 2) -> tuple[list[int], list[int]]:
+def hold_out(
+    digests: Sequence[str], samples: int, seed: int, *, parts: int = 2
+) -> tuple[list[int], list[int]]:
     """Split the rows of one file into calibration and evaluation rows; equal rows go to the same side.
 
     Args:
@@ -129,7 +140,11 @@ def apart(digests: Sequence[str], others: Iterable[str]) -> list[int]:
 
 
 def refuse_leakage(
-    chosen: Sequence[str], evaluation: Sequence[str], *, what: str = "calibration", where: str = "data.calibrate"
+    chosen: Sequence[str],
+    evaluation: Sequence[str],
+    *,
+    what: str = "calibration",
+    where: str = "data.calibrate",
 ) -> None:
     """Refuse calibration or training rows that are also evaluated.
 

@@ -25,7 +25,11 @@ from octobert.data.hub import HubData, find
 from octobert.data.readers import FORMATS
 
 # CoNLL-2003 calls its development set testa.
-SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "testa"), "test": ("test",)}
+SPLIT_WORDS = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev", "testa"),
+    "test": ("test",),
+}
 
 
 def find_splits(source: str) -> dict[str, list[Path]]:
@@ -56,7 +60,9 @@ def find_splits(source: str) -> dict[str, list[Path]]:
     return splits
 
 
-def pick_split(splits: Mapping[str, list[Path]], split: str, *, where: str, prefer: Sequence[str] = ()) -> Path:
+def pick_split(
+    splits: Mapping[str, list[Path]], split: str, *, where: str, prefer: Sequence[str] = ()
+) -> Path:
     """The file, or folder of texts, of a split.
 
     Args:
@@ -66,7 +72,9 @@ def pick_split(splits: Mapping[str, list[Path]], split: str, *, where: str, pref
         DataError: there is no such file, or more than one.
     """
     if split not in splits:
-        raise DataError(f'there is no split "{split}"', where=where, fix=did_you_mean(split, splits))
+        raise DataError(
+            f'there is no split "{split}"', where=where, fix=did_you_mean(split, splits)
+        )
     files = splits[split]
     preferred = [file for file in files if any(word in file.name for word in prefer)]
     files = preferred if len(preferred) == 1 else files
@@ -109,14 +117,25 @@ class Places:
         Raises:
             DataError: a file cannot be read.
         """
-        named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
+        named = [
+            place
+            for place in (self.calibrate, self.evaluate, self.tune, self.train)
+            if place is not None
+        ]
         if self.hub is not None:
-            return Content(places=(), digest=canonical_digest([self.hub.model_dump(), *named]), stamp="", spans=())
+            return Content(
+                places=(),
+                digest=canonical_digest([self.hub.model_dump(), *named]),
+                stamp="",
+                spans=(),
+            )
         own = [place for place in named if place not in self.functions]
         files, spans = zip(*map(file_of, own), strict=True) if own else ((), ())
         try:
             stamp = _summary(files, spans, file_stamp)
-            return Content(places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest))
+            return Content(
+                places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest)
+            )
         except OSError as error:
             raise formats.unreadable(error) from error
 
@@ -148,7 +167,9 @@ def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], 
         if place.is_file():
             found[place] = of(place)
         else:
-            found[place] = {str(file.relative_to(place)): of(file) for file in formats.texts_in(place)}
+            found[place] = {
+                str(file.relative_to(place)): of(file) for file in formats.texts_in(place)
+            }
     return canonical_digest([found[place] for place in places] + [list(spans)] * any(spans))
 
 
@@ -158,7 +179,9 @@ def file_of(place: str) -> tuple[Path, str]:
     return Path(name), span
 
 
-def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:
+def places(
+    settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()
+) -> Places:
     """Find the rows that a recipe asks for, before anything is read.
 
     Args:
@@ -170,7 +193,9 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         DataError: a file, folder or split is missing or ambiguous.
     """
     source = settings.source
-    local = source is not None and (names_code(source) or os.path.exists(source) or _is_local(source))
+    local = source is not None and (
+        names_code(source) or os.path.exists(source) or _is_local(source)
+    )
     splits = find_splits(source) if source is not None and local and not names_code(source) else {}
     for split in SPLITS:
         named = getattr(settings, split)
@@ -203,7 +228,11 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(splits["all"][0])
         return Places(only, only, how, tune=only if tune else None, alone=True)
-    hub = None if local or splits or source is None else find(source, settings.config, settings.revision)
+    hub = (
+        None
+        if local or splits or source is None
+        else find(source, settings.config, settings.revision)
+    )
     note = ""
     if AUTO in names.values():
         own = [*splits, *functions(settings, SPLITS, splits)]
@@ -214,7 +243,9 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
     if hub is not None:
         names = {key: name + spans[key] for key, name in names.items()}
         how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
-        return Places(names["calibrate"], names["evaluate"], how, names.get("tune"), names.get("train"), hub)
+        return Places(
+            names["calibrate"], names["evaluate"], how, names.get("tune"), names.get("train"), hub
+        )
     functions_of, called = functions(settings, names.values(), splits), {}
     chosen = {}
     for key, name in names.items():
@@ -223,15 +254,30 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
             chosen[key], called[function.where] = function.where, function
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
-        path = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
+        path = (
+            Path(name)
+            if is_file
+            else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
+        )
         if not path.exists():
-            raise DataError("there is no such file or folder", where=str(path), fix="check the path")
+            raise DataError(
+                "there is no such file or folder", where=str(path), fix="check the path"
+            )
         chosen[key] = f"{path}{spans[key]}"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
-    return Places(chosen["calibrate"], chosen["evaluate"], how, chosen.get("tune"), chosen.get("train"), functions=called)
+    return Places(
+        chosen["calibrate"],
+        chosen["evaluate"],
+        how,
+        chosen.get("tune"),
+        chosen.get("train"),
+        functions=called,
+    )
 
 
-def functions(settings: Data, splits: Iterable[str], files: Mapping[str, list[Path]]) -> dict[str, RowFunction]:
+def functions(
+    settings: Data, splits: Iterable[str], files: Mapping[str, list[Path]]
+) -> dict[str, RowFunction]:
     """Split → the function that gives its rows, of the splits that no file holds.
 
     Raises:
@@ -241,8 +287,15 @@ def functions(settings: Data, splits: Iterable[str], files: Mapping[str, list[Pa
     for split in splits:
         named = getattr(settings, split) if split in SPLITS else None
         key, text = (split, named) if named else ("source", settings.source)
-        if text is not None and names_code(text) and split not in files and Path(split).suffix.lower() not in FORMATS:
-            found[split] = RowFunction(code=user_code.at(text, "rows", where=f"data.{key}"), split=split)
+        if (
+            text is not None
+            and names_code(text)
+            and split not in files
+            and Path(split).suffix.lower() not in FORMATS
+        ):
+            found[split] = RowFunction(
+                code=user_code.at(text, "rows", where=f"data.{key}"), split=split
+            )
     return found
 
 
@@ -258,7 +311,10 @@ def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]
 
 def _is_local(source: str) -> bool:
     """Whether a source that is not there is a mistyped path rather than a data set with its configuration."""
-    named = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*){2}", source) and Path(source).suffix.lower() not in FORMATS
+    named = (
+        re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*){2}", source)
+        and Path(source).suffix.lower() not in FORMATS
+    )
     return not named and looks_local(source, FORMATS)
 
 

@@ -87,7 +87,9 @@ class EncodedTexts:
         """Entries of per-token outputs of all texts before each, and of all."""
         return [0, *itertools.accumulate(sum(row.entries for row in rows) for rows in self.rows)]
 
-    def single(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
+    def single(
+        self, index: int, outputs: Mapping[str, np.ndarray]
+    ) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
         """The text at `index` alone, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
         texts = EncodedTexts([self.texts[index]], [self.rows[index]], self.tokenizer)
@@ -174,7 +176,11 @@ class Tokenizer:
         with self._lock, self._errors():
             encodings = self._encodings([text[:2] for text in texts])
         return [
-            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
+            Encoded(
+                np.array(e.ids, dtype=np.int64),
+                np.array(e.type_ids, dtype=np.int64),
+                bool(e.overflowing),
+            )
             for e in encodings
         ]
 
@@ -183,7 +189,10 @@ class Tokenizer:
         with self._untruncated(), self._errors():
             encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
         return [
-            TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encodings
+            TokenOffsets(
+                np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)
+            )
+            for e in encodings
         ]
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
@@ -191,7 +200,10 @@ class Tokenizer:
         # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there,
         # but not where the user set the variable for them.
         if len(texts) == 1 or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
-            return [self._tokenizer.encode(*text, add_special_tokens=add_special_tokens) for text in texts]
+            return [
+                self._tokenizer.encode(*text, add_special_tokens=add_special_tokens)
+                for text in texts
+            ]
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         return list(self._tokenizer.encode_batch(inputs, add_special_tokens=add_special_tokens))
 
@@ -200,7 +212,12 @@ class Tokenizer:
         with self._errors():
             example = self._tokenizer.encode("a", "a" if texts == 2 else None)
         ids, types, owners = (
-            np.array(a) for a in (example.ids, example.type_ids, [-1 if o is None else o for o in example.sequence_ids])
+            np.array(a)
+            for a in (
+                example.ids,
+                example.type_ids,
+                [-1 if o is None else o for o in example.sequence_ids],
+            )
         )
         edges = [0]
         for text in range(texts):
@@ -230,7 +247,9 @@ class Tokenizer:
     def decoded(self, ids: Sequence[int]) -> str:
         """Tokens as text."""
         with self._errors():
-            return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)).strip()
+            return str(
+                self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
+            ).strip()
 
     @lazy
     def mask(self) -> tuple[str, int]:
@@ -245,7 +264,9 @@ class Tokenizer:
             index = self._tokenizer.token_to_id(name)
             if index is not None:
                 # One that is known already may take the space before it, as RoBERTa's does.
-                if name not in {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}:
+                if name not in {
+                    token.content for token in self._tokenizer.get_added_tokens_decoder().values()
+                }:
                     with self._lock:
                         self._tokenizer.add_special_tokens([name])
                 return name, int(index)
@@ -364,9 +385,17 @@ def state_length(folder: Path, length: int) -> None:
         folder: holds `tokenizer.json`; `tokenizer_config.json` is made where there is none.
         length: tokens of the longest row, with special tokens.
     """
-    tokenizer, config = read_object(folder / TOKENIZER), read_object(folder / _CONFIG, missing_ok=True)
+    tokenizer, config = (
+        read_object(folder / TOKENIZER),
+        read_object(folder / _CONFIG, missing_ok=True),
+    )
     side = "Left" if config.get("truncation_side") == "left" else "Right"
-    tokenizer["truncation"] = {"direction": side, "max_length": length, "strategy": "LongestFirst", "stride": 0}
+    tokenizer["truncation"] = {
+        "direction": side,
+        "max_length": length,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     if isinstance(tokenizer.get("padding"), dict):
         tokenizer["padding"]["strategy"] = "BatchLongest"
     if not config:
@@ -381,9 +410,13 @@ def state_length(folder: Path, length: int) -> None:
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     written = {TOKENIZER: tokenizer, _CONFIG: config}
     if (folder / SENTENCE_CONFIG).is_file():
-        written[SENTENCE_CONFIG] = read_object(folder / SENTENCE_CONFIG) | {"max_seq_length": length}
+        written[SENTENCE_CONFIG] = read_object(folder / SENTENCE_CONFIG) | {
+            "max_seq_length": length
+        }
     for name, content in written.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8"
+        )
 
 
 def _trained_length(folder: Path) -> int:
@@ -404,7 +437,9 @@ def _trained_length(folder: Path) -> int:
         places += [(path, "max_seq_length", found.get("max_seq_length"))]
         places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
     path = folder / _CONFIG
-    places.append((path, "model_max_length", read_object(path, missing_ok=True).get("model_max_length")))
+    places.append(
+        (path, "model_max_length", read_object(path, missing_ok=True).get("model_max_length"))
+    )
     for path, key, stated in places:
         if stated:
             if not isinstance(stated, int | float) or not stated >= 1:
@@ -445,5 +480,9 @@ def _lower_(tokenizer: Any, folder: Path) -> None:
     from tokenizers import normalizers
 
     own = tokenizer.normalizer
-    if _lowers(folder) and '"Lowercase"' not in json.dumps(json.loads(tokenizer.to_str())["normalizer"]):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own is not None else [])])
+    if _lowers(folder) and '"Lowercase"' not in json.dumps(
+        json.loads(tokenizer.to_str())["normalizer"]
+    ):
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Lowercase(), *([own] if own is not None else [])]
+        )

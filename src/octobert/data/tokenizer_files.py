@@ -32,7 +32,11 @@ _TOKENS = {
     "mask_token": "[MASK]",
 }
 # Options of BERT's tokenizer, by their names in tokenizer.json.
-_NORMALIZER = {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _NEEDED = ("unk_token", "cls_token", "sep_token")
 # Vocabularies of cased models have a third of their entries in upper case; those of uncased models have none.
 _CASED = 0.02
@@ -42,7 +46,10 @@ def tokenizer_file(folder: Path) -> Path | None:
     """The file that a folder's tokenizer is made of; None where there is none."""
     if (folder / TOKENIZER).is_file():
         return folder / TOKENIZER
-    return next((path for pattern in _CONVERTED for path in sorted(folder.glob(pattern)) if path.is_file()), None)
+    return next(
+        (path for pattern in _CONVERTED for path in sorted(folder.glob(pattern)) if path.is_file()),
+        None,
+    )
 
 
 def open_tokenizer(folder: Path) -> Any:
@@ -65,7 +72,10 @@ def open_tokenizer(folder: Path) -> Any:
         content = content_of(file).decode()
         _check_normalizer(folder, content)
         return tokenizers.Tokenizer.from_str(content)
-    stated = {**read_object(folder / _SPECIAL, missing_ok=True), **read_object(folder / _CONFIG, missing_ok=True)}
+    stated = {
+        **read_object(folder / _SPECIAL, missing_ok=True),
+        **read_object(folder / _CONFIG, missing_ok=True),
+    }
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated)
     return _converted(folder)
@@ -95,8 +105,14 @@ def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
     """Whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
     config = read_config(folder)
     kind = stated.get("tokenizer_class") or config.get("tokenizer_class")
-    known = str(kind).removesuffix("Fast") in _CLASSES if kind else config.get("model_type", _TYPES[0]) in _TYPES
-    added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get("added_tokens_decoder")
+    known = (
+        str(kind).removesuffix("Fast") in _CLASSES
+        if kind
+        else config.get("model_type", _TYPES[0]) in _TYPES
+    )
+    added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get(
+        "added_tokens_decoder"
+    )
     return known and not added
 
 
@@ -143,9 +159,13 @@ def _vocabulary(path: Path) -> dict[str, int]:
         # Only line feeds end a line (a vocabulary holds other separators), and those of Windows.
         lines = content_of(path).decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except OSError as error:
-        raise ModelError("the vocabulary cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+        raise ModelError(
+            "the vocabulary cannot be read", where=str(path), got=error.strerror, fix=fix
+        ) from error
     except UnicodeDecodeError as error:
-        raise ModelError("the vocabulary is not UTF-8", where=str(path), got=str(error)[:200], fix=fix) from error
+        raise ModelError(
+            "the vocabulary is not UTF-8", where=str(path), got=str(error)[:200], fix=fix
+        ) from error
     return {token: index for index, token in enumerate(lines[:-1] if not lines[-1] else lines)}
 
 

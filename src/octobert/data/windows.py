@@ -72,7 +72,12 @@ class Window(Encoded):
 
 
 def step_within(
-    options: StepOptions, room: int, *, least: int | None = None, usual: int | None = None, of: str = "text"
+    options: StepOptions,
+    room: int,
+    *,
+    least: int | None = None,
+    usual: int | None = None,
+    of: str = "text",
 ) -> int:
     """Tokens from the start of one window to that of the next: as stated, else the usual step or half a window.
 
@@ -89,7 +94,11 @@ def step_within(
         if stated is not None and stated >= least:
             what = "windows would not overlap" if name == "step" else "windows would not advance"
             raise DataError(
-                what, where=name, got=str(stated), expected=f"less than the {least} tokens of {of} in a window", fix="lower it"
+                what,
+                where=name,
+                got=str(stated),
+                expected=f"less than the {least} tokens of {of} in a window",
+                fix="lower it",
             )
     if options.overlap is not None:
         return room - options.overlap
@@ -123,7 +132,10 @@ def windows(
         starts.append(starts[-1] + step)
     parts = [(start, min(start + room, total)) for start in starts]
     best = _best(parts, total)
-    return [_window(frame, offsets, part, own, question, truncated) for part, own in zip(parts, best, strict=True)]
+    return [
+        _window(frame, offsets, part, own, question, truncated)
+        for part, own in zip(parts, best, strict=True)
+    ]
 
 
 def _best(parts: Sequence[tuple[int, int]], total: int) -> list[np.ndarray]:
@@ -140,7 +152,12 @@ def _best(parts: Sequence[tuple[int, int]], total: int) -> list[np.ndarray]:
 
 
 def _window(
-    frame: Frame, offsets: TokenOffsets, part: tuple[int, int], best: np.ndarray, question: np.ndarray | None, truncated: bool
+    frame: Frame,
+    offsets: TokenOffsets,
+    part: tuple[int, int],
+    best: np.ndarray,
+    question: np.ndarray | None,
+    truncated: bool,
 ) -> Window:
     ids, types = [frame.special[0]], [frame.special_types[0]]
     if question is not None:
@@ -154,4 +171,10 @@ def _window(
     count = sum(map(len, ids))
     spans, is_best = np.full((count, 2), NOWHERE, dtype=np.int64), np.zeros(count, dtype=bool)
     spans[first : first + held], is_best[first : first + held] = offsets.spans[inside], best
-    return Window(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), truncated, spans, is_best)
+    return Window(
+        np.concatenate(ids).astype(np.int64),
+        np.concatenate(types).astype(np.int64),
+        truncated,
+        spans,
+        is_best,
+    )

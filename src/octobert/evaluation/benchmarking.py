@@ -50,7 +50,9 @@ class BenchmarkResult(Tabular):
 
     def to_rows(self) -> list[Row]:
         """One row for each model, shape and number of inferences at the same time; times in milliseconds."""
-        precision = {footprint.candidate: footprint.precision for footprint in self.footprints} | self.precisions
+        precision = {
+            footprint.candidate: footprint.precision for footprint in self.footprints
+        } | self.precisions
         measured: list[Latency | Throughput] = [*self.latencies, *self.throughputs]
         return [
             {
@@ -105,8 +107,14 @@ def benchmark(
     )
     load, measured = timed.load, tuple[Throughput, ...]()
     if asynchronous:
-        measured, meanwhile = throughput.measure(candidates, workloads, settings, on_progress=on_progress)
-        load = Load(cores=load.cores, others=max(load.others, meanwhile.others), stolen=max(load.stolen, meanwhile.stolen))
+        measured, meanwhile = throughput.measure(
+            candidates, workloads, settings, on_progress=on_progress
+        )
+        load = Load(
+            cores=load.cores,
+            others=max(load.others, meanwhile.others),
+            stolen=max(load.stolen, meanwhile.stolen),
+        )
     return BenchmarkResult(
         latencies=timed.latencies,
         footprints=timed.footprints,

@@ -67,7 +67,9 @@ def float_baselines() -> dict[str, FloatBaseline]:
         for name in targets.names()
         for precision in targets.load(name).CAPABILITIES.float_precisions
     ]
-    baselines.sort(key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu))
+    baselines.sort(
+        key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu)
+    )
     return {baseline.name: baseline for baseline in baselines}
 
 
@@ -105,7 +107,14 @@ def float_forms(target: str) -> tuple[str, ...]:
     """Return the names of the float models that a target's package can be timed against here: its baseline first, then that
     model in other precisions."""
     own = baseline_of(target)
-    return (own.name, *(form.name for form in _other_precisions(own) if why_not(form, is_checkpoint=False) is None))
+    return (
+        own.name,
+        *(
+            form.name
+            for form in _other_precisions(own)
+            if why_not(form, is_checkpoint=False) is None
+        ),
+    )
 
 
 def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
@@ -123,10 +132,16 @@ def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
 
 def _other_precisions(baseline: FloatBaseline) -> list[FloatBaseline]:
     """The same float model on the same target in its other precisions."""
-    return [other for other in float_baselines().values() if other.target == baseline.target and other != baseline]
+    return [
+        other
+        for other in float_baselines().values()
+        if other.target == baseline.target and other != baseline
+    ]
 
 
-def baselines_of(measured: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[FloatBaseline, ...]:
+def baselines_of(
+    measured: Sequence[str], wanted: Sequence[str] | None = None
+) -> tuple[FloatBaseline, ...]:
     """Return the float baselines of a run: those that it asks for, that of each target, and `REFERENCE`.
 
     Args:
@@ -159,7 +174,9 @@ def why_not(baseline: FloatBaseline, *, is_checkpoint: bool) -> str | None:
     if baseline.capabilities.float_model == "checkpoint":
         if not is_checkpoint:
             return f"the model came as ONNX, so there is no checkpoint for {runtime.TITLE} to run"
-        missing = [p for p in (*runtime.PACKAGES, "transformers") if importlib.util.find_spec(p) is None]
+        missing = [
+            p for p in (*runtime.PACKAGES, "transformers") if importlib.util.find_spec(p) is None
+        ]
         return f"{' and '.join(missing)} not installed" if missing else None
     probe = targets.load(baseline.target).probe()
     return runtime.precision_problem(baseline.precision) if probe.available else probe.missing
@@ -223,7 +240,10 @@ class Candidate(FrozenModel):
         """Size of the files that are opened."""
         path = Path(self.path)
         if path.is_dir():
-            return sum(f.stat().st_size for f in checkpoint.weight_files(path, allow_pickle=self.allow_pickle))
+            return sum(
+                f.stat().st_size
+                for f in checkpoint.weight_files(path, allow_pickle=self.allow_pickle)
+            )
         if self.outputs:
             return sum(file.stat().st_size for file in files_of(path))
         stem = path.name.removesuffix(".xml")
@@ -252,8 +272,12 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
         fix = did_you_mean(candidate.name, (*float_baselines(), *targets.names()))
         raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
     precision = None if baseline is None else baseline.precision
-    plain = SessionOptions(threads=threads, streams=streams, precision=precision, device=candidate.chosen)
-    options = (candidate.options or plain).model_copy(update={"entries": candidate.entries, "outputs": candidate.outputs})
+    plain = SessionOptions(
+        threads=threads, streams=streams, precision=precision, device=candidate.chosen
+    )
+    options = (candidate.options or plain).model_copy(
+        update={"entries": candidate.entries, "outputs": candidate.outputs}
+    )
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession
 
@@ -270,11 +294,19 @@ def candidate_of(model: Opened, label: str | None = None, device: str | None = N
     """
     path, entries, outputs = str(model.file), model.entries_on(device), model.outputs
     return Candidate(
-        name=model.target, path=path, head=model.head, label=label, entries=entries, chosen=device, outputs=outputs
+        name=model.target,
+        path=path,
+        head=model.head,
+        label=label,
+        entries=entries,
+        chosen=device,
+        outputs=outputs,
     )
 
 
-def float_of(model: Opened, name: str, label: str | None = None, device: str | None = None) -> Candidate | None:
+def float_of(
+    model: Opened, name: str, label: str | None = None, device: str | None = None
+) -> Candidate | None:
     """Return the float model of a finished model as a candidate; None if there is none.
 
     Args:
@@ -290,7 +322,9 @@ def float_of(model: Opened, name: str, label: str | None = None, device: str | N
         head=model.head,
         label=label,
         content=model.floating.content,
-        entries=model.entries if float_baselines()[name].target == model.target else SessionEntries(),
+        entries=model.entries
+        if float_baselines()[name].target == model.target
+        else SessionEntries(),
         chosen=device,
         outputs=model.floating.outputs,
     )
@@ -302,12 +336,23 @@ def floating_of(model: Opened) -> tuple[Opened, FloatBaseline] | None:
         return None
     baseline, file = baseline_of(model.target), model.floating.path
     entries = model.entries if baseline.target == model.target else SessionEntries()
-    own = replace(model, path=file, file=file, target=baseline.target, outputs=model.floating.outputs, entries=entries)
+    own = replace(
+        model,
+        path=file,
+        file=file,
+        target=baseline.target,
+        outputs=model.floating.outputs,
+        entries=entries,
+    )
     return replace(own, floating=None, manifest=None), baseline
 
 
 def open_float(
-    target: str, path: Path, head: str, entries: SessionEntries = SessionEntries(), device: str | None = None
+    target: str,
+    path: Path,
+    head: str,
+    entries: SessionEntries = SessionEntries(),
+    device: str | None = None,
 ) -> Session:
     """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
@@ -320,4 +365,6 @@ def open_float(
     """
     baseline = baseline_of(target)
     entries = entries if baseline.target == target else SessionEntries()
-    return open_candidate(Candidate(name=baseline.name, path=str(path), head=head, entries=entries, chosen=device), 0)
+    return open_candidate(
+        Candidate(name=baseline.name, path=str(path), head=head, entries=entries, chosen=device), 0
+    )

@@ -47,25 +47,43 @@ def changed_rows(
     if task.head == "feature-extraction":
         return ()
     pairs = [Pair(outputs[c.reference], outputs[c.candidate], encoded, gold) for c in comparisons]
-    found = [_compared(task, comparison, pair) for comparison, pair in zip(comparisons, pairs, strict=True)]
+    found = [
+        _compared(task, comparison, pair)
+        for comparison, pair in zip(comparisons, pairs, strict=True)
+    ]
     texts = sum(len(row.texts) for _, rows in found for row, _ in rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
-    return tuple(made.model_copy(update={"rows": tuple(_cut(*each, length) for each in rows)}) for made, rows in found)
+    return tuple(
+        made.model_copy(update={"rows": tuple(_cut(*each, length) for each in rows)})
+        for made, rows in found
+    )
 
 
-def _compared(task: Task, comparison: Comparison, pair: Pair) -> tuple[ChangedRows, list[tuple[ChangedRow, Explanation]]]:
+def _compared(
+    task: Task, comparison: Comparison, pair: Pair
+) -> tuple[ChangedRows, list[tuple[ChangedRow, Explanation]]]:
     """What is said of all rows that changed; and those that are kept, with whole texts."""
     quality = _qualities(task, pair)
-    explanations = _explanations(task, pair, [(index, before, after) for index, _, before, after in comparison.changed])
+    explanations = _explanations(
+        task, pair, [(index, before, after) for index, _, before, after in comparison.changed]
+    )
     rows = [
         (_row(index, expected, explanation, quality), explanation)
-        for (index, expected, _, _), explanation in zip(comparison.changed, explanations, strict=True)
+        for (index, expected, _, _), explanation in zip(
+            comparison.changed, explanations, strict=True
+        )
     ]
     outcomes = Counter(row.outcome for row, _ in rows)
     every = Counter((move, row.outcome) for row, _ in rows for move in row.transitions)
     counts = Counter(move for row, _ in rows for move in row.transitions)
     transitions = [
-        Transition(before=b, after=a, count=count, lost=every[(b, a), "lost"], gained=every[(b, a), "gained"])
+        Transition(
+            before=b,
+            after=a,
+            count=count,
+            lost=every[(b, a), "lost"],
+            gained=every[(b, a), "gained"],
+        )
         for (b, a), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
     most = sorted(rows, key=lambda each: (-abs(each[0].change), each[0].row))[:MOST]
@@ -83,22 +101,31 @@ def _compared(task: Task, comparison: Comparison, pair: Pair) -> tuple[ChangedRo
     return made, kept
 
 
-def _explanations(task: Task, pair: Pair, changed: Sequence[tuple[int, str, str]]) -> Iterable[Explanation]:
+def _explanations(
+    task: Task, pair: Pair, changed: Sequence[tuple[int, str, str]]
+) -> Iterable[Explanation]:
     """Of a task that explains nothing, the answers as text."""
     if isinstance(task, Explains):
         return task.explain(pair, changed)
-    return [Explanation(pair.encoded.texts[i], [Answer(text=b), Answer(text=a)], transitions=((b, a),)) for i, b, a in changed]
+    return [
+        Explanation(pair.encoded.texts[i], [Answer(text=b), Answer(text=a)], transitions=((b, a),))
+        for i, b, a in changed
+    ]
 
 
 def _qualities(task: Task, pair: Pair) -> np.ndarray | None:
     """[items, 2] the task's measure on each item alone, of both models; None where it has none."""
     if not len(pair.gold) or not isinstance(task, Explains):
         return None
-    before, after = (task.quality(task.items(outputs, pair.encoded, pair.gold)) for outputs in pair.sides)
+    before, after = (
+        task.quality(task.items(outputs, pair.encoded, pair.gold)) for outputs in pair.sides
+    )
     return None if before is None or after is None else np.stack([before, after], axis=1)
 
 
-def _row(index: int, expected: str, explanation: Explanation, quality: np.ndarray | None) -> ChangedRow:
+def _row(
+    index: int, expected: str, explanation: Explanation, quality: np.ndarray | None
+) -> ChangedRow:
     lost = 0.0 if quality is None else float(quality[index, 0] - quality[index, 1])
     # Rows that lose as much are ordered by their scores.
     tie = explanation.shift if quality is None else math.tanh(explanation.shift) / 1000
@@ -123,7 +150,11 @@ def _cut(row: ChangedRow, explanation: Explanation, length: int) -> ChangedRow:
         if len(text) <= length or index in explanation.questions:
             continue
         # What the models say comes before what is expected, of which there may be several places.
-        spans: list[Span] = list(dict.fromkeys((m.start, m.end) for m in (*sides[1], *sides[2], *sides[0]) if m.text == index))
+        spans: list[Span] = list(
+            dict.fromkeys(
+                (m.start, m.end) for m in (*sides[1], *sides[2], *sides[0]) if m.text == index
+            )
+        )
         texts[index], kept = excerpt(text, spans, length)
         places |= {(index, *span): place for span, place in zip(spans, kept, strict=True)}
     if not places and texts == list(row.texts):
@@ -140,11 +171,17 @@ def _cut(row: ChangedRow, explanation: Explanation, length: int) -> ChangedRow:
     )
 
 
-def _placed(marks: Sequence[Mark], places: Mapping[tuple[int, int, int], Span | None]) -> tuple[Mark, ...]:
+def _placed(
+    marks: Sequence[Mark], places: Mapping[tuple[int, int, int], Span | None]
+) -> tuple[Mark, ...]:
     """Marks in texts that were cut, without those whose part was left out."""
-    spans = [places.get((mark.text, mark.start, mark.end), (mark.start, mark.end)) for mark in marks]
+    spans = [
+        places.get((mark.text, mark.start, mark.end), (mark.start, mark.end)) for mark in marks
+    ]
     placed = [(mark, span) for mark, span in zip(marks, spans, strict=True) if span is not None]
-    return tuple(mark.model_copy(update={"start": start, "end": end}) for mark, (start, end) in placed)
+    return tuple(
+        mark.model_copy(update={"start": start, "end": end}) for mark, (start, end) in placed
+    )
 
 
 def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> str:
@@ -164,7 +201,10 @@ def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> s
         >>> sentence({("equivalent", "different"): 8}, 6, 2)
         'All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better.'
     """
-    ways = [(a, b) for a, b in itertools.combinations(sorted({end for move in counts for end in move}), 2)]
+    ways = [
+        (a, b)
+        for a, b in itertools.combinations(sorted({end for move in counts for end in move}), 2)
+    ]
     ways = [(a, b) if counts.get((a, b), 0) >= counts.get((b, a), 0) else (b, a) for a, b in ways]
     ways = [way for way in ways if way in counts]
     tested = {way: sign_test(counts[way], counts.get(way[::-1], 0)) * len(ways) for way in ways}

@@ -101,10 +101,16 @@ class AccuracyJudge:
             raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
         self._task, self._parts, self._seed = task, parts, seed
         self._limits = [(limit.metric(task.primary), limit) for limit in limits]
-        self.metrics = list(dict.fromkeys([*([str(task.primary)] if main else []), *(name for name, _ in self._limits)]))
+        self.metrics = list(
+            dict.fromkeys(
+                [*([str(task.primary)] if main else []), *(name for name, _ in self._limits)]
+            )
+        )
         for name in self.metrics:
             if name not in task.metrics:
-                raise RecipeError(f'the task has no metric "{name}"', fix=did_you_mean(name, tuple(task.metrics)))
+                raise RecipeError(
+                    f'the task has no metric "{name}"', fix=did_you_mean(name, tuple(task.metrics))
+                )
         self._pad_id = tokenizer.pad_id
         distinct = list(dict.fromkeys(text for part in parts for text in part.texts))
         encoded = task.encode(tokenizer, distinct)
@@ -138,16 +144,29 @@ class AccuracyJudge:
         """Judge a model, on fewer than all rows when it is clear that it fails."""
         outputs: Outputs = {}
         for part in self._parts:
-            self._run(session, [text for text in dict.fromkeys(part.texts) if text not in outputs], outputs)
+            self._run(
+                session,
+                [text for text in dict.fromkeys(part.texts) if text not in outputs],
+                outputs,
+            )
             metrics, float_values = self._changes(part, outputs), self._values(part, self._float)
-            if any(self._hopeless(limit, metrics[name], float_values[name]) for name, limit in self._limits):
+            if any(
+                self._hopeless(limit, metrics[name], float_values[name])
+                for name, limit in self._limits
+            ):
                 break
         rows = len(part.gold)
-        return Judged(rows, metrics, rows == self.rows and self.met({name: each.value for name, each in metrics.items()}))
+        return Judged(
+            rows,
+            metrics,
+            rows == self.rows and self.met({name: each.value for name, each in metrics.items()}),
+        )
 
     def met(self, values: Mapping[str, float]) -> bool:
         """Whether values of the metrics, on all rows, keep all limits."""
-        return all(limit.kept(values[name], self.float_values[name]) for name, limit in self._limits)
+        return all(
+            limit.kept(values[name], self.float_values[name]) for name, limit in self._limits
+        )
 
     @staticmethod
     def _hopeless(limit: Limit, change: MetricChange, float_value: float) -> bool:
@@ -160,7 +179,9 @@ class AccuracyJudge:
         changes = {}
         for name in self.metrics:
             metric = self._task.metrics[name]
-            difference, low, high, _ = paired(metric, ours, theirs, self._task.extremes(theirs), seed=self._seed)
+            difference, low, high, _ = paired(
+                metric, ours, theirs, self._task.extremes(theirs), seed=self._seed
+            )
             # Without an interval the value decides.
             low, high = (difference, difference) if low is None or high is None else (low, high)
             drop = Estimate(value=-difference, low=-high, high=-low)
@@ -173,7 +194,10 @@ class AccuracyJudge:
 
     def _items(self, part: TuningPart, outputs: Outputs) -> np.ndarray:
         encoded = EncodedTexts(part.texts, [self._rows[text] for text in part.texts])
-        joined = {name: np.concatenate([outputs[text][name] for text in part.texts]) for name in outputs[part.texts[0]]}
+        joined = {
+            name: np.concatenate([outputs[text][name] for text in part.texts])
+            for name in outputs[part.texts[0]]
+        }
         return self._task.items(joined, encoded, part.gold)
 
     def _run(self, session: Session, texts: Sequence[Text], outputs: Outputs) -> None:
@@ -183,17 +207,25 @@ class AccuracyJudge:
 
     def _by_text(self, joined: Mapping[str, np.ndarray], texts: Sequence[Text]) -> Outputs:
         per_token = self._task.per_token
-        sizes = [sum(row.entries for row in self._rows[t]) if per_token else len(self._rows[t]) for t in texts]
+        sizes = [
+            sum(row.entries for row in self._rows[t]) if per_token else len(self._rows[t])
+            for t in texts
+        ]
         parts = {name: np.split(array, np.cumsum(sizes)[:-1]) for name, array in joined.items()}
         return {text: {name: parts[name][i] for name in parts} for i, text in enumerate(texts)}
 
-    def _float_outputs(self, texts: list[Text], open_float: Callable[[], Session], cache: Path) -> Outputs:
+    def _float_outputs(
+        self, texts: list[Text], open_float: Callable[[], Session], cache: Path
+    ) -> Outputs:
         if (stored := read_sealed(cache)) is not None:
             with np.load(io.BytesIO(stored)) as arrays:
                 return self._by_text({name: arrays[name] for name in arrays.files}, texts)
         outputs: Outputs = {}
         self._run(open_float(), texts, outputs)
-        joined = {name: np.concatenate([outputs[text][name] for text in texts]) for name in outputs[texts[0]]}
+        joined = {
+            name: np.concatenate([outputs[text][name] for text in texts])
+            for name in outputs[texts[0]]
+        }
         buffer = io.BytesIO()
         np.savez(buffer, **joined)  # type: ignore[arg-type]
         write_sealed(cache, buffer.getvalue())

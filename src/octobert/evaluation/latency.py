@@ -74,11 +74,17 @@ def random_workload(batch: int, sequence: int, vocabulary: int, seed: int) -> Wo
         (2, 8)
     """
     ids = np.random.default_rng(seed).integers(0, vocabulary, (batch, sequence), dtype=np.int64)
-    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    feeds = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
     return Workload(batch, sequence, (feeds,))
 
 
-def workloads_of(settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabulary: int, seed: int) -> list[Workload]:
+def workloads_of(
+    settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabulary: int, seed: int
+) -> list[Workload]:
     """Return the workloads that the settings ask for, one for each batch size and length.
 
     Args:
@@ -169,7 +175,9 @@ def measure(
         for workload in workloads:
             for worker in workers if warmup else ():
                 worker.ask("warm", (workload.rounds, warmup, 1, math.inf))
-            latencies += _time_workload(workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress)
+            latencies += _time_workload(
+                workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress
+            )
         load = before.load_until(CpuTimes.now())
         footprints = [
             Footprint(
@@ -186,7 +194,9 @@ def measure(
     return Timed(tuple(latencies), tuple(footprints), load)
 
 
-def speedups(measured: Sequence[Latency | Throughput], rivals: Mapping[str, Sequence[str]]) -> tuple[Speedup, ...]:
+def speedups(
+    measured: Sequence[Latency | Throughput], rivals: Mapping[str, Sequence[str]]
+) -> tuple[Speedup, ...]:
     """Compare models with float models, shape by shape.
 
     Args:
@@ -209,12 +219,16 @@ def speedups(measured: Sequence[Latency | Throughput], rivals: Mapping[str, Sequ
 
 def _ratio(own: Latency | Throughput, reference: Latency | Throughput) -> Estimate:
     if isinstance(own, Throughput) and isinstance(reference, Throughput):
-        rates = [np.array([turn.rows / turn.seconds for turn in each.turns]) for each in (own, reference)]
+        rates = [
+            np.array([turn.rows / turn.seconds for turn in each.turns]) for each in (own, reference)
+        ]
         return statistics.rate_ratio(*rates)
     return statistics.speedup(np.array(own.samples_ms), np.array(reference.samples_ms))
 
 
-def speed_goals(speedups: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float) -> tuple[SpeedGoal, ...]:
+def speed_goals(
+    speedups: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float
+) -> tuple[SpeedGoal, ...]:
     """Judge the speed of targets, shape by shape.
 
     Args:
@@ -224,7 +238,9 @@ def speed_goals(speedups: Sequence[Speedup], baselines: Mapping[str, str], min_s
     """
     goals = []
     for target, baseline in baselines.items():
-        compared = [each for each in speedups if each.candidate == target and each.reference == baseline]
+        compared = [
+            each for each in speedups if each.candidate == target and each.reference == baseline
+        ]
         if not compared:
             goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
             continue
@@ -234,7 +250,9 @@ def speed_goals(speedups: Sequence[Speedup], baselines: Mapping[str, str], min_s
         elif any(each.ratio.high < min_speedup for each in compared):
             state = "missed"
         slowest = min(compared, key=lambda each: each.ratio.value)
-        goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest))
+        goals.append(
+            SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest)
+        )
     return tuple(goals)
 
 
@@ -262,7 +280,11 @@ class CpuTimes:
     def load_until(self, end: CpuTimes) -> Load:
         cores, seconds = psutil.cpu_count() or 1, max(end.at - self.at, 1e-3)
         others = ((end.busy - self.busy) - (end.own - self.own)) / seconds
-        return Load(cores=cores, others=max(0.0, others), stolen=max(0.0, end.stolen - self.stolen) / (seconds * cores))
+        return Load(
+            cores=cores,
+            others=max(0.0, others),
+            stolen=max(0.0, end.stolen - self.stolen) / (seconds * cores),
+        )
 
 
 def _time_workload(
@@ -288,7 +310,11 @@ def _time_workload(
         done += 1
         if done == _FIRST_ROUNDS:
             fastest = np.min(list(samples.values()), axis=0)
-            running = [each for each in workers if np.any(samples[each.candidate.title] <= hopeless * fastest)]
+            running = [
+                each
+                for each in workers
+                if np.any(samples[each.candidate.title] <= hopeless * fastest)
+            ]
             per_round = (time.perf_counter() - started) / done
             total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
         if on_progress:

@@ -107,7 +107,11 @@ def measure(
     """
     wanted = [Cut(kind, units) for kind, own in levels.items() for units in timed_levels(own)]
     # Some units have to stay: without attention in the last layer, those before it would compute less too.
-    wanted += [Cut(kind, own[1], last=True) for kind, own in levels.items() if all(sublayers[kind]) and len(own) > 2]
+    wanted += [
+        Cut(kind, own[1], last=True)
+        for kind, own in levels.items()
+        if all(sublayers[kind]) and len(own) > 2
+    ]
     # Model → [halves of the rounds and all, workloads] time relative to the whole model of the same group.
     ratios: dict[Cut, np.ndarray] = {}
     feeds = [workload.rounds[0] for workload in workloads]
@@ -120,30 +124,52 @@ def measure(
                 on_progress("timing levels", start, len(wanted))
             group = wanted[start : start + most]
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                sessions = [*[whole] * _TIMES_WHOLE, *(opened(level, Path(place) / str(i)) for i, level in enumerate(group))]
-                samples = interleaved(sessions, feeds, seconds * len(group) / len(wanted), seed + start)
+                sessions = [
+                    *[whole] * _TIMES_WHOLE,
+                    *(opened(level, Path(place) / str(i)) for i, level in enumerate(group)),
+                ]
+                samples = interleaved(
+                    sessions, feeds, seconds * len(group) / len(wanted), seed + start
+                )
                 del sessions
             # Of each half of the rounds and of all: what differs between halves is noise.
-            parts = [samples[:, rounds] for rounds in (slice(0, None, 2), slice(1, None, 2), slice(None))]
-            found = np.stack([np.median(each / np.median(each[:_TIMES_WHOLE], axis=0), axis=1) for each in parts])
+            parts = [
+                samples[:, rounds] for rounds in (slice(0, None, 2), slice(1, None, 2), slice(None))
+            ]
+            found = np.stack(
+                [np.median(each / np.median(each[:_TIMES_WHOLE], axis=0), axis=1) for each in parts]
+            )
             everywhere.append(np.median(samples[:_TIMES_WHOLE], axis=(0, 1)))
             ratios |= {cut: found[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
     whole_ms = np.median(everywhere, axis=0)
     times = []
     for kind, every in levels.items():
         units, (before, last) = timed_levels(every), sublayers[kind]
-        ms = np.array([[(row * whole_ms).mean() for row in ratios[Cut(kind, u)]] for u in units] + [[whole_ms.mean()] * 3])
+        ms = np.array(
+            [[(row * whole_ms).mean() for row in ratios[Cut(kind, u)]] for u in units]
+            + [[whole_ms.mean()] * 3]
+        )
         smooth = smoothed(ms[:, -1], np.abs(ms[:, 0] - ms[:, 1]) / 2)
         each = np.maximum(smooth - smooth[0], 0.0) / (before or last)
         share = 1.0
         if (cut := Cut(kind, every[1], last=True)) in ratios:
             saved = whole_ms.mean() - (ratios[cut][-1] * whole_ms).mean()
-            share = float(np.clip(saved / last / max(each[-1] - np.interp(every[1], units, each[:-1]), 1e-9), 0.0, 1.0))
-        times.append(LevelTimes(kind=kind, units=(*units, every[-1]), ms=tuple(each.tolist()), last=share))
+            share = float(
+                np.clip(
+                    saved / last / max(each[-1] - np.interp(every[1], units, each[:-1]), 1e-9),
+                    0.0,
+                    1.0,
+                )
+            )
+        times.append(
+            LevelTimes(kind=kind, units=(*units, every[-1]), ms=tuple(each.tolist()), last=share)
+        )
     return float(whole_ms.mean()), tuple(times)
 
 
-def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed: int = 0) -> Estimate:
+def against(
+    whole: Session, cut: Session, workloads: Sequence[Workload], *, seed: int = 0
+) -> Estimate:
     """Return how many times as fast as the whole model a model is, timed in turn; of several workloads the mean counts."""
     feeds = [each.rounds[0] for each in workloads]
     taken = np.empty((2, 0))
@@ -156,7 +182,9 @@ def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed
     return speedup
 
 
-def interleaved(sessions: Sequence[Session], feeds: Sequence[Feeds], seconds: float, seed: int) -> np.ndarray:
+def interleaved(
+    sessions: Sequence[Session], feeds: Sequence[Feeds], seconds: float, seed: int
+) -> np.ndarray:
     """Time sessions in turn, in another order each round; before each timed run is an untimed one.
 
     Args:

@@ -46,8 +46,14 @@ def benchmark_models(
         OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
     """
     models, rivals, sources = _with_float_models(given, devices)
-    limit = min((model.longest for model in given if model.longest is not None), default=_UNKNOWN_LIMIT)
-    chosen = settings.sequence if "sequence" in settings.model_fields_set else (min(_DEFAULT_TOKENS, limit),)
+    limit = min(
+        (model.longest for model in given if model.longest is not None), default=_UNKNOWN_LIMIT
+    )
+    chosen = (
+        settings.sequence
+        if "sequence" in settings.model_fields_set
+        else (min(_DEFAULT_TOKENS, limit),)
+    )
     settings = settings.model_copy(update={"sequence": (*chosen, "data") if data else chosen})
     latency.check_lengths(settings, limit)
     rows, pad_id = ([], 0) if data is None else _rows_of(given[0], data)[:2]
@@ -77,16 +83,22 @@ def _with_float_models(
             forms = candidates.float_forms(model.target) if model.floating is not None else ()
             floats = [_float_model(name, model, models, device) for name in forms]
             models |= {known.title: known for known in floats}
-            label = f"{model.name}{on}" if f"{model.name}{on}" not in models else f"{model.path}{on}"
+            label = (
+                f"{model.name}{on}" if f"{model.name}{on}" not in models else f"{model.path}{on}"
+            )
             models[label] = candidates.candidate_of(model, label, device)
             rivals[label], sources[label] = tuple(known.title for known in floats), model
     return list(models.values()), rivals, sources
 
 
-def _float_model(name: str, model: Opened, models: Mapping[str, Candidate], device: str | None) -> Candidate:
+def _float_model(
+    name: str, model: Opened, models: Mapping[str, Candidate], device: str | None
+) -> Candidate:
     """The float model of a model as a candidate: that of an earlier one if it is the same."""
     title = f"{name} on {device}" if device else name
-    floating = candidates.float_of(model, name, title if title not in models else f"{model.path}: {title}", device)
+    floating = candidates.float_of(
+        model, name, title if title not in models else f"{model.path}: {title}", device
+    )
     assert floating is not None
     return next((known for known in models.values() if _same(known, floating)), floating)
 
@@ -134,7 +146,12 @@ def tune_model(
             if on_progress:
                 on_progress(what, number, trials)
 
-        search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed, "on_trial": on_trial}
+        search: dict[str, Any] = {
+            "trials": trials,
+            "minutes": minutes,
+            "seed": seed,
+            "on_trial": on_trial,
+        }
         results.append(tuning.tune(model, rows, pad_id, goal=goal, longest=longest, **search))
         tuned_file.write_tuned(given.path, results[-1])
     return tuple(results)

@@ -40,7 +40,11 @@ class Judgement(Tabular):
 
     def to_rows(self) -> list[TableRow]:
         """One row per model and metric."""
-        return [{"model": name, **score.model_dump()} for name, scores in self.scores.items() for score in scores]
+        return [
+            {"model": name, **score.model_dump()}
+            for name, scores in self.scores.items()
+            for score in scores
+        ]
 
 
 def judge(
@@ -94,9 +98,13 @@ def judge(
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     count = len(encoded.flat)
     outputs: dict[str, Outputs] = {
-        model.name: predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count))
+        model.name: predictor.outputs(
+            encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count)
+        )
     }
-    written.write(task, rows, gold, encoded, outputs[model.name], predictions=predictions, nbest=nbest)
+    written.write(
+        task, rows, gold, encoded, outputs[model.name], predictions=predictions, nbest=nbest
+    )
     reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
     if reference is not None:
         session = model.with_vectors(candidates.open_candidate(reference, 0))
@@ -111,13 +119,23 @@ def judge(
     comparison = None
     if len(outputs) > 1:
         ours, theirs = outputs
-        comparison = scoring.compare(task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed)
-    scores = {name: scoring.scores(task, own, encoded, gold, seed=seed) for name, own in outputs.items()}
-    return Judgement(scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision)
+        comparison = scoring.compare(
+            task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed
+        )
+    scores = {
+        name: scoring.scores(task, own, encoded, gold, seed=seed) for name, own in outputs.items()
+    }
+    return Judgement(
+        scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision
+    )
 
 
 def rows_of(
-    given: Mapping[str, Any], columns: Sequence[str], prefer: Sequence[str], *, allow_code: bool = False
+    given: Mapping[str, Any],
+    columns: Sequence[str],
+    prefer: Sequence[str],
+    *,
+    allow_code: bool = False,
 ) -> tuple[str, list[Row]]:
     """Return where the rows are, for error messages, and the rows.
 
@@ -134,7 +152,12 @@ def rows_of(
     split = given["evaluate"]
     if names_code(given["source"]) and not allow_code:
         fix = "give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)"
-        raise RecipeError("the rows come from code, which is not run here", where="data", got=given["source"], fix=fix)
+        raise RecipeError(
+            "the rows come from code, which is not run here",
+            where="data",
+            got=given["source"],
+            fix=fix,
+        )
     if Path(given["source"]).is_file():
         # All rows of a file, whatever the split is called.
         place = given["source"] + sampling.split_of(split)[1]
@@ -142,4 +165,6 @@ def rows_of(
     places = sources.places(Data.model_validate({**given, "calibrate": split}), prefer=prefer)
     if places.evaluate in places.functions:
         return places.functions[places.evaluate].read()
-    return readers.read(places.evaluate, hub=places.hub, revision=given["revision"], columns=columns)
+    return readers.read(
+        places.evaluate, hub=places.hub, revision=given["revision"], columns=columns
+    )

@@ -30,12 +30,20 @@ def check(model: Opened, predictions: Path | None, nbest: Path | None) -> None:
     """
     if nbest is not None and model.head != ANSWERING:
         got, fix = f"a model for {model.facts().name}", "use --predictions"
-        raise RecipeError("only answers to questions have n-best lists", where="--nbest", got=got, fix=fix)
+        raise RecipeError(
+            "only answers to questions have n-best lists", where="--nbest", got=got, fix=fix
+        )
     if nbest is not None and nbest == predictions:
-        raise RecipeError("both files have the same name", where="--nbest", got=str(nbest), fix="give two names")
+        raise RecipeError(
+            "both files have the same name", where="--nbest", got=str(nbest), fix="give two names"
+        )
     for path in (predictions, nbest):
         if path is not None and not path.parent.is_dir():
-            raise RecipeError("there is no such folder", where=str(path.parent), fix="make it, or choose another file")
+            raise RecipeError(
+                "there is no such folder",
+                where=str(path.parent),
+                fix="make it, or choose another file",
+            )
 
 
 def write(
@@ -65,14 +73,22 @@ def write(
     if task.head != ANSWERING:
         if predictions is not None:
             lines = answered(task, rows, gold, encoded, outputs)
-            _write(predictions, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+            _write(
+                predictions, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+            )
         return
-    ids = [str(row["id"]) if row.get("id") not in (None, "") else str(row.get(ROW_NUMBER, i + 1)) for i, row in enumerate(rows)]
+    ids = [
+        str(row["id"]) if row.get("id") not in (None, "") else str(row.get(ROW_NUMBER, i + 1))
+        for i, row in enumerate(rows)
+    ]
     answers, odds, best = cast(Any, task).official(outputs, encoded)
     if predictions is not None:
         _write_json(predictions, dict(zip(ids, answers, strict=True)))
         if odds is not None:
-            _write_json(predictions.with_name(f"{predictions.stem}.null_odds.json"), dict(zip(ids, odds, strict=True)))
+            _write_json(
+                predictions.with_name(f"{predictions.stem}.null_odds.json"),
+                dict(zip(ids, odds, strict=True)),
+            )
     if nbest is not None:
         _write_json(nbest, dict(zip(ids, best, strict=True)))
 
@@ -88,11 +104,18 @@ def answered(
     each = len(encoded.texts) // max(len(rows), 1)
     if each * len(rows) != len(encoded.texts):
         got = f"{len(encoded.texts)} texts of {len(rows)} rows"
-        raise DataError("the task reads its rows together, so there is no prediction for each", got=got, fix="give texts")
+        raise DataError(
+            "the task reads its rows together, so there is no prediction for each",
+            got=got,
+            fix="give texts",
+        )
     for index, row in enumerate(rows):
         places = range(index * each, (index + 1) * each)
         answers = [task.answer(outputs, encoded, place, encoded.texts[place]) for place in places]
-        texts = [" ⇄ ".join(encoded.texts[place]) if each > 1 else list(encoded.texts[place]) for place in places]
+        texts = [
+            " ⇄ ".join(encoded.texts[place]) if each > 1 else list(encoded.texts[place])
+            for place in places
+        ]
         yield {
             "row": row.get(ROW_NUMBER, index + 1),
             "input": texts if each > 1 else texts[0],
@@ -101,7 +124,9 @@ def answered(
         }
 
 
-def of_rows(model: Predictor, where: str, rows: Sequence[Row], numbers: Sequence[int]) -> list[dict[str, Any]]:
+def of_rows(
+    model: Predictor, where: str, rows: Sequence[Row], numbers: Sequence[int]
+) -> list[dict[str, Any]]:
     """What a model predicts for some rows of a data set.
 
     Args:
@@ -115,7 +140,13 @@ def of_rows(model: Predictor, where: str, rows: Sequence[Row], numbers: Sequence
     for number in numbers:
         if not 1 <= number <= len(rows):
             fix = "rows are counted from 1, without the header"
-            raise DataError("there is no such row", where=where, got=str(number), expected=f"1 to {len(rows)}", fix=fix)
+            raise DataError(
+                "there is no such row",
+                where=where,
+                got=str(number),
+                expected=f"1 to {len(rows)}",
+                fix=fix,
+            )
     task, chosen = model.task, [rows[number - 1] for number in numbers]
     try:
         gold = task.gold(chosen, where=where)

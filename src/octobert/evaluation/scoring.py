@@ -14,7 +14,9 @@ from octobert.models.heads import head_of
 from octobert.tasks import Outputs, Task, unpacked
 
 
-def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:
+def scores(
+    task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int
+) -> tuple[Score, ...]:
     """Compute every metric of a task with its confidence interval.
 
     Args:
@@ -97,5 +99,8 @@ def compare(
         output_error=fidelity.error,
         divergence=fidelity.divergence,
         differences=differences,
-        changed=tuple((i, expected[i] if expected else "", before, after) for i, before, after in fidelity.changed),
+        changed=tuple(
+            (i, expected[i] if expected else "", before, after)
+            for i, before, after in fidelity.changed
+        ),
     )

@@ -36,7 +36,13 @@ _Items = tuple[np.ndarray, ...]
 
 
 def scores_of(
-    name: str, metric: Metric, items: np.ndarray, extremes: Extremes, *, seed: int, chance: float | None = None
+    name: str,
+    metric: Metric,
+    items: np.ndarray,
+    extremes: Extremes,
+    *,
+    seed: int,
+    chance: float | None = None,
 ) -> list[Score]:
     """Compute a metric and its 95 % interval; of one that code of others computes, every value that it has.
 
@@ -63,14 +69,28 @@ def scores_of(
     values = metric.values(items) if isinstance(metric, Computed) else {name: metric(items)}
     ends = []
     for unseen, sign in zip(extremes, (1, -1), strict=True):
-        ends.append(list(_values(name, metric, (items,), _worst(metric, (items,), (unseen,), sign), seed)))
+        ends.append(
+            list(_values(name, metric, (items,), _worst(metric, (items,), (unseen,), sign), seed))
+        )
     scores = []
     for key, value in values.items():
         if np.isfinite(value):
-            below, above = (np.array([drawn[0].get(key, np.nan) for drawn in draws]) for draws in ends)
+            below, above = (
+                np.array([drawn[0].get(key, np.nan) for drawn in draws]) for draws in ends
+            )
             low, high = _interval(below, above)
             count = min(int(np.isfinite(draws).sum()) for draws in (below, above))
-            scores.append(Score(metric=key, value=value, low=low, high=high, rows=len(items), chance=chance, resamples=count))
+            scores.append(
+                Score(
+                    metric=key,
+                    value=value,
+                    low=low,
+                    high=high,
+                    rows=len(items),
+                    chance=chance,
+                    resamples=count,
+                )
+            )
     return scores
 
 
@@ -98,7 +118,9 @@ def paired(
     # The unseen item may be one that only the other model answers, or only ours.
     ends = []
     for unseen, sign in ((extremes, 1), (extremes[::-1], -1)):
-        drawn = _values("", metric, (ours, theirs), _worst(metric, (ours, theirs), unseen, sign), seed)
+        drawn = _values(
+            "", metric, (ours, theirs), _worst(metric, (ours, theirs), unseen, sign), seed
+        )
         firsts = ([next(iter(each.values()), np.nan) for each in both] for both in drawn)
         ends.append(np.array([own - other for own, other in firsts]))
     low, high = _interval(*ends)
@@ -106,7 +128,12 @@ def paired(
     if low is None or min(map(len, defined)) < _FEWEST:
         return difference, None, None, None
     against = defined[0] <= 0 if difference > 0 else defined[1] >= 0
-    return difference, low, high, min(1.0, 2 * float(against.sum() + 1) / (len(against) + 1)) if difference else 1.0
+    return (
+        difference,
+        low,
+        high,
+        min(1.0, 2 * float(against.sum() + 1) / (len(against) + 1)) if difference else 1.0,
+    )
 
 
 def _worst(metric: Metric, items: _Items, unseen: _Items, sign: int) -> _Items:
@@ -120,13 +147,18 @@ def _worst(metric: Metric, items: _Items, unseen: _Items, sign: int) -> _Items:
         return unseen
     moved = []
     for kind in range(kinds):
-        value, *other = (metric(np.concatenate([own, new[[kind]]])) for own, new in zip(items, unseen, strict=True))
+        value, *other = (
+            metric(np.concatenate([own, new[[kind]]]))
+            for own, new in zip(items, unseen, strict=True)
+        )
         moved.append(sign * (value - (other[0] if other else 0.0)))
     worst = int(np.argmin(np.nan_to_num(moved)))
     return tuple(new[[worst]] for new in unseen)
 
 
-def _values(name: str, metric: Metric, items: _Items, unseen: _Items, seed: int) -> Iterator[tuple[dict[str, float], ...]]:
+def _values(
+    name: str, metric: Metric, items: _Items, unseen: _Items, seed: int
+) -> Iterator[tuple[dict[str, float], ...]]:
     """The values of a metric on resamples of the items of each model; none where code of others fails.
 
     Args:
@@ -152,9 +184,17 @@ def _resamples(items: _Items, unseen: _Items, seed: int) -> Iterator[_Items]:
     copies = -(-_COPIES // count)
     for _ in range(RESAMPLES):
         # Rounded up or down at random, so that the mean stays.
-        weights = np.floor(generator.exponential(copies, count + 1) + generator.random(count + 1)).astype(np.int64)
-        drawn, one = np.repeat(np.arange(count), weights[:-1]), np.full(weights[-1], generator.integers(len(unseen[0])))
-        yield tuple(np.concatenate([own[drawn], other[one]]) for own, other in zip(items, unseen, strict=True))
+        weights = np.floor(
+            generator.exponential(copies, count + 1) + generator.random(count + 1)
+        ).astype(np.int64)
+        drawn, one = (
+            np.repeat(np.arange(count), weights[:-1]),
+            np.full(weights[-1], generator.integers(len(unseen[0]))),
+        )
+        yield tuple(
+            np.concatenate([own[drawn], other[one]])
+            for own, other in zip(items, unseen, strict=True)
+        )
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -202,7 +242,9 @@ def speedup(own_ms: np.ndarray, reference_ms: np.ndarray) -> Estimate:
     return quantile((reference_ms / own_ms).tolist())
 
 
-def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None) -> Estimate:
+def percentile(
+    samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None
+) -> Estimate:
     """Compute a percentile of times, or the ratio of two percentiles, with its 95 % interval by the bootstrap over the rounds.
 
     Args:
@@ -218,7 +260,9 @@ def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | N
     drawn = np.random.default_rng(seed).integers(0, len(samples), (RESAMPLES, len(samples)))
     below = np.ones(1) if over is None else np.percentile(over[drawn], q, axis=1)
     tail = (1 - CONFIDENCE) / 2 * 100
-    low, high = np.percentile(np.percentile(samples[drawn], q, axis=1) / below, [tail, 100 - tail]).tolist()
+    low, high = np.percentile(
+        np.percentile(samples[drawn], q, axis=1) / below, [tail, 100 - tail]
+    ).tolist()
     value = np.percentile(samples, q) / (1.0 if over is None else np.percentile(over, q))
     return Estimate(value=float(value), low=low, high=high)
 

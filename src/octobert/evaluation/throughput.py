@@ -45,7 +45,9 @@ def measure(
     streams = 0 if settings.streams == "auto" else settings.streams
     measured: list[Throughput] = []
     pause_ms = settings.pause_ms
-    with working(candidates, settings.threads, streams=streams, pause_ms=pause_ms, on_progress=on_progress) as workers:
+    with working(
+        candidates, settings.threads, streams=streams, pause_ms=pause_ms, on_progress=on_progress
+    ) as workers:
         before = CpuTimes.now()
         for workload in workloads:
             measured += _measure_workload(workers, workload, settings, on_progress)
@@ -68,7 +70,10 @@ def _measure_workload(
     settings: Benchmark,
     on_progress: Callable[[str, int, int], None] | None,
 ) -> list[Throughput]:
-    requests = [worker.facts.streams if settings.requests == "auto" else settings.requests for worker in workers]
+    requests = [
+        worker.facts.streams if settings.requests == "auto" else settings.requests
+        for worker in workers
+    ]
     rows = np.array([len(feeds["input_ids"]) for feeds in workload.rounds])
     tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
     turns: list[list[Turn]] = [[] for _ in workers]
@@ -80,8 +85,12 @@ def _measure_workload(
             worker.ask("warm", (workload.rounds, settings.warmup, in_flight, math.inf))
     for number in range(total):
         for index in order_of(len(workers), number):
-            done = workers[index].ask("saturate", (workload.rounds, math.inf, requests[index], seconds))
-            ran = Turn(seconds=done.seconds, rows=int(rows @ done.runs), tokens=int(tokens @ done.runs))
+            done = workers[index].ask(
+                "saturate", (workload.rounds, math.inf, requests[index], seconds)
+            )
+            ran = Turn(
+                seconds=done.seconds, rows=int(rows @ done.runs), tokens=int(tokens @ done.runs)
+            )
             turns[index].append(ran)
             samples[index] += done.samples_ms
         if on_progress:

@@ -67,7 +67,9 @@ def tune(
     try:
         import optuna
     except ImportError as error:
-        raise TargetError("tuning needs the package optuna", fix=environment.install("tune")) from error
+        raise TargetError(
+            "tuning needs the package optuna", fix=environment.install("tune")
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     chosen = np.random.default_rng(seed).permutation(len(rows))[: ROWS[goal]]
     work = _Work([rows[i] for i in chosen], pad_id, goal, longest)
@@ -93,8 +95,9 @@ def tune(
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
                 study.tell(trial, result.ratio)
-        ranked = sorted((t for t in tried.values() if t.ratio is not None), key=lambda t: t.ratio or 0.0)
-        finalists = [t.setting for t in ranked if t.setting != default and t.ratio < 1.0][:_FINALISTS]  # type: ignore[operator]
+        faster = [t for t in tried.values() if t.ratio is not None and t.ratio < 1.0]
+        faster.sort(key=lambda t: t.ratio or 0.0)
+        finalists = [t.setting for t in faster if t.setting != default][:_FINALISTS]
         finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         # Where every trial drew the default, nothing was timed yet.
         base_ms = float(np.median(base.times or [base.ms()]))
@@ -125,17 +128,28 @@ def space_of(target: str, goal: Goal) -> dict[str, tuple[RuntimeOption, ...]]:
     if goal == "latency":
         return {"threads": (0, *sorted(halves, reverse=True)), **space}
     # Streams share the cores evenly.
-    return {"streams": tuple(sorted(halves, reverse=True)), "tokens": (MAX_RUN_TOKENS, 512, 1024, 4096), **space}
+    return {
+        "streams": tuple(sorted(halves, reverse=True)),
+        "tokens": (MAX_RUN_TOKENS, 512, 1024, 4096),
+        **space,
+    }
 
 
 def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: Setting) -> Setting:
     """Return the setting that Optuna proposes. Options with their default value are left out."""
-    drawn = {name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in space.items()}
-    runtime_options = {n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]}
+    drawn = {
+        name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in space.items()
+    }
+    runtime_options = {
+        n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]
+    }
     streams = int(drawn.get("streams", default.streams))
     threads = int(drawn.get("threads", default.threads))
     return Setting(
-        streams=streams, threads=threads, tokens=int(drawn.get("tokens", default.tokens)), runtime_options=runtime_options
+        streams=streams,
+        threads=threads,
+        tokens=int(drawn.get("tokens", default.tokens)),
+        runtime_options=runtime_options,
     )
 
 
@@ -152,7 +166,13 @@ class _Work:
             batches = [Batch([index], length) for index, length in enumerate(lengths)]
         else:
             cost = worker.ask("cost", self.longest)
-            batches = make_batches(lengths, cost, max_length=self.longest, streams=setting.streams, tokens=setting.tokens)
+            batches = make_batches(
+                lengths,
+                cost,
+                max_length=self.longest,
+                streams=setting.streams,
+                tokens=setting.tokens,
+            )
         return [batch.feeds(self._rows, self._pad_id) for batch in batches]
 
 
@@ -182,7 +202,9 @@ class _Open:
 @contextmanager
 def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Open]:
     """Open a candidate with a setting."""
-    with working([candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10) as (worker,):
+    with working(
+        [candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10
+    ) as (worker,):
         feeds = work.of(setting, worker)
         # The first run of a shape takes longer.
         worker.ask("work", feeds)

@@ -68,7 +68,9 @@ class Worker:
         pause_ms: before each timing.
     """
 
-    def __init__(self, candidate: Candidate, threads: int = 0, *, streams: int = 1, pause_ms: float = 10) -> None:
+    def __init__(
+        self, candidate: Candidate, threads: int = 0, *, streams: int = 1, pause_ms: float = 10
+    ) -> None:
         self.candidate = candidate
         self._process = processes.start(__name__)
         self._send((candidate, threads, streams, pause_ms / 1000))
@@ -123,10 +125,14 @@ class Worker:
         self.stop()
         where, code = self.candidate.title, self._process.returncode
         if silent:
-            return TargetError("a candidate does not answer", where=where, got=f"{_TIMEOUT_S} s of silence")
+            return TargetError(
+                "a candidate does not answer", where=where, got=f"{_TIMEOUT_S} s of silence"
+            )
         if code < 0:
             fix = "if memory ran out, use smaller batches or shorter sequences"
-            return TargetError(f"the candidate's process was killed by signal {-code}", where=where, fix=fix)
+            return TargetError(
+                f"the candidate's process was killed by signal {-code}", where=where, fix=fix
+            )
         return TargetError("the candidate's process died", where=where, got=f"exit code {code}")
 
 
@@ -227,7 +233,9 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
     return (time.perf_counter() - started) * 1000
 
 
-def _in_flight(session: Session, batches: Sequence[Feeds], requests: int, goes_on: Callable[[int], bool]) -> Saturated:
+def _in_flight(
+    session: Session, batches: Sequence[Feeds], requests: int, goes_on: Callable[[int], bool]
+) -> Saturated:
     """Run batches in turn, with a number of inferences in flight.
 
     Args:
@@ -242,10 +250,14 @@ def _in_flight(session: Session, batches: Sequence[Feeds], requests: int, goes_o
         _run_in_threads(session, runs, requests, lambda *sample: samples.append(sample))
     seconds = time.perf_counter() - started
     counts = Counter(number % len(batches) for number, _ in samples)
-    return Saturated(seconds, [counts[index] for index in range(len(batches))], [ms for _, ms in samples])
+    return Saturated(
+        seconds, [counts[index] for index in range(len(batches))], [ms for _, ms in samples]
+    )
 
 
-def _run_in_threads(session: Session, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+def _run_in_threads(
+    session: Session, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]
+) -> None:
     """As `AsynchronousSession.run_each`, by threads that wait for their results."""
     numbered, lock = enumerate(batches), threading.Lock()
 

@@ -29,7 +29,19 @@ from octobert.graph.capture import shapes
 # Ends the name of the Add that is left of a sublayer without units.
 CONSTANT = ".constant"
 # Operators of an attention that work on any number of heads, whatever constants they read.
-_ANY_HEADS = ("MatMul", "Add", "Mul", "Div", "Softmax", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Neg", "Concat")
+_ANY_HEADS = (
+    "MatMul",
+    "Add",
+    "Mul",
+    "Div",
+    "Softmax",
+    "Transpose",
+    "Slice",
+    "Squeeze",
+    "Unsqueeze",
+    "Neg",
+    "Concat",
+)
 # Operators of a feed-forward that work on any number of neurons, if their constants are single numbers.
 _ANY_NEURONS = (
     "Add",
@@ -79,7 +91,8 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Sublayer], list[L
     structures, left = _find(graph, family)
     position = {node: index for index, node in enumerate(graph)}
     return [
-        structure.sublayer for structure in sorted(structures.values(), key=lambda structure: position[structure.add])
+        structure.sublayer
+        for structure in sorted(structures.values(), key=lambda structure: position[structure.add])
     ], left
 
 
@@ -104,7 +117,9 @@ def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray])
         count = structure.sublayer.units
         if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
             got = f"{indices[0]} to {indices[-1]}"
-            raise ModelError("a sublayer has no such unit", where=module, got=got, expected=f"0 to {count - 1}")
+            raise ModelError(
+                "a sublayer has no such unit", where=module, got=got, expected=f"0 to {count - 1}"
+            )
         if len(indices) == count:
             continue
         changed = True
@@ -141,7 +156,12 @@ def outputs_(model: ir.Model, constants: Mapping[str, tuple[np.ndarray, np.ndarr
         linear = parts.linear_at(sites.linear_node(nodes, module))
         if linear.sizes != weight.shape:
             got, expected = (" × ".join(map(str, sizes)) for sizes in (weight.shape, linear.sizes))
-            raise ModelError("the weight of an output projection has another shape", where=module, got=got, expected=expected)
+            raise ModelError(
+                "the weight of an output projection has another shape",
+                where=module,
+                got=got,
+                expected=expected,
+            )
         _set_(graph, linear.matmul, 1, weight, "weight")
         _set_bias_(graph, linear, bias)
 
@@ -186,7 +206,9 @@ def _find(graph: ir.Graph, family: EncoderFamily) -> tuple[dict[str, _Structure]
     return structures, left
 
 
-def _structure(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str) -> _Structure | str:
+def _structure(
+    nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str
+) -> _Structure | str:
     """Return the structure of a sublayer, or the reason why it cannot be cut."""
     module = family.part(index, role)
     projection = parts.linear_at(sites.linear_node(nodes, module))
@@ -194,15 +216,21 @@ def _structure(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, rol
     if add is None:
         return "its output is read by more than a residual add"
     if part_of(role) == "ffn_down":
-        up = parts.linear_at(sites.linear_node(nodes, family.part(index, role.replace("ffn_down", "ffn_up"))))
+        up = parts.linear_at(
+            sites.linear_node(nodes, family.part(index, role.replace("ffn_down", "ffn_up")))
+        )
         return _feed_forward(index, module, up, projection, add)
     linears = sites.layer_linears(nodes, family, index)
     roles = ("qkv",) if "qkv" in linears else ("query", "key", "value")
     sources = {part: parts.linear_at(sites.linear_node(nodes, linears[part])) for part in roles}
-    return _attention(nodes, index, module, family.part(index, "attention"), sources, projection, add)
+    return _attention(
+        nodes, index, module, family.part(index, "attention"), sources, projection, add
+    )
 
 
-def _feed_forward(index: int, module: str, up: parts.Linear, projection: parts.Linear, add: ir.Node) -> _Structure | str:
+def _feed_forward(
+    index: int, module: str, up: parts.Linear, projection: parts.Linear, add: ir.Node
+) -> _Structure | str:
     neurons = projection.sizes[0]
     blocks = up.sizes[1] // neurons
     region = _between([up.y], projection)
@@ -210,8 +238,12 @@ def _feed_forward(index: int, module: str, up: parts.Linear, projection: parts.L
         return region
     for node in region:
         splits = node.op_type == "Split" and blocks == 2 and len(node.inputs) == 1
-        constants = [array for value in node.inputs if (array := operators.const_array(value)) is not None]
-        if not splits and (node.op_type not in _ANY_NEURONS or any(array.size != 1 for array in constants)):
+        constants = [
+            array for value in node.inputs if (array := operators.const_array(value)) is not None
+        ]
+        if not splits and (
+            node.op_type not in _ANY_NEURONS or any(array.size != 1 for array in constants)
+        ):
             return f"between its two linear layers is an operator that may not keep neurons apart: {node.op_type}"
     sublayer = Sublayer(layer=index, kind="ffn", module=module, units=neurons, width=1)
     return _Structure(sublayer, ((up, 1, blocks),), (), (), projection, add)
@@ -252,10 +284,17 @@ def _attention(
             return "terms of positions are computed from its queries and keys, head by head"
         for place, value in enumerate(node.inputs):
             layout = value.shape if value is not None and value.producer() not in region else None
-            if layout is not None and operators.const_array(value) is None and len(layout) == 4 and layout[1] == heads > 1:
+            if (
+                layout is not None
+                and operators.const_array(value) is None
+                and len(layout) == 4
+                and layout[1] == heads > 1
+            ):
                 terms.append((node, place))
     sublayer = Sublayer(layer=index, kind="attention", module=module, units=heads, width=width)
-    return _Structure(sublayer, tuple(sources), tuple(reshapes.items()), tuple(terms), projection, add)
+    return _Structure(
+        sublayer, tuple(sources), tuple(reshapes.items()), tuple(terms), projection, add
+    )
 
 
 def _fused_split(qkv: parts.Linear) -> ir.Node | None:
@@ -362,7 +401,10 @@ def _set_(graph: ir.Graph, node: ir.Node, place: int, array: np.ndarray, what: s
     if old is not None and old.is_initializer() and len(old.uses()) == 1:
         old.const_value, old.shape = ir.tensor(array, name=old.name), ir.Shape(array.shape)
     else:
-        node.replace_input_with(place, operators.initializer(graph, f"{str(node.name).removesuffix('.matmul')}.{what}", array))
+        node.replace_input_with(
+            place,
+            operators.initializer(graph, f"{str(node.name).removesuffix('.matmul')}.{what}", array),
+        )
 
 
 def _set_bias_(graph: ir.Graph, linear: parts.Linear, bias: np.ndarray) -> None:
@@ -373,17 +415,23 @@ def _set_bias_(graph: ir.Graph, linear: parts.Linear, bias: np.ndarray) -> None:
     matmul, name = linear.matmul, str(linear.matmul.name)
     uses = list(linear.y.uses())
     matmul.name = linear.y.name = f"{name}.matmul"
-    constant = operators.initializer(graph, f"{name}.bias", np.ascontiguousarray(bias, dtype=np.float32))
+    constant = operators.initializer(
+        graph, f"{name}.bias", np.ascontiguousarray(bias, dtype=np.float32)
+    )
     add = operators.make_node("Add", [linear.y, constant], name, shape=linear.y.shape)
     graph.insert_after(matmul, add)
     for reader, place in uses:
         reader.replace_input_with(place, add.outputs[0])
 
 
-def _unknown(module: str, structures: Mapping[str, _Structure], left: list[LeftWhole]) -> ModelError:
+def _unknown(
+    module: str, structures: Mapping[str, _Structure], left: list[LeftWhole]
+) -> ModelError:
     reason = next((each.reason for each in left if each.module == module), None)
     if reason is not None:
         return ModelError("a sublayer cannot be cut", where=module, got=reason)
     return ModelError(
-        "the graph has no such sublayer", got=module, expected=", ".join(list(structures)[:3]) or "none can be cut"
+        "the graph has no such sublayer",
+        got=module,
+        expected=", ".join(list(structures)[:3]) or "none can be cut",
     )

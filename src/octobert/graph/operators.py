@@ -60,7 +60,10 @@ def constant_of(value: ir.Value | None) -> np.ndarray:
     if array is None:
         name = value.name if value is not None else None
         raise ModelError(
-            "a weight is not a constant", where=str(name), expected="an initializer", fix="export the model with its weights"
+            "a weight is not a constant",
+            where=str(name),
+            expected="an initializer",
+            fix="export the model with its weights",
         )
     return array
 
@@ -98,7 +101,11 @@ def readers(value: ir.Value) -> list[ir.Node]:
 def only_reader(value: ir.Value, *op_types: str) -> ir.Node | None:
     """Return the only node that reads a value, if its type is one of `op_types`; None for an output of the graph."""
     nodes = readers(value)
-    alone = len(nodes) == 1 and not value.is_graph_output() and (not op_types or nodes[0].op_type in op_types)
+    alone = (
+        len(nodes) == 1
+        and not value.is_graph_output()
+        and (not op_types or nodes[0].op_type in op_types)
+    )
     return nodes[0] if alone else None
 
 
@@ -260,7 +267,9 @@ class Chain:
     ) -> ir.Value:
         name = ".".join(filter(None, (self.stem, part)))
         if name not in self.values:
-            self.nodes.append(make_node(op_type, inputs, name, attributes, dtype=dtype or self.dtype, shape=shape))
+            self.nodes.append(
+                make_node(op_type, inputs, name, attributes, dtype=dtype or self.dtype, shape=shape)
+            )
             self.values[name] = self.nodes[-1].outputs[0]
         return self.values[name]
 
@@ -274,7 +283,9 @@ class Chain:
         )
 
 
-def upward(value: ir.Value | None, through: Callable[[ir.Value], bool] = lambda value: True) -> Iterator[ir.Value]:
+def upward(
+    value: ir.Value | None, through: Callable[[ir.Value], bool] = lambda value: True
+) -> Iterator[ir.Value]:
     """Yield a value and the values that it is computed from, each once; of one that `through` refuses, not those behind it."""
     seen: set[ir.Value] = set()
     stack = [value]
@@ -296,7 +307,10 @@ def ancestors(value: ir.Value) -> set[ir.Value]:
 
 def follows(value: ir.Value, source: ir.Value) -> bool:
     """Return whether a value depends on the numbers in `source`, not only on its shape and not through a MatMul."""
-    return any(each is source for each in upward(value, lambda each: producer(each, "Shape", "MatMul") is None))
+    return any(
+        each is source
+        for each in upward(value, lambda each: producer(each, "Shape", "MatMul") is None)
+    )
 
 
 def drop_states_(model: ir.Model) -> int:
@@ -325,7 +339,9 @@ def clean_(model: ir.Model) -> None:
 
 def initializer_bytes(model: ir.Model) -> int:
     """Return the size of all weights and constants, in bytes."""
-    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    return sum(
+        v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None
+    )
 
 
 def save(model: ir.Model, path: Path) -> None:

@@ -28,10 +28,17 @@ TOLERANCE = 5e-5
 def sample_batches(model: ir.Model) -> list[Feeds]:
     """Return batches of random token ids, in rows of several lengths with padding on the right, for use without texts."""
     names = [str(value.name) for value in model.graph.inputs]
-    lookups = [n for n in model.graph if n.op_type == "Gather" and operators.input_of(n, 1).name == "input_ids"]
+    lookups = [
+        n
+        for n in model.graph
+        if n.op_type == "Gather" and operators.input_of(n, 1).name == "input_ids"
+    ]
     # A quantized table is behind its dequantization.
     behind = [operators.producer(node.inputs[0], "DequantizeLinear") for node in lookups]
-    values = [node.inputs[0] if pair is None else pair.inputs[0] for node, pair in zip(lookups, behind, strict=True)]
+    values = [
+        node.inputs[0] if pair is None else pair.inputs[0]
+        for node, pair in zip(lookups, behind, strict=True)
+    ]
     tables = [operators.const_array(value) for value in values]
     size = min((len(table) for table in tables if table is not None), default=100)
     generator, batches = np.random.default_rng(0), []
@@ -61,7 +68,9 @@ def torch_outputs(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -
     return [result[name].numpy() for name in head.outputs]
 
 
-def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimized: bool = True) -> list[list[np.ndarray]]:
+def onnx_outputs(
+    model: ir.Model, batches: Batches, names: list[str], *, optimized: bool = True
+) -> list[list[np.ndarray]]:
     """Return the outputs of an ONNX graph in onnxruntime, one list per batch; inputs are matched by name or usual alias.
 
     Args:
@@ -70,13 +79,23 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimiz
     Raises:
         ModelError: the graph does not run.
     """
-    what, fix = "the ONNX model does not run on batches of several lengths", "export it with dynamic batch and sequence"
-    with shapes.session_errors(what, fix=fix), shapes.open_session(model, optimized=optimized) as session:
+    what, fix = (
+        "the ONNX model does not run on batches of several lengths",
+        "export it with dynamic batch and sequence",
+    )
+    with (
+        shapes.session_errors(what, fix=fix),
+        shapes.open_session(model, optimized=optimized) as session,
+    ):
         inputs = [(i.name, input_named(i.name), i.type) for i in session.get_inputs()]
         outputs = [o.name for o in session.get_outputs()]
         chosen = names if set(names) <= set(outputs) else outputs[: len(names)]
         return [
-            session.run(chosen, {n: b[a].astype(np.int32 if "int32" in t else np.int64) for n, a, t in inputs}) for b in batches
+            session.run(
+                chosen,
+                {n: b[a].astype(np.int32 if "int32" in t else np.int64) for n, a, t in inputs},
+            )
+            for b in batches
         ]
 
 
@@ -121,7 +140,10 @@ def compare(
 
 
 def _picked(outputs: list[list[np.ndarray]], places: list[list[Any]]) -> list[list[np.ndarray]]:
-    return [[a[place] for a, place in zip(*both, strict=True)] for both in zip(outputs, places, strict=True)]
+    return [
+        [a[place] for a, place in zip(*both, strict=True)]
+        for both in zip(outputs, places, strict=True)
+    ]
 
 
 def largest_difference(results: list[list[np.ndarray]], reference: list[list[np.ndarray]]) -> float:

@@ -79,14 +79,22 @@ def norm_of(value: ir.Value | None) -> Norm | None:
     if node is None or node.op_type == "LayerNormalization":
         return None if node is None else Norm(node)
     mul = operators.producer(node.inputs[0], "Mul")
-    scaled = mul is not None and operators.const_array(mul.inputs[0]) is None and is_vector(mul.inputs[1])
+    scaled = (
+        mul is not None
+        and operators.const_array(mul.inputs[0]) is None
+        and is_vector(mul.inputs[1])
+    )
     return Norm(node, mul) if scaled and is_vector(node.inputs[1]) else None
 
 
 def norm_behind(value: ir.Value) -> Norm | None:
     """Return the norm that reads `value`, or None."""
     for node in operators.consumers(value, "LayerNormalization", "Mul"):
-        ends = [node] if node.op_type == "LayerNormalization" else operators.consumers(node.outputs[0], "Add")
+        ends = (
+            [node]
+            if node.op_type == "LayerNormalization"
+            else operators.consumers(node.outputs[0], "Add")
+        )
         for end in ends:
             norm = norm_of(end.outputs[0])
             if norm is not None and norm.x is value:
@@ -96,7 +104,9 @@ def norm_behind(value: ir.Value) -> Norm | None:
 
 def all_linears(graph: ir.Graph) -> list[Linear]:
     """Return every product with a constant matrix, in graph order."""
-    return [linear_at(node) for node in graph if node.op_type == "MatMul" and is_weight(node.inputs[1])]
+    return [
+        linear_at(node) for node in graph if node.op_type == "MatMul" and is_weight(node.inputs[1])
+    ]
 
 
 def linear_at(matmul: ir.Node) -> Linear:

@@ -21,7 +21,16 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import PlanError
-from octobert.core.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site, middle_of
+from octobert.core.plan import (
+    FLOAT,
+    LIMITS,
+    OUTPUT,
+    FloatType,
+    Quantizer,
+    QuantPlan,
+    Site,
+    middle_of,
+)
 from octobert.graph import operators
 from octobert.graph.passes import float16
 
@@ -50,7 +59,11 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
         (0.01, 100)
     """
     if quantizer.low is None or quantizer.high is None:
-        raise PlanError("the quantizer of an activation has no range", expected="low and high", fix="calibrate first")
+        raise PlanError(
+            "the quantizer of an activation has no range",
+            expected="low and high",
+            fix="calibrate first",
+        )
     low, high = min(float(quantizer.low), 0.0), max(float(quantizer.high), 0.0)
     lowest, highest = quantizer.limits
     if quantizer.symmetric:
@@ -73,14 +86,20 @@ def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     scale, zero = activation_parameters(quantizer)
     shift = np.float32(zero)
     # QuantizeLinear clips to the limits of the type: symmetric int8 reaches -128.
-    integers: np.ndarray = np.clip(_nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype])
+    integers: np.ndarray = np.clip(
+        _nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype]
+    )
     return (integers - shift) * scale
 
 
 def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     """Return the nearest numbers of the type; integers are not clipped."""
     if quantizer.dtype == "float8e4m3":
-        return np.asarray(np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32))
+        return np.asarray(
+            np.clip(values, *LIMITS[quantizer.dtype])
+            .astype(numpy_type(quantizer))
+            .astype(np.float32)
+        )
     return np.asarray(np.rint(values))
 
 
@@ -90,19 +109,28 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     `weight_ranges: mse` chooses, per channel, the end of the interval with the least squared error.
     """
     highest = quantizer.weight_limits[1]
-    axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
+    axes = (
+        tuple(i for i in range(array.ndim) if i != quantizer.axis)
+        if quantizer.axis is not None
+        else None
+    )
     bound: np.ndarray = np.abs(array).max(axis=axes)
     if quantizer.weight_ranges == "max":
         scale: np.ndarray = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
         return scale
     scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
-    errors = [((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes) for scale in scales]
+    errors = [
+        ((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes)
+        for scale in scales
+    ]
     best = _FRACTIONS[np.argmin(errors, axis=0)]
     scale = np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
     return scale
 
 
-def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def quantize_weight(
+    array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return a weight as symmetric 8-bit numbers, with its scales.
 
     Args:
@@ -120,11 +148,15 @@ def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray |
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
     lowest, highest = quantizer.weight_limits
-    integers: np.ndarray = np.clip(_nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
+    integers: np.ndarray = np.clip(
+        _nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest
+    )
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
 
-def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> np.ndarray:
+def dequantized_weight(
+    array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None
+) -> np.ndarray:
     """Return a weight after quantization and dequantization."""
     integers, scale = quantize_weight(array, quantizer, scale)
     weight: np.ndarray = integers.astype(np.float32) * spread(scale, array.ndim, quantizer.axis)
@@ -133,7 +165,9 @@ def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarra
 
 def spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
     """Return a scale in a shape that broadcasts over an array of `ndim` axes."""
-    return scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
+    return (
+        scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
+    )
 
 
 def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> None:
@@ -162,10 +196,25 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     # Outputs last: until then all readers refer to the value by its own name.
     for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
         node = nodes.get(site.node)
-        values = [] if node is None else node.outputs if site.input == OUTPUT else node.inputs[site.input : site.input + 1]
+        values = (
+            []
+            if node is None
+            else node.outputs
+            if site.input == OUTPUT
+            else node.inputs[site.input : site.input + 1]
+        )
         value = values[0] if values else None
-        if node is None or value is None or str(value.name) != site.value or (site.is_weight and value.const_value is None):
-            raise PlanError("the plan was made for another graph", where=site.node, fix="make the plan from this graph")
+        if (
+            node is None
+            or value is None
+            or str(value.name) != site.value
+            or (site.is_weight and value.const_value is None)
+        ):
+            raise PlanError(
+                "the plan was made for another graph",
+                where=site.node,
+                fix="make the plan from this graph",
+            )
         if quantizer.dynamic:
             dynamic.append(site)
         elif site.role == "embedding.weight":
@@ -185,7 +234,9 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     operators.clean_(model)
 
 
-def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType) -> tuple[np.ndarray, np.ndarray]:
+def _rounded(
+    value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType
+) -> tuple[np.ndarray, np.ndarray]:
     """Return integers and scales of a weight, with scales that the type of the float parts can represent."""
     array, name = operators.constant_of(value), str(value.name)
     scale = scales[name] if name in scales else weight_scale(array, quantizer)
@@ -205,8 +256,14 @@ def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np
         if quantizer.shared is not None and site.is_weight and site.node in nodes:
             array = operators.const_array(nodes[site.node].inputs[site.input])
             if array is not None:
-                groups.setdefault(quantizer.shared, []).append((site.value, weight_scale(array, quantizer)))
-    return {value: np.max([s for _, s in group], axis=0) for group in groups.values() for value, _ in group}
+                groups.setdefault(quantizer.shared, []).append(
+                    (site.value, weight_scale(array, quantizer))
+                )
+    return {
+        value: np.max([s for _, s in group], axis=0)
+        for group in groups.values()
+        for value, _ in group
+    }
 
 
 def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[Site]) -> None:
@@ -217,7 +274,9 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         dequantize = operators.producer(matmul.inputs[1], "DequantizeLinear")
         if dequantize is None:
             raise PlanError(
-                "a dynamically quantized activation needs an 8-bit weight", where=site.node, fix="quantize both or none"
+                "a dynamically quantized activation needs an 8-bit weight",
+                where=site.node,
+                fix="quantize both or none",
             )
         if site.value not in quantized:
             node = make_dynamic(operators.input_of(matmul, 0), site.value)
@@ -229,13 +288,22 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         product = chain.MatMulInteger("integer", integers, weight, zero, dtype=ir.DataType.INT32)
         floats = chain.Cast("cast", product, to=ir.DataType.FLOAT)
         result = chain.Mul("dequantized", floats, chain.Mul("scales", scale, weight_scales))
-        ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], chain.nodes, [matmul.outputs[0]], [result])
+        ir.convenience.replace_nodes_and_values(
+            graph, matmul, [matmul], chain.nodes, [matmul.outputs[0]], [result]
+        )
 
 
-def _write_activation_(graph: ir.Graph, node: ir.Node, site: Site, value: ir.Value, quantizer: Quantizer) -> ir.Value:
+def _write_activation_(
+    graph: ir.Graph, node: ir.Node, site: Site, value: ir.Value, quantizer: Quantizer
+) -> ir.Value:
     """Write a pair before a node, or after it for all readers of its output; a graph output stays the float value."""
     after, readers = site.input == OUTPUT, list(value.uses())
-    pair = make_pair(graph, operators.free_name(site.value, graph.initializers, suffix=".scale"), value, quantizer)
+    pair = make_pair(
+        graph,
+        operators.free_name(site.value, graph.initializers, suffix=".scale"),
+        value,
+        quantizer,
+    )
     (graph.insert_after if after else graph.insert_before)(node, pair)
     for reader, index in readers if after else ():
         reader.replace_input_with(index, pair[-1].outputs[0])
@@ -246,7 +314,10 @@ def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer)
     """Make QuantizeLinear and DequantizeLinear of an activation; their constants are added to the graph, the nodes are not."""
     scale, zero = activation_parameters(quantizer)
     chain, integer = operators.Chain(graph, name), ir.DataType.from_numpy(zero.dtype)
-    constants = [operators.initializer(graph, f"{name}.scale", scale), operators.initializer(graph, f"{name}.zero_point", zero)]
+    constants = [
+        operators.initializer(graph, f"{name}.scale", scale),
+        operators.initializer(graph, f"{name}.zero_point", zero),
+    ]
     quantized = chain.QuantizeLinear("quantized", value, *constants, dtype=integer)
     chain.DequantizeLinear("dequantized", quantized, *constants)
     return chain.nodes
@@ -259,7 +330,12 @@ def make_dynamic(value: ir.Value, name: str) -> ir.Node:
 
 
 def _write_weight_(
-    graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
+    graph: ir.Graph,
+    node: ir.Node,
+    name: str,
+    quantizer: Quantizer,
+    integers: np.ndarray,
+    scale: np.ndarray,
 ) -> ir.Value:
     dtype, zero = numpy_type(quantizer), middle_of(quantizer.dtype)
     zeros = np.full_like(scale, zero, dtype=dtype)
@@ -284,7 +360,9 @@ def _write_weight_(
     return result
 
 
-def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, scale: np.ndarray) -> None:
+def _write_embedding_(
+    graph: ir.Graph, gather: ir.Node, integers: np.ndarray, scale: np.ndarray
+) -> None:
     """Replace a float Gather from the embedding table by a Gather of int8 rows, times their scales."""
     table, ids = operators.input_of(gather, 0), operators.input_of(gather, 1)
     chain = operators.Chain(graph, str(table.name))

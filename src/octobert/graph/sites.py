@@ -80,10 +80,14 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     """
     nodes = operators.nodes_of(graph)
     norm = node_named(nodes, family.embeddings_norm)
-    sites: list[Site] = [_site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None)]
+    sites: list[Site] = [
+        _site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None)
+    ]
     count = layer_count(graph, family)
     # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
-    branches = {path for index in range(count) for path in layer_linears(nodes, family, index).values()}
+    branches = {
+        path for index in range(count) for path in layer_linears(nodes, family, index).values()
+    }
     for index in range(count):
         sites.extend(_layer_sites(nodes, family, index, branches))
     if family.final_norm:
@@ -122,7 +126,9 @@ def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) ->
     return _present(nodes, family, index, NORM_PARTS)
 
 
-def _present(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, kinds: tuple[str, ...]) -> dict[str, str]:
+def _present(
+    nodes: dict[str, ir.Node], family: EncoderFamily, index: int, kinds: tuple[str, ...]
+) -> dict[str, str]:
     """Return the parts of an encoder layer that are in the graph: role → module path."""
     paths = {role: family.part(index, role) for role in family.roles(*kinds)}
     return {role: path for role, path in paths.items() if path in nodes}
@@ -133,13 +139,17 @@ def has_attention(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) 
     return f"{family.part(index, 'attention')}.scores" in nodes
 
 
-def activation_node(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str) -> ir.Node | None:
+def activation_node(
+    nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str
+) -> ir.Node | None:
     """Return the node whose output the second linear layer of a feed-forward reads, or None without such a feed-forward."""
     path = family.part(index, role)
     return nodes.get(f"{path}.gated") or nodes.get(path)
 
 
-def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, branches: set[str]) -> Iterator[Site]:
+def _layer_sites(
+    nodes: dict[str, ir.Node], family: EncoderFamily, index: int, branches: set[str]
+) -> Iterator[Site]:
     for role, path in layer_linears(nodes, family, index).items():
         part, matmul = part_of(role), linear_node(nodes, path)
         yield _site(matmul, 0, "linear.input", part, path, index)
@@ -148,16 +158,27 @@ def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, b
     attention = family.part(index, "attention")
     if has_attention(nodes, family, index):
         for role, name, place in _ATTENTION:
-            yield _site(node_named(nodes, f"{attention}.{name}"), place, role, "attention", attention, index)
+            yield _site(
+                node_named(nodes, f"{attention}.{name}"), place, role, "attention", attention, index
+            )
     for role in family.roles("activation"):
         activation = activation_node(nodes, family, index, role)
         if activation is not None:
-            yield _site(activation, OUTPUT, "activation.output", "activation", family.part(index, role), index)
+            yield _site(
+                activation,
+                OUTPUT,
+                "activation.output",
+                "activation",
+                family.part(index, role),
+                index,
+            )
     for role, path in layer_norms(nodes, family, index).items():
         yield from _norm_sites(nodes, path, part_of(role), index, branches)
 
 
-def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | None, branches: set[str]) -> Iterator[Site]:
+def _norm_sites(
+    nodes: dict[str, ir.Node], path: str, part: str, index: int | None, branches: set[str]
+) -> Iterator[Site]:
     """Yield the sites of a norm and of the residual add before it, if there is one."""
     add = nodes.get(f"{path}.input")
     if add is not None:
@@ -171,4 +192,12 @@ def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | No
 def _site(node: ir.Node, index: int, role: str, part: str, module: str, layer: int | None) -> Site:
     """Return the site of an input of a node, or of its output."""
     value = node.outputs[0] if index == OUTPUT else operators.input_of(node, index)
-    return Site(role=role, part=part, module=module, layer=layer, node=str(node.name), input=index, value=str(value.name))
+    return Site(
+        role=role,
+        part=part,
+        module=module,
+        layer=layer,
+        node=str(node.name),
+        input=index,
+        value=str(value.name),
+    )

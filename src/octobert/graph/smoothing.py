@@ -91,7 +91,9 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Skip
             if isinstance(place, Skipped):
                 skipped.append(place)
             else:
-                by_constants.setdefault((kind, frozenset(v for v, _ in _constants(nodes, kind, place))), []).append(place)
+                by_constants.setdefault(
+                    (kind, frozenset(v for v, _ in _constants(nodes, kind, place))), []
+                ).append(place)
     groups = []
     for (kind, constants), places in by_constants.items():
         inside = {node for place in places for _, node in _constants(nodes, kind, place)}
@@ -103,11 +105,17 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Skip
     return groups, skipped
 
 
-def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Skipped]]:
+def _choices(
+    nodes: Nodes, family: EncoderFamily, index: int
+) -> Iterator[tuple[Kind, Place | Skipped]]:
     """Yield the places of one encoder layer."""
     linears = sites.layer_linears(nodes, family, index)
     norms = [family.embeddings_norm]
-    norms += [family.part(i, role) for i in {max(index - 1, 0), index} for role in family.roles(*NORM_PARTS)]
+    norms += [
+        family.part(i, role)
+        for i in {max(index - 1, 0), index}
+        for role in family.roles(*NORM_PARTS)
+    ]
     normed = {str(nodes[path].outputs[0].name): path for path in norms if path in nodes}
     readers: dict[str, list[str]] = {}
     for role, path in linears.items():
@@ -116,7 +124,11 @@ def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[
             readers.setdefault(str(x.name), []).append(path)
     for value, paths in readers.items():
         source = normed.get(value)
-        place = Place(index, source, tuple(paths), value) if source else Skipped("norm", paths[0], "it reads no norm")
+        place = (
+            Place(index, source, tuple(paths), value)
+            if source
+            else Skipped("norm", paths[0], "it reads no norm")
+        )
         yield "norm", place
     if sites.has_attention(nodes, family, index):
         yield from _attention_choices(nodes, linears, family.part(index, "attention"), index)
@@ -136,13 +148,25 @@ def _attention_choices(
         for kind in _BETWEEN:
             yield kind, Skipped(kind, attention, "Q, K and V are one linear layer")
         return
-    query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
+    query, key, v, output = (
+        linears[role] for role in ("query", "key", "value", "attention_output")
+    )
     alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
-    yield "scores", Place(index, query, (key,), query) if alone else Skipped("scores", query, "more than Q·Kᵀ reads Q and K")
+    yield (
+        "scores",
+        Place(index, query, (key,), query)
+        if alone
+        else Skipped("scores", query, "more than Q·Kᵀ reads Q and K"),
+    )
     projection = sites.linear_node(nodes, output)
     alone = _leads(nodes[v], context) and _leads(context, projection)
     read = str(operators.input_of(projection, 0).name)
-    yield "value", Place(index, v, (output,), read) if alone else Skipped("value", v, "more than probs·V reads V")
+    yield (
+        "value",
+        Place(index, v, (output,), read)
+        if alone
+        else Skipped("value", v, "more than probs·V reads V"),
+    )
 
 
 def _leads(node: ir.Node, target: ir.Node) -> bool:
@@ -158,14 +182,21 @@ def _constants(nodes: Nodes, kind: Kind, place: Place) -> list[tuple[ir.Value, i
     """Return the constants that scaling a place changes, each with the node that reads it there."""
     constants = [] if kind == "activation" else _constants_of(nodes, place.source)
     for reader in place.readers:
-        constants += _constants_of(nodes, reader) if kind == "scores" else _constants_of(nodes, reader)[:1]
+        constants += (
+            _constants_of(nodes, reader) if kind == "scores" else _constants_of(nodes, reader)[:1]
+        )
     return constants
 
 
 def _constants_of(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
     """Return weight and bias of a linear layer or a norm, each with the node that reads it."""
     last, first = nodes[path], nodes.get(f"{path}.matmul") or nodes.get(f"{path}.mul")
-    both = [(node.inputs[i], node) for node in (first, last) if node is not None for i in range(1, len(node.inputs))]
+    both = [
+        (node.inputs[i], node)
+        for node in (first, last)
+        if node is not None
+        for i in range(1, len(node.inputs))
+    ]
     return [(value, node) for value, node in both if value is not None]
 
 
@@ -216,7 +247,9 @@ def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray)
     others = [(node, index) for node, index in output.uses() if node not in inside]
     if not others and not output.is_graph_output():
         return
-    back = operators.initializer(graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32))
+    back = operators.initializer(
+        graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32)
+    )
     mul = operators.make_node("Mul", [output, back], f"{place.source}.{UNSMOOTHED}")
     graph.insert_after(norm, [mul])
     for node, index in others:

@@ -43,7 +43,11 @@ _LONGEST_SIZE = 8
 
 
 def to_torch(
-    model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True, also: Sequence[ir.Value] = ()
+    model: ir.Model,
+    dtype: torch.dtype = torch.float32,
+    *,
+    int_mm: bool = True,
+    also: Sequence[ir.Value] = (),
 ) -> fx.GraphModule:
     """Return a module that takes the graph's inputs in order and returns a tuple of its outputs.
 
@@ -67,14 +71,17 @@ def to_torch(
     if dtype is not torch.float32 and not is_half(model):
         model = ir.from_proto(ir.to_proto(model))
         float16.convert_(model)
-    return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module(also)
+    return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module(
+        also
+    )
 
 
 def is_half(model: ir.Model) -> bool:
     """Return whether float operators of a graph are float16."""
-    return any(node.op_type == "Cast" and node.attributes["to"].value == ir.DataType.FLOAT16 for node in model.graph) or any(
-        value.dtype == ir.DataType.FLOAT16 for value in model.graph.initializers.values()
-    )
+    return any(
+        node.op_type == "Cast" and node.attributes["to"].value == ir.DataType.FLOAT16
+        for node in model.graph
+    ) or any(value.dtype == ir.DataType.FLOAT16 for value in model.graph.initializers.values())
 
 
 class _Writer:
@@ -88,7 +95,9 @@ class _Writer:
         self._values: dict[ir.Value, Any] = {}
         self._scales: dict[ir.Value, fx.Node] = {}
         # By weight and scale of the input, because several layers may share both.
-        self._weights: dict[tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]] = {}
+        self._weights: dict[
+            tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]
+        ] = {}
 
     def module(self, also: Sequence[ir.Value] = ()) -> fx.GraphModule:
         for index, value in enumerate(self._source.inputs):
@@ -103,9 +112,17 @@ class _Writer:
         self._graph.output(tuple(self._value(value) for value in (*self._source.outputs, *also)))
         self._graph.eliminate_dead_code()
         module = fx.GraphModule(self._root, self._graph).eval()
-        written = {name: self._values.get(value) for name, value in self._source.initializers.items()}
-        buffers = {node.target: name for name, node in written.items() if isinstance(node, fx.Node) and node.op == "get_attr"}
-        module.meta["initializers"] = {buffer: name for buffer, name in buffers.items() if hasattr(module, str(buffer))}
+        written = {
+            name: self._values.get(value) for name, value in self._source.initializers.items()
+        }
+        buffers = {
+            node.target: name
+            for name, node in written.items()
+            if isinstance(node, fx.Node) and node.op == "get_attr"
+        }
+        module.meta["initializers"] = {
+            buffer: name for buffer, name in buffers.items() if hasattr(module, str(buffer))
+        }
         return module
 
     def _write(self, node: ir.Node) -> None:
@@ -122,10 +139,16 @@ class _Writer:
                 fix="choose an ONNX Runtime or OpenVINO target",
             )
         accepted = inspect.signature(function).parameters
-        options = {name: self._attribute(node, attribute) for name, attribute in node.attributes.items()}
+        options = {
+            name: self._attribute(node, attribute) for name, attribute in node.attributes.items()
+        }
         for name in options:
             if name not in accepted:
-                raise ModelError("PyTorch cannot run an attribute", where=f"node {node.name}", got=f"{node.op_type}.{name}")
+                raise ModelError(
+                    "PyTorch cannot run an attribute",
+                    where=f"node {node.name}",
+                    got=f"{node.op_type}.{name}",
+                )
         if "device" in accepted:
             options["device"] = self._device
         result = self._call(function, *(self._value(value) for value in node.inputs), **options)
@@ -138,7 +161,11 @@ class _Writer:
     def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Any:
         if node.op_type == "Cast" and attribute.name == "to":
             return self._type(ir.DataType(attribute.value), node)
-        return tuple(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
+        return (
+            tuple(attribute.value)
+            if isinstance(attribute.value, (list, tuple))
+            else attribute.value
+        )
 
     def _type(self, dtype: ir.DataType | None, node: ir.Node) -> torch.dtype:
         if dtype is None or dtype not in self._types:
@@ -165,7 +192,9 @@ class _Writer:
         if array.dtype == np.int64 and array.ndim <= 1 and array.size <= _LONGEST_SIZE:
             return tuple(array.tolist()) if array.ndim else int(array)
         tensor = torch.from_numpy(np.array(array))
-        return self._buffer(name, tensor.to(self._types[dtype]) if dtype == ir.DataType.FLOAT16 else tensor)
+        return self._buffer(
+            name, tensor.to(self._types[dtype]) if dtype == ir.DataType.FLOAT16 else tensor
+        )
 
     def _buffer(self, name: str, tensor: torch.Tensor) -> fx.Node:
         stem = re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -179,9 +208,15 @@ class _Writer:
         """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
-        weight, quantized, scale_type = _Weight.of(node), _Activation.of(node), operators.input_of(node, 1).dtype
+        weight, quantized, scale_type = (
+            _Weight.of(node),
+            _Activation.of(node),
+            operators.input_of(node, 1).dtype,
+        )
         if weight is not None:
-            return self._buffer(str(value.name), torch.from_numpy(weight.floats).to(self._type(scale_type, node)))
+            return self._buffer(
+                str(value.name), torch.from_numpy(weight.floats).to(self._type(scale_type, node))
+            )
         if quantized is None:
             raise ModelError(
                 "PyTorch cannot run this quantization",
@@ -192,8 +227,12 @@ class _Writer:
         scale, zero = self._scale(operators.input_of(quantized.node, 1)), quantized.zero_point
         numbers = self._value(node.inputs[0])
         if node.op_type == "QuantizeLinear":
-            return self._call(torch_operators.quantize, numbers, scale, zero, quantized.limits, quantized.dtype)
-        return self._call(torch_operators.dequantize, numbers, scale, zero, self._type(scale_type, node))
+            return self._call(
+                torch_operators.quantize, numbers, scale, zero, quantized.limits, quantized.dtype
+            )
+        return self._call(
+            torch_operators.dequantize, numbers, scale, zero, self._type(scale_type, node)
+        )
 
     def _scale(self, value: ir.Value) -> fx.Node:
         """Return the scale of an activation in float32."""
@@ -207,18 +246,28 @@ class _Writer:
         key = (weight.value, quantized.node.inputs[1])
         if key not in self._weights:
             self._weights[key] = self._stored(layer)
-        integers, dtype = self._value(quantized.node.outputs[0]), self._type(layer.dtype, quantized.node)
+        integers, dtype = (
+            self._value(quantized.node.outputs[0]),
+            self._type(layer.dtype, quantized.node),
+        )
         options = {"width": weight.integers.shape[1], "dtype": dtype, "units": self._units}
         return self._call(torch_operators.integer_linear, integers, *self._weights[key], **options)
 
     def _stored(self, layer: _Linear) -> tuple[fx.Node, fx.Node | None, fx.Node]:
         """Return the buffers of a linear layer: integers, correction for the zero point, scales."""
-        name, integers, zero = str(layer.weight.value.name), layer.weight.integers, layer.activation.zero_point
+        name, integers, zero = (
+            str(layer.weight.value.name),
+            layer.weight.integers,
+            layer.activation.zero_point,
+        )
         added = [(0, -size % torch_operators.INT_MM_MULTIPLE) for size in integers.shape]
         # Column-major, as NVIDIA's 8-bit products need it.
         columns = np.ascontiguousarray(np.pad(integers, added).T)
         shift = -zero * integers.sum(axis=0, dtype=np.int32)
-        scale = np.array(operators.const_scalar(layer.activation.node.inputs[1]) * layer.weight.scale, dtype=np.float32)
+        scale = np.array(
+            operators.const_scalar(layer.activation.node.inputs[1]) * layer.weight.scale,
+            dtype=np.float32,
+        )
         return (
             self._buffer(f"{name}.integers", torch.from_numpy(columns).t()),
             self._buffer(f"{name}.shift", torch.from_numpy(shift)) if zero else None,
@@ -241,7 +290,11 @@ class _Activation:
         if node is not None and node.op_type == "DequantizeLinear":
             # Both nodes of a pair have the same scale and zero point.
             quantize = operators.producer(node.inputs[0], "QuantizeLinear")
-            node = quantize if quantize is not None and quantize.inputs[1:] == node.inputs[1:] else None
+            node = (
+                quantize
+                if quantize is not None and quantize.inputs[1:] == node.inputs[1:]
+                else None
+            )
         if node is None or operators.const_scalar(node.inputs[1]) is None:
             return None
         zero = operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else np.uint8(0)
@@ -250,7 +303,9 @@ class _Activation:
         name, lowest, highest = zero.dtype.name, *LIMITS[zero.dtype.name]
         less = 128 if name == "uint8" else 0
         limits = (lowest - less, highest - less)
-        return _Activation(node, int(zero) - less, limits, torch.int8 if name in ("int8", "uint8") else torch.int32)
+        return _Activation(
+            node, int(zero) - less, limits, torch.int8 if name in ("int8", "uint8") else torch.int32
+        )
 
 
 @dataclass(frozen=True)
@@ -284,7 +339,9 @@ class _Weight:
     @property
     def floats(self) -> np.ndarray:
         """The dequantized weight."""
-        floats: np.ndarray = self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
+        floats: np.ndarray = self.integers * qdq.spread(
+            self.scale, self.integers.ndim, self.axis if self.scale.ndim else None
+        )
         return floats
 
 
@@ -305,8 +362,14 @@ class _Linear:
         activation, weight = _Activation.of(left), _Weight.of(right)
         if activation is None or weight is None or left is None or dtype is None:
             return None
-        fits = weight.integers.dtype == np.int8 and weight.integers.ndim == 2 and (not weight.scale.ndim or weight.axis == 1)
-        return _Linear(activation, weight, dtype) if fits and activation.dtype is torch.int8 else None
+        fits = (
+            weight.integers.dtype == np.int8
+            and weight.integers.ndim == 2
+            and (not weight.scale.ndim or weight.axis == 1)
+        )
+        return (
+            _Linear(activation, weight, dtype) if fits and activation.dtype is torch.int8 else None
+        )
 
 
 def _dequantizing(value: ir.Value | None) -> tuple[ir.Node | None, ir.DataType | None]:
@@ -315,4 +378,6 @@ def _dequantizing(value: ir.Value | None) -> tuple[ir.Node | None, ir.DataType |
     node = operators.producer(value if cast is None else cast.inputs[0], "DequantizeLinear")
     if node is None:
         return None, None
-    return node, operators.input_of(node, 1).dtype if cast is None else ir.DataType(cast.attributes["to"].as_int())
+    return node, operators.input_of(node, 1).dtype if cast is None else ir.DataType(
+        cast.attributes["to"].as_int()
+    )

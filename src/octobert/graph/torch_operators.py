@@ -51,7 +51,9 @@ def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
             return function(a, b)
         left, right = _tuple(a), _tuple(b)
         count = max(len(left), len(right))
-        left, right = (numbers * count if len(numbers) == 1 else numbers for numbers in (left, right))
+        left, right = (
+            numbers * count if len(numbers) == 1 else numbers for numbers in (left, right)
+        )
         return tuple(function(x, y) for x, y in zip(left, right, strict=True))
 
     return apply
@@ -143,21 +145,31 @@ def _identity(x: Value) -> Value:
 
 
 def _layer_norm(
-    x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
 ) -> Tensor:
     shape = x.shape[axis % x.ndim :]
     moved = None if bias is None else bias.float()
     return functional.layer_norm(x.float(), shape, scale.float(), moved, epsilon).to(x.dtype)
 
 
-def _pad(x: Tensor, pads: Size, value: Any = 0, axes: Size | None = None, *, mode: str = "constant") -> Tensor:
+def _pad(
+    x: Tensor, pads: Size, value: Any = 0, axes: Size | None = None, *, mode: str = "constant"
+) -> Tensor:
     numbers = _tuple(pads)
     count = len(numbers) // 2
     sides = [(0, 0)] * x.ndim
     for place, axis in enumerate(_tuple(axes) if axes is not None else range(count)):
         sides[axis] = (numbers[place], numbers[place + count])
     flat = [number for side in reversed(sides) for number in side]
-    return functional.pad(x, flat, mode=mode, **({"value": float(value)} if mode == "constant" else {}))
+    return functional.pad(
+        x, flat, mode=mode, **({"value": float(value)} if mode == "constant" else {})
+    )
 
 
 def _range(start: Any, limit: Any, delta: Any, *, device: torch.device) -> Tensor:
@@ -165,7 +177,9 @@ def _range(start: Any, limit: Any, delta: Any, *, device: torch.device) -> Tenso
 
 
 def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def apply(x: Tensor, axes: Size | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+    def apply(
+        x: Tensor, axes: Size | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Tensor:
         if axes is None and noop_with_empty_axes:
             return x
         chosen = _tuple(axes) if axes is not None else tuple(range(x.ndim))
@@ -179,7 +193,10 @@ def _reshape(x: Value, shape: Size, *, allowzero: int = 0) -> Any:
     if not isinstance(x, Tensor):
         return _tuple(x) if sizes else _tuple(x)[0]
     if not allowzero:
-        sizes = tuple(x.shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(sizes))
+        sizes = tuple(
+            x.shape[i] if isinstance(size, int) and size == 0 else size
+            for i, size in enumerate(sizes)
+        )
     return x.reshape(sizes)
 
 
@@ -187,7 +204,9 @@ def _shape(x: Tensor, *, start: int = 0, end: int | None = None) -> tuple[int, .
     return tuple(x.shape)[start:end]
 
 
-def _slice(x: Value, starts: Size, ends: Size, axes: Size | None = None, steps: Size | None = None) -> Any:
+def _slice(
+    x: Value, starts: Size, ends: Size, axes: Size | None = None, steps: Size | None = None
+) -> Any:
     starts, ends = _tuple(starts), _tuple(ends)
     chosen = _tuple(axes) if axes is not None else tuple(range(len(starts)))
     strides = _tuple(steps) if steps is not None else (1,) * len(starts)
@@ -203,8 +222,12 @@ def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     return torch.softmax(x, axis, dtype=torch.float32).to(x.dtype)
 
 
-def _split(x: Tensor, sizes: Size | None = None, *, axis: int = 0, num_outputs: int = 0) -> Sequence[Tensor]:
-    return torch.split(x, list(_tuple(sizes)) if sizes is not None else -(-x.shape[axis] // num_outputs), axis)
+def _split(
+    x: Tensor, sizes: Size | None = None, *, axis: int = 0, num_outputs: int = 0
+) -> Sequence[Tensor]:
+    return torch.split(
+        x, list(_tuple(sizes)) if sizes is not None else -(-x.shape[axis] // num_outputs), axis
+    )
 
 
 def _squeeze(x: Value, axes: Size | None = None) -> Any:
@@ -234,7 +257,21 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     **{
         name: _on_tensors(getattr(torch, function))
         for name, function in {
-            **{n: n.lower() for n in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Round")},
+            **{
+                n: n.lower()
+                for n in (
+                    "Abs",
+                    "Ceil",
+                    "Cos",
+                    "Erf",
+                    "Exp",
+                    "Floor",
+                    "IsNaN",
+                    "Log",
+                    "Reciprocal",
+                    "Round",
+                )
+            },
             **{n: n.lower() for n in ("Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh")},
             "Not": "logical_not",
         }.items()
@@ -285,7 +322,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def quantize(x: Tensor, scale: Tensor, zero_point: int, limits: tuple[int, int], dtype: torch.dtype) -> Tensor:
+def quantize(
+    x: Tensor, scale: Tensor, zero_point: int, limits: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
     """Return round(x / scale) + zero_point, clipped to the limits. Halves are rounded to even, as in ONNX."""
     return torch.clamp(torch.round(x.float() / scale) + zero_point, *limits).to(dtype)
 
@@ -306,12 +345,24 @@ def int_mm(x: Tensor, weight: Tensor) -> Tensor:
 def exact_mm(x: Tensor, weight: Tensor) -> Tensor:
     """Return the same product by float32 units. Blocks of `EXACT_TERMS` products are summed exactly in float32."""
     starts = range(0, weight.shape[0], EXACT_TERMS)
-    parts = [x[:, i : i + EXACT_TERMS].float() @ weight[i : i + EXACT_TERMS].float() for i in starts]
-    return parts[0].to(torch.int32) if len(parts) == 1 else sum(part.to(torch.int32) for part in parts)  # type: ignore[return-value]
+    parts = [
+        x[:, i : i + EXACT_TERMS].float() @ weight[i : i + EXACT_TERMS].float() for i in starts
+    ]
+    total = parts[0].to(torch.int32)
+    for part in parts[1:]:
+        total = total + part.to(torch.int32)
+    return total
 
 
 def integer_linear(
-    integers: Tensor, weight: Tensor, shift: Tensor | None, scale: Tensor, *, width: int, dtype: torch.dtype, units: bool
+    integers: Tensor,
+    weight: Tensor,
+    shift: Tensor | None,
+    scale: Tensor,
+    *,
+    width: int,
+    dtype: torch.dtype,
+    units: bool,
 ) -> Tensor:
     """Return the output of an int8 linear layer: the integer product, corrected for the zero point, and rescaled.
 

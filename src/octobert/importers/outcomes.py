@@ -85,7 +85,10 @@ class Node:
     def elements(self) -> list[Node]:
         """The elements of a list; a single value is a list of one, and an absent one of none."""
         if isinstance(self.value, list):
-            return [self._inner(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
+            return [
+                self._inner(value, f"{self.path}[{index}]")
+                for index, value in enumerate(self.value)
+            ]
         return [self] if self else []
 
     def _inner(self, value: Any, path: str) -> Node:
@@ -126,7 +129,9 @@ class Node:
     def _record(self, verdict: Verdict, note: str, key: str | None = None) -> None:
         for path, leaf in leaves(self.value, self.path):
             if path not in self.outcomes:
-                self.outcomes[path] = Outcome(field=path, value=shown(leaf), verdict=verdict, key=key, note=note)
+                self.outcomes[path] = Outcome(
+                    field=path, value=shown(leaf), verdict=verdict, key=key, note=note
+                )
 
 
 ABSENT = Node(None, "", {})

@@ -154,7 +154,9 @@ class Outputs:
         """Store the outputs of one batch."""
         for position, index in enumerate(batch.rows):
             row = self._rows[index]
-            own: Mapping[str, np.ndarray] = {name: array[position] for name, array in outputs.items()}
+            own: Mapping[str, np.ndarray] = {
+                name: array[position] for name, array in outputs.items()
+            }
             if self._per_token:
                 own = row.kept({name: array[: len(row)] for name, array in own.items()})
             for name, array in own.items():

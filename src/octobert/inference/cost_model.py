@@ -31,7 +31,12 @@ _WIDTH, _LONG = 64, 384
 _COARSE = (((1, 8), (1, _WIDTH)), ((1, 32), (4, _WIDTH)), ((16, _WIDTH), (1, _LONG)))
 # Then single rows at multiples of the blocks of kernels, and one token before and beyond. AMX has tiles of 16 rows; vector
 # kernels have blocks of 4, 6, 8 or 16. Each entry is timed if it fits into the time that is left.
-_BLOCKS = ((16, range(0, 129, 16)), (8, range(8, 129, 16)), (16, range(144, 257, 16)), (32, range(288, 513, 32)))
+_BLOCKS = (
+    (16, range(0, 129, 16)),
+    (8, range(8, 129, 16)),
+    (16, range(144, 257, 16)),
+    (32, range(288, 513, 32)),
+)
 # Numbers of timed runs of each shape; the least counts, because other programs only ever add time.
 _LEAST_REPEATS, _MOST_REPEATS, _SECONDS = 3, 9, 2.5
 # Then, for as long again, every step that seems to be worth padding is timed once more, the lengths of a block in turn. It
@@ -84,7 +89,9 @@ class CostModel(FrozenModel):
         tokens, ms = np.array(self.tokens, dtype=float), np.array(self.ms)
         total = rows * float(length)
         beyond = np.maximum(total - tokens[-1], 0.0) * (ms[-1] - ms[-2]) / (tokens[-1] - tokens[-2])
-        batch_ms: np.ndarray = np.interp(total, tokens, ms) + beyond + self.square_ms * rows * float(length) ** 2
+        batch_ms: np.ndarray = (
+            np.interp(total, tokens, ms) + beyond + self.square_ms * rows * float(length) ** 2
+        )
         return batch_ms
 
 
@@ -95,11 +102,17 @@ def default_cost_model(session: Session) -> CostModel:
     much as the linear layers at a length of 4,096.
     """
     new_shape_ms = 64.0 if session.prepares_shapes else 0.0
-    return CostModel(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=1 / 4096, new_shape_ms=new_shape_ms)
+    return CostModel(
+        tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=1 / 4096, new_shape_ms=new_shape_ms
+    )
 
 
 def measure_cost_model(
-    session: Session, max_length: int, *, static: Sequence[int] = (), clock: Callable[[], float] | None = None
+    session: Session,
+    max_length: int,
+    *,
+    static: Sequence[int] = (),
+    clock: Callable[[], float] | None = None,
 ) -> CostModel:
     """Time a session on up to about seventy shapes, for at most about five seconds, and static lengths for half as long.
 
@@ -111,43 +124,75 @@ def measure_cost_model(
     timed = _Timed(session, clock or time.perf_counter)
     for shapes in _COARSE:
         timed.add([(rows, min(width, max_length)) for rows, width in shapes])
-        if timed.seconds > timed.budget_s and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1:
+        if (
+            timed.seconds > timed.budget_s
+            and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1
+        ):
             break
     static = timed.add_lengths([length for length in static if length <= max_length])
     lengths: list[int] = []
     base = _fitted(timed.least(), static)
-    if timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS and timed.noise() <= _BUSY:
+    if (
+        timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS
+        and timed.noise() <= _BUSY
+    ):
         for block, ends in _BLOCKS:
-            lengths_of = [length for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
+            lengths_of = [
+                length
+                for end in ends
+                for length in (end - 1, end, end + 1)
+                if 0 < length <= max_length
+            ]
             new = [(1, length) for length in lengths_of if (1, length) not in timed.ms]
-            ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (1 + _LEAST_REPEATS)
+            ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (
+                1 + _LEAST_REPEATS
+            )
             if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > timed.budget_s:
                 break
             timed.add(new)
-            lengths += [length for length in lengths_of if length % block == 0 and length not in static]
+            lengths += [
+                length for length in lengths_of if length % block == 0 and length not in static
+            ]
         timed.repeat()
     noise = timed.noise()
     margin, least = max(_LEAST_MARGIN, 2 * noise), timed.least()
     confirmed = _confirmed(timed, lengths, margin) if noise <= _BUSY else []
     for end, shorter in confirmed:
         # What was not confirmed is taken as level with the end of its block.
-        least |= {(1, n): min(least[1, n], least[1, end]) for n in timed.singles(end) if n not in shorter}
+        least |= {
+            (1, n): min(least[1, n], least[1, end]) for n in timed.singles(end) if n not in shorter
+        }
     # The very first inference also reads the weights, so it does not count.
     new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
-    update = {"new_shape_ms": new_shape_ms, "lengths": tuple(end for end, shorter in confirmed if shorter), "margin": margin}
-    return _fitted(least, static).model_copy(update={**update, "static_ms": {n: least[1, n] for n in static}})
+    update = {
+        "new_shape_ms": new_shape_ms,
+        "lengths": tuple(end for end, shorter in confirmed if shorter),
+        "margin": margin,
+    }
+    return _fitted(least, static).model_copy(
+        update={**update, "static_ms": {n: least[1, n] for n in static}}
+    )
 
 
 def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
     """The ends of blocks, ascending, and the shorter lengths in the block that take longer, confirmed in further rounds."""
-    least, confirmed, began = timed.least(), {end: set[int]() for end in sorted(ends)}, timed.seconds
-    gains = {end: max((least[1, n] for n in timed.singles(end)), default=0.0) / least[1, end] for end in confirmed}
+    least, confirmed, began = (
+        timed.least(),
+        {end: set[int]() for end in sorted(ends)},
+        timed.seconds,
+    )
+    gains = {
+        end: max((least[1, n] for n in timed.singles(end)), default=0.0) / least[1, end]
+        for end in confirmed
+    }
     for end in sorted(gains, key=lambda end: -gains[end]):
         block = [n for n in timed.singles(end) if least[1, n] > least[1, end] * (1 + margin)]
         round_s = sum(least[1, n] for n in (*block, end)) / 1e3
         if block and timed.seconds + _ROUNDS * round_s - began <= _SECONDS:
             rounds = [timed.padded_round(block, end) for _ in range(_ROUNDS)]
-            confirmed[end] = {n for n in block if sorted(ms[n] / ms[end] for ms in rounds)[1] > 1 + margin}
+            confirmed[end] = {
+                n for n in block if sorted(ms[n] / ms[end] for ms in rounds)[1] > 1 + margin
+            }
     return list(confirmed.items())
 
 
@@ -174,7 +219,14 @@ class _Timed:
     def new_shape_ms(self) -> float:
         """What the first run of a shape takes longer."""
         least = [min(own) for own in self.ms.values()]
-        return max(0.0, statistics.median(f - m for f, m in zip(self._first[1:], least[1:], strict=True))) if least[1:] else 0.0
+        return (
+            max(
+                0.0,
+                statistics.median(f - m for f, m in zip(self._first[1:], least[1:], strict=True)),
+            )
+            if least[1:]
+            else 0.0
+        )
 
     def add(self, shapes: Sequence[tuple[int, int]]) -> None:
         """Time new shapes, in turn."""
@@ -220,13 +272,17 @@ class _Timed:
 
     def noise(self) -> float:
         """How much the second fastest run of a shape takes longer than its fastest, as a part of that; the median."""
-        return float(statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values()))
+        return float(
+            statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values())
+        )
 
     def _run(self, shape: tuple[int, int], real: int | None = None) -> float:
         return run_ms(self._session, shape, real, self._clock)
 
 
-def run_ms(session: Session, shape: tuple[int, int], real: int | None, clock: Callable[[], float]) -> float:
+def run_ms(
+    session: Session, shape: tuple[int, int], real: int | None, clock: Callable[[], float]
+) -> float:
     """Milliseconds of one inference.
 
     Args:
@@ -248,19 +304,34 @@ def _fitted(all_least: dict[tuple[int, int], float], static: Sequence[int]) -> C
 
     A long row takes more time than short rows with as many tokens; the difference is attention.
     """
-    least = {(rows, length): ms for (rows, length), ms in all_least.items() if rows > 1 or length not in static}
-    short = {rows * length: (ms, rows * length**2) for (rows, length), ms in least.items() if length <= _WIDTH}
+    least = {
+        (rows, length): ms
+        for (rows, length), ms in all_least.items()
+        if rows > 1 or length not in static
+    }
+    short = {
+        rows * length: (ms, rows * length**2)
+        for (rows, length), ms in least.items()
+        if length <= _WIDTH
+    }
     tokens = sorted(short)
     singles = {length: ms for (rows, length), ms in least.items() if rows == 1}
     long, square = max(singles), 0.0
     long = _LONG if _LONG in singles else long
     if tokens[-1] > long > _WIDTH:
         apart = long**2 - np.interp(long, tokens, [short[n][1] for n in tokens])
-        square = max(0.0, (singles[long] - float(np.interp(long, tokens, [short[n][0] for n in tokens]))) / apart)
+        square = max(
+            0.0,
+            (singles[long] - float(np.interp(long, tokens, [short[n][0] for n in tokens]))) / apart,
+        )
     points = {n: ms - square * squares for n, (ms, squares) in short.items() if n > max(singles)}
     points |= {n: ms - square * n**2 for n, ms in singles.items()}
     ordered = sorted(points)
-    return CostModel(tokens=tuple(ordered), ms=tuple(max(float(points[n]), 0.0) for n in ordered), square_ms=float(square))
+    return CostModel(
+        tokens=tuple(ordered),
+        ms=tuple(max(float(points[n]), 0.0) for n in ordered),
+        square_ms=float(square),
+    )
 
 
 def read_cost_model(path: Path) -> CostModel | None:
@@ -272,7 +343,12 @@ def read_cost_model(path: Path) -> CostModel | None:
 
 
 def read_or_measure_cost_model(
-    path: Path, session: Session, max_length: int, *, static: Sequence[int] = (), only_if_stored: bool = False
+    path: Path,
+    session: Session,
+    max_length: int,
+    *,
+    static: Sequence[int] = (),
+    only_if_stored: bool = False,
 ) -> CostModel | None:
     """Read a stored cost model, or measure it and store it.
 

@@ -22,7 +22,14 @@ from pydantic import AfterValidator, Field, field_validator
 from octobert import targets
 from octobert.core import environment
 from octobert.core.environment import Environment
-from octobert.core.errors import ModelError, OtherMachineWarning, RecipeError, StorageError, TargetError, shortened
+from octobert.core.errors import (
+    ModelError,
+    OtherMachineWarning,
+    RecipeError,
+    StorageError,
+    TargetError,
+    shortened,
+)
 from octobert.core.files import (
     atomic_folder,
     content_of,
@@ -148,8 +155,16 @@ def changes(made: Environment, here: Environment, packages: Iterable[str]) -> li
     if made.cores != here.cores:
         clauses.append(f"{here.cores} cores, not {made.cores}")
     names = tuple(packages)
-    clauses += [f"{name} is installed here" for name in names if name in here.versions and name not in made.versions]
-    clauses += [f"{name} is not installed here" for name in names if name in made.versions and name not in here.versions]
+    clauses += [
+        f"{name} is installed here"
+        for name in names
+        if name in here.versions and name not in made.versions
+    ]
+    clauses += [
+        f"{name} is not installed here"
+        for name in names
+        if name in made.versions and name not in here.versions
+    ]
     return [*clauses, *_of_versions(made, here, names)]
 
 
@@ -181,7 +196,9 @@ def _of_kind(made: Environment, here: Environment) -> list[str]:
     return clauses or [f"the CPU is {here.cpu}, not {made.cpu}"]
 
 
-def _of_versions(made: Environment, here: Environment, packages: Iterable[str], numbers: int | None = None) -> list[str]:
+def _of_versions(
+    made: Environment, here: Environment, packages: Iterable[str], numbers: int | None = None
+) -> list[str]:
     """Runtimes that are installed in both, in other versions."""
 
     def shown(version: str) -> str:
@@ -189,7 +206,11 @@ def _of_versions(made: Environment, here: Environment, packages: Iterable[str], 
 
     both = made.versions.keys() & here.versions.keys()
     pairs = {name: (made.versions[name], here.versions[name]) for name in packages if name in both}
-    return [f"{name} is {shown(now)}, not {shown(then)}" for name, (then, now) in pairs.items() if shown(then) != shown(now)]
+    return [
+        f"{name} is {shown(now)}, not {shown(then)}"
+        for name, (then, now) in pairs.items()
+        if shown(then) != shown(now)
+    ]
 
 
 def check_machine(package: Path, manifest: PackageManifest) -> None:
@@ -203,8 +224,14 @@ def check_machine(package: Path, manifest: PackageManifest) -> None:
     differing = differences(manifest.environment, environment.current(), _packages(manifest.target))
     if differing:
         made_here = package.name == BEST and (package.parent / REPORT).is_file()
-        again = f"octobert auto {package.parent} --again" if made_here else "octobert auto, on this machine"
-        differs = f"{package} was chosen on another kind of machine: {shortened('; '.join(differing))}"
+        again = (
+            f"octobert auto {package.parent} --again"
+            if made_here
+            else "octobert auto, on this machine"
+        )
+        differs = (
+            f"{package} was chosen on another kind of machine: {shortened('; '.join(differing))}"
+        )
         _warn(printable(f"{differs}. Another model may be faster here; choose it with {again}"))
 
 
@@ -244,9 +271,13 @@ def read_index(folder: Path) -> Machines:
     try:
         return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
     except OSError as error:
-        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+        raise ModelError(
+            f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix
+        ) from error
     except ValueError as error:
-        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=first_problem(error), fix=fix) from error
+        raise ModelError(
+            f"{INDEX} cannot be read", where=str(path), got=first_problem(error), fix=fix
+        ) from error
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
@@ -256,12 +287,19 @@ def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
         if kind_of(package) == kind_of(here):
             return package
     known = targets.names()
-    probes = {each.target: targets.load(each.target).probe() for each in packages if each.target in known}
+    probes = {
+        each.target: targets.load(each.target).probe() for each in packages if each.target in known
+    }
     ready = [each for each in packages if each.target in probes and probes[each.target].available]
     if not ready:
         got = ", ".join(dict.fromkeys(each.target for each in packages))
-        fix = next((probe.install for probe in probes.values() if probe.install), "choose a model on this machine")
-        raise TargetError("no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix)
+        fix = next(
+            (probe.install for probe in probes.values() if probe.install),
+            "choose a model on this machine",
+        )
+        raise TargetError(
+            "no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix
+        )
     return min(ready, key=lambda each: distance(each.features, here.features))
 
 
@@ -271,7 +309,9 @@ def _checked(folder: Path, chosen: ForMachine) -> Path:
     if not is_folder(package) or not is_file(package / PACKAGE_FILE):
         raise package_files.other_files(folder, [f"{chosen.folder}/{PACKAGE_FILE} is missing"])
     if file_digest(package / PACKAGE_FILE) != chosen.manifest:
-        raise package_files.other_files(folder, [f"{chosen.folder}/{PACKAGE_FILE} has another content"])
+        raise package_files.other_files(
+            folder, [f"{chosen.folder}/{PACKAGE_FILE} has another content"]
+        )
     return package
 
 
@@ -296,15 +336,24 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
         by_kind.pop(kind := kind_of(manifest.environment), None)
         by_kind[kind] = package, manifest
     if len(by_kind) < 2:
-        got, fix = " ".join(next(iter(by_kind), ("nothing",))), "run octobert auto on another kind of machine, too"
-        raise RecipeError("merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix)
-    named = dict(zip(_names([manifest for _, manifest in by_kind.values()]), by_kind.values(), strict=True))
+        got, fix = (
+            " ".join(next(iter(by_kind), ("nothing",))),
+            "run octobert auto on another kind of machine, too",
+        )
+        raise RecipeError(
+            "merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix
+        )
+    named = dict(
+        zip(_names([manifest for _, manifest in by_kind.values()]), by_kind.values(), strict=True)
+    )
     first = next(iter(by_kind.values()))[1]
     index = Machines(
         octobert=environment.versions(("octobert",)).get("octobert"),
         model_digest=first.model_digest,
         task=first.task,
-        packages=tuple(_entry(name, package, manifest) for name, (package, manifest) in named.items()),
+        packages=tuple(
+            _entry(name, package, manifest) for name, (package, manifest) in named.items()
+        ),
     )
     with storage_errors(out):
         _write(named, index, out)
@@ -320,10 +369,14 @@ def _inside(place: Path) -> list[Path]:
     if (place / BEST / PACKAGE_FILE).is_file():
         return [place / BEST]
     expected, fix = f"{BEST}/{PACKAGE_FILE}", "name output directories of octobert auto"
-    raise ModelError("no model was chosen in this folder", where=str(place), expected=expected, fix=fix)
+    raise ModelError(
+        "no model was chosen in this folder", where=str(place), expected=expected, fix=fix
+    )
 
 
-def _check_same(first: tuple[Path, PackageManifest] | None, package: Path, manifest: PackageManifest) -> None:
+def _check_same(
+    first: tuple[Path, PackageManifest] | None, package: Path, manifest: PackageManifest
+) -> None:
     """Refuse a package that was not chosen, or was not made like the first one."""
     if manifest.chosen is None:
         fix = "name output directories of octobert auto"
@@ -333,20 +386,37 @@ def _check_same(first: tuple[Path, PackageManifest] | None, package: Path, manif
         return
     where, fix = str(package), "merge packages that were chosen for one model and one task"
     if manifest.model_digest != first[1].model_digest:
-        got, expected = manifest.model_digest[:16], f"{first[1].model_digest[:16]}, as of {first[0]}"
-        raise ModelError("the package was made from another model", where=where, got=got, expected=expected, fix=fix)
+        got, expected = (
+            manifest.model_digest[:16],
+            f"{first[1].model_digest[:16]}, as of {first[0]}",
+        )
+        raise ModelError(
+            "the package was made from another model",
+            where=where,
+            got=got,
+            expected=expected,
+            fix=fix,
+        )
     # Whether rows had labels says nothing about what the model does.
     mine, others = (each.task.model_copy(update={"primary": None}) for each in (manifest, first[1]))
     if mine != others:
         expected = f"{others.name} with the same options and labels, as of {first[0]}"
-        raise ModelError("the package is for another task", where=where, got=mine.name, expected=expected, fix=fix)
+        raise ModelError(
+            "the package is for another task",
+            where=where,
+            got=mine.name,
+            expected=expected,
+            fix=fix,
+        )
 
 
 def _names(manifests: Sequence[PackageManifest]) -> list[str]:
     """Names of folders: the last feature of the CPU and the target, with a number where that is not enough."""
     names: list[str] = []
     for manifest in manifests:
-        known = [flag for flag in environment.FLAGS if flag in manifest.environment.features] or ["cpu"]
+        known = [flag for flag in environment.FLAGS if flag in manifest.environment.features] or [
+            "cpu"
+        ]
         name = f"{known[-1].replace('_', '-')}-{manifest.target}"
         count = sum(each == name or each.startswith(f"{name}-") for each in names)
         names.append(f"{name}-{count + 1}" if count else name)
@@ -361,7 +431,11 @@ def _entry(name: str, package: Path, manifest: PackageManifest) -> ForMachine:
         target=manifest.target,
         cpu=made.cpu,
         features=made.features,
-        versions={each: made.versions[each] for each in _packages(manifest.target) if each in made.versions},
+        versions={
+            each: made.versions[each]
+            for each in _packages(manifest.target)
+            if each in made.versions
+        },
         sentence=str(manifest.chosen),
     )
 
@@ -369,7 +443,9 @@ def _entry(name: str, package: Path, manifest: PackageManifest) -> ForMachine:
 def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, out: Path) -> None:
     """Write the folder: complete, or not at all."""
     if out.exists():
-        raise StorageError("the folder exists already", where=str(out), fix="choose another --out, or remove it")
+        raise StorageError(
+            "the folder exists already", where=str(out), fix="choose another --out, or remove it"
+        )
     with atomic_folder(out) as partial:
         for name, (package, manifest) in named.items():
             # Settings that were tuned are kept by machine.

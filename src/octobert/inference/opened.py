@@ -116,10 +116,25 @@ class Opened:
             return [self.target, {str(file): file_stamp(file) for file in files_of(self.file)}]
         model, plan = self.manifest.model, self.manifest.plan
         ranges = {"low", "high", "ceiling", "shared"}
-        quantized = [(s.role, s.module, quantizer.model_dump(mode="json", exclude=ranges)) for s, quantizer in plan.quantized]
+        quantized = [
+            (s.role, s.module, quantizer.model_dump(mode="json", exclude=ranges))
+            for s, quantizer in plan.quantized
+        ]
         own = self.file.relative_to(self.path).with_suffix("").as_posix()
-        widths = {name: size // _WIDTHS for name, size in self.manifest.sizes.items() if name.startswith(own)}
-        return [self.target, model.family, model.head, model.sizes.model_dump(mode="json"), plan.float_parts, quantized, widths]
+        widths = {
+            name: size // _WIDTHS
+            for name, size in self.manifest.sizes.items()
+            if name.startswith(own)
+        }
+        return [
+            self.target,
+            model.family,
+            model.head,
+            model.sizes.model_dump(mode="json"),
+            plan.float_parts,
+            quantized,
+            widths,
+        ]
 
     @property
     def ignores_padding(self) -> bool:
@@ -127,7 +142,9 @@ class Opened:
 
         Ranges of dynamic quantization are those of all tokens, padding included. What a file of another tool does is not known.
         """
-        return self.manifest is not None and not any(quantizer.dynamic for _, quantizer in self.manifest.plan.quantized)
+        return self.manifest is not None and not any(
+            quantizer.dynamic for _, quantizer in self.manifest.plan.quantized
+        )
 
     def entries_on(self, device: str | None = None) -> SessionEntries:
         """What sessions of it are opened with: what its recipe sets, and the type of its float operators.
@@ -137,7 +154,9 @@ class Opened:
         """
         if self.manifest is None or device is not None:
             return self.entries
-        return runtimes.entries_in(self.entries, targets.load(self.target).CAPABILITIES, self.manifest.plan.float_parts)
+        return runtimes.entries_in(
+            self.entries, targets.load(self.target).CAPABILITIES, self.manifest.plan.float_parts
+        )
 
     def precision(self, reported: str) -> str:
         """The arithmetic of its operators: that of the float ones, after `int8` where its file has quantized ones.
@@ -162,7 +181,10 @@ class Opened:
             RecipeError: it is a file, and no task was given.
         """
         if self.task is None:
-            what, fix = "a model file does not say what it is for", "add --task NAME (octobert tasks lists them)"
+            what, fix = (
+                "a model file does not say what it is for",
+                "add --task NAME (octobert tasks lists them)",
+            )
             raise RecipeError(what, where=str(self.path), fix=fix)
         return self.task
 
@@ -173,7 +195,10 @@ class Opened:
             ModelError: there is no such task, or it has other options.
             RecipeError: no task was given.
         """
-        return rebuild(self.facts(), where=str(self.path / PACKAGE_FILE if self.manifest is not None else self.path))
+        return rebuild(
+            self.facts(),
+            where=str(self.path / PACKAGE_FILE if self.manifest is not None else self.path),
+        )
 
     def tokenizer(self, task: Task) -> Tokenizer:
         """Its tokenizer, with the task's limit or that of a fixed shape.
@@ -207,12 +232,19 @@ class Opened:
         Raises:
             ModelError: it has other outputs than its task reads.
         """
-        opened = targets.load(self.target).open_session(self.file, options.model_copy(update={"outputs": dict(self.outputs)}))
+        opened = targets.load(self.target).open_session(
+            self.file, options.model_copy(update={"outputs": dict(self.outputs)})
+        )
         opened = self.with_vectors(opened)
         # Token states beside a vector are for other programs.
-        missing = [name for name in head_of(self.head).outputs if name not in (*opened.outputs, STATES)]
+        missing = [
+            name for name in head_of(self.head).outputs if name not in (*opened.outputs, STATES)
+        ]
         if missing:
-            what, got = "the model has other outputs than its task reads", ", ".join(opened.outputs)[:200]
+            what, got = (
+                "the model has other outputs than its task reads",
+                ", ".join(opened.outputs)[:200],
+            )
             raise ModelError(what, where=str(self.file), got=got, expected=", ".join(missing))
         return opened
 
@@ -246,13 +278,22 @@ def opened(
         TargetError: the target does not exist, is not the package's own, or does not open such files.
     """
     if target is not None and target not in targets.names():
-        raise TargetError(f'there is no target "{target}"', where="--target", fix=did_you_mean(target, targets.names()))
+        raise TargetError(
+            f'there is no target "{target}"',
+            where="--target",
+            fix=did_you_mean(target, targets.names()),
+        )
     if path.suffix in TARGETS and not path.is_dir():
         return _file(path, task, target or TARGETS[path.suffix], tokenizer, reference)
     for option, given in (("--task", task), ("--tokenizer", tokenizer), ("--reference", reference)):
         if given is not None:
             what, fix = f"{option} is for model files", "omit it, or name an .onnx or .xml file"
-            raise RecipeError(what, where=str(path), got="a package, which has its own" if path.is_dir() else None, fix=fix)
+            raise RecipeError(
+                what,
+                where=str(path),
+                got="a package, which has its own" if path.is_dir() else None,
+                fix=fix,
+            )
     return _package(path, target)
 
 
@@ -263,7 +304,11 @@ def _package(path: Path, target: str | None) -> Opened:
     if target not in (None, manifest.target):
         fix = f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}"
         raise TargetError(
-            "the package was made for another target", where=str(path), got=str(target), expected=manifest.target, fix=fix
+            "the package was made for another target",
+            where=str(path),
+            got=str(target),
+            expected=manifest.target,
+            fix=fix,
         )
     file = targets.load(manifest.target, where=str(path / PACKAGE_FILE)).model_file(path)
     floating = path / "onnx" / "model.onnx"
@@ -273,16 +318,22 @@ def _package(path: Path, target: str | None) -> Opened:
         target=manifest.target,
         folder=path,
         task=manifest.task,
-        floating=FloatModel(floating, content=manifest.files.get("onnx/model.onnx")) if floating.is_file() else None,
+        floating=FloatModel(floating, content=manifest.files.get("onnx/model.onnx"))
+        if floating.is_file()
+        else None,
         entries=manifest.session,
         manifest=manifest,
     )
 
 
-def _file(path: Path, task: Any, target: str, tokenizer: Path | None, reference: Path | None) -> Opened:
+def _file(
+    path: Path, task: Any, target: str, tokenizer: Path | None, reference: Path | None
+) -> Opened:
     _check_suffix(path, target)
     if tokenizer is not None and not tokenizer.is_dir():
-        raise ModelError("there is no such folder", where=str(tokenizer), fix="name the folder of the tokenizer")
+        raise ModelError(
+            "there is no such folder", where=str(tokenizer), fix="name the folder of the tokenizer"
+        )
     folder = tokenizer or tokenizer_folder(path)
     facts = None if task is None else _facts(path, folder, task)
     ports, outputs = _ports(path, folder, facts)
@@ -299,7 +350,12 @@ def _check_suffix(path: Path, target: str) -> None:
     accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
     if path.suffix not in accepted:
         expected = " or ".join(accepted)
-        raise TargetError(f"the target {target} does not open such files", where=str(path), got=path.suffix, expected=expected)
+        raise TargetError(
+            f"the target {target} does not open such files",
+            where=str(path),
+            got=path.suffix,
+            expected=expected,
+        )
 
 
 def _facts(path: Path, folder: Path, given: Any) -> TaskFacts:
@@ -322,7 +378,9 @@ def _facts(path: Path, folder: Path, given: Any) -> TaskFacts:
         error.where = str(folder / CONFIG) if error.where is None else error.where
         raise
     said = {**stated.model_dump(), "labels": task.labels or stated.labels}
-    return TaskFacts(name=choice.name, options=choice.options, head=task.head, primary=task.primary, **said)
+    return TaskFacts(
+        name=choice.name, options=choice.options, head=task.head, primary=task.primary, **said
+    )
 
 
 def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, dict[str, str]]:
@@ -330,17 +388,26 @@ def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, di
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     if path.suffix == ".xml" and not path.with_suffix(".bin").is_file():
-        what, fix = "the weights of the IR are missing", f"copy {path.with_suffix('.bin').name} beside it"
+        what, fix = (
+            "the weights of the IR are missing",
+            f"copy {path.with_suffix('.bin').name} beside it",
+        )
         raise ModelError(what, where=str(path), fix=fix)
     ports = openvino.ports_of(path) if path.suffix == ".xml" else ports_of(read_onnx(path))
     check_inputs(ports.inputs, where=str(path))
     if facts is None:
         return ports, {}
     # The labels in the config of an encoder are not those of its other heads.
-    classes = len(facts.labels) if facts.head in ("sequence-classification", "token-classification") else 0
+    classes = (
+        len(facts.labels)
+        if facts.head in ("sequence-classification", "token-classification")
+        else 0
+    )
     return ports, outputs_of(head_of(facts.head), ports.outputs, classes=classes, where=str(path))
 
 
 def files_of(path: Path) -> list[Path]:
     """The files of a model: an ONNX file with those of its external data, or an IR with its weights."""
-    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
+    return (
+        [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
+    )

@@ -50,7 +50,10 @@ class Verified(Tabular):
     def to_rows(self) -> list[Row]:
         """One row per file."""
         return [
-            *({"file": name, "state": "as packaged", "sha256": digest} for name, digest in self.files.items()),
+            *(
+                {"file": name, "state": "as packaged", "sha256": digest}
+                for name, digest in self.files.items()
+            ),
             *({"file": name, "state": "added", "sha256": None} for name in self.added),
         ]
 
@@ -63,17 +66,29 @@ def read_manifest(folder: Path) -> PackageManifest:
     """
     path = folder / PACKAGE_FILE
     if not os.path.lexists(folder):
-        raise ModelError("there is no such folder", where=str(folder), expected="a package", fix="check the path")
+        raise ModelError(
+            "there is no such folder", where=str(folder), expected="a package", fix="check the path"
+        )
     if not path.is_file():
-        inner = sorted(p.parent.name for p in folder.glob(f"*/{PACKAGE_FILE}")) if folder.is_dir() else []
-        fix = f"give the folder of one target: {', '.join(str(folder / name) for name in inner)}" if inner else "check the path"
+        inner = (
+            sorted(p.parent.name for p in folder.glob(f"*/{PACKAGE_FILE}"))
+            if folder.is_dir()
+            else []
+        )
+        fix = (
+            f"give the folder of one target: {', '.join(str(folder / name) for name in inner)}"
+            if inner
+            else "check the path"
+        )
         if zipfile.is_zipfile(folder):
             fix = f"unpack it first: unzip {shlex.quote(str(folder))}"
         raise ModelError("not a package", where=str(folder), expected=PACKAGE_FILE, fix=fix)
     try:
         return _manifest(content_of(path), path)
     except OSError as error:
-        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=error.strerror, fix=_AGAIN) from error
+        raise ModelError(
+            f"{PACKAGE_FILE} cannot be read", where=str(path), got=error.strerror, fix=_AGAIN
+        ) from error
 
 
 def _manifest(content: bytes, path: Path) -> PackageManifest:
@@ -82,7 +97,9 @@ def _manifest(content: bytes, path: Path) -> PackageManifest:
         return PackageManifest.model_validate_json(content)
     except ValueError as error:
         got = first_problem(error)
-        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=_AGAIN) from error
+        raise ModelError(
+            f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=_AGAIN
+        ) from error
 
 
 def verify(package: Path) -> Verified:
@@ -104,7 +121,9 @@ def verify(package: Path) -> Verified:
     return _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
 
 
-def _verified(package: Path, manifest: PackageManifest, states: Mapping[str, str], added: Iterable[str]) -> Verified:
+def _verified(
+    package: Path, manifest: PackageManifest, states: Mapping[str, str], added: Iterable[str]
+) -> Verified:
     """The result for files of which `states` has what is wrong with each; empty where nothing is."""
     if wrong := [f"{name} {state}" for name, state in states.items() if state]:
         raise other_files(package, wrong)
@@ -117,20 +136,39 @@ def _verify_zip(path: Path) -> Verified:
             files = [info for info in archive.infolist() if not info.is_dir()]
             archives.check(path, files)
             sizes = {info.filename: info.file_size for info in files}
-            manifests = [name for name in sizes if PurePosixPath(name).name == PACKAGE_FILE and name.count("/") <= 1]
+            manifests = [
+                name
+                for name in sizes
+                if PurePosixPath(name).name == PACKAGE_FILE and name.count("/") <= 1
+            ]
             if len(manifests) != 1 or sizes[manifests[0]] > _LARGEST_MANIFEST:
                 count = len(manifests)
-                got = f"{count} files of that name" if count != 1 else f"{sizes[manifests[0]]:,} bytes"
+                got = (
+                    f"{count} files of that name"
+                    if count != 1
+                    else f"{sizes[manifests[0]]:,} bytes"
+                )
                 raise _no_package(path, got)
             top = manifests[0].removesuffix(PACKAGE_FILE)
             manifest = _manifest(archive.read(manifests[0]), path)
             states = {}
             for name, digest in manifest.files.items():
-                states[name] = _zipped_state(archive, top + name, digest) if top + name in sizes else "is missing"
-            return _verified(path, manifest, states, sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)})
+                states[name] = (
+                    _zipped_state(archive, top + name, digest)
+                    if top + name in sizes
+                    else "is missing"
+                )
+            return _verified(
+                path,
+                manifest,
+                states,
+                sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)},
+            )
     except (OSError, *archives.DAMAGED) as error:
         fix = "copy it again, or package the model again"
-        raise ModelError("the zip file cannot be read", where=str(path), got=reason(error), fix=fix) from error
+        raise ModelError(
+            "the zip file cannot be read", where=str(path), got=reason(error), fix=fix
+        ) from error
 
 
 def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
@@ -154,7 +192,11 @@ def write_zip(package: Path, names: Iterable[str], path: Path, top: str) -> None
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(names):
             entry = zipfile.ZipInfo(f"{top}/{name}", _DATE)
-            entry.create_system, entry.external_attr, entry.file_size = 3, _MODE, (package / name).stat().st_size
+            entry.create_system, entry.external_attr, entry.file_size = (
+                3,
+                _MODE,
+                (package / name).stat().st_size,
+            )
             with (package / name).open("rb") as source, archive.open(entry, "w") as target:
                 shutil.copyfileobj(source, target, _CHUNK)
 
@@ -178,7 +220,13 @@ def _is_zip(package: Path) -> bool:
 
 
 def _no_package(path: Path, got: str | None = None) -> ModelError:
-    return ModelError("not a zip file of a package", where=str(path), got=got, expected=PACKAGE_FILE, fix="check the path")
+    return ModelError(
+        "not a zip file of a package",
+        where=str(path),
+        got=got,
+        expected=PACKAGE_FILE,
+        fix="check the path",
+    )
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:
@@ -217,5 +265,9 @@ def _state(path: Path, digest: str) -> str:
 def other_files(package: Path, wrong: Iterable[str]) -> ModelError:
     """The error that names files of a package which are not as they were packaged."""
     shown = list(wrong)
-    got = ", ".join(shown[:_NAMED]) + (f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else "")
-    return ModelError("the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN)
+    got = ", ".join(shown[:_NAMED]) + (
+        f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+    )
+    return ModelError(
+        "the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN
+    )

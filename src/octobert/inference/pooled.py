@@ -29,8 +29,16 @@ class PooledSession:
         from octobert.graph.capture.pooling import append_pooling_
         from octobert.models.pooling import pooler_of
 
-        states = ir.Value(name=STATES, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["batch", "sequence", "width"]))
-        mask = ir.Value(name="attention_mask", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["batch", "sequence"]))
+        states = ir.Value(
+            name=STATES,
+            type=ir.TensorType(ir.DataType.FLOAT),
+            shape=ir.Shape(["batch", "sequence", "width"]),
+        )
+        mask = ir.Value(
+            name="attention_mask",
+            type=ir.TensorType(ir.DataType.INT64),
+            shape=ir.Shape(["batch", "sequence"]),
+        )
         graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
         model = ir.Model(graph, ir_version=10)
         append_pooling_(model, states, pooler_of(folder), name)
@@ -55,5 +63,7 @@ class PooledSession:
             (vectors,) = self._pooling.run(list(self.outputs), inputs)
         except Exception as error:  # onnxruntime has no base class for its errors
             what, got = "the token states cannot be pooled", f"states of shape {states.shape}"
-            raise ModelError(what, got=got, expected="the width that modules.json states") from error
+            raise ModelError(
+                what, got=got, expected="the width that modules.json states"
+            ) from error
         return {self.outputs[0]: vectors}

@@ -16,7 +16,13 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError
 from octobert.core.plain import preview
-from octobert.core.session import LONGEST_STATIC, RuntimeOption, Session, SessionOptions, static_lengths
+from octobert.core.session import (
+    LONGEST_STATIC,
+    RuntimeOption,
+    Session,
+    SessionOptions,
+    static_lengths,
+)
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model, package_files
@@ -99,7 +105,12 @@ class Predictor:
     ) -> None:
         goal = goal_named(goal)
         found = model if isinstance(model, Opened) else opened(Path(model))
-        self.opened, self.folder, self.manifest, self.target = found, found.path, found.manifest, found.target
+        self.opened, self.folder, self.manifest, self.target = (
+            found,
+            found.path,
+            found.manifest,
+            found.target,
+        )
         self.task = found.rebuilt()
         target = targets.load(self.target)
         if device:
@@ -112,7 +123,9 @@ class Predictor:
             package_files.check_sizes(self.folder, found.manifest, found.file)
         if static_up_to:
             _check_static(static_up_to, found)
-        self.setting = _setting(None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
+        self.setting = _setting(
+            None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads
+        )
         options = self.setting.options(
             cache=str(cache) if cache else None,
             log=runtime_log,
@@ -123,7 +136,9 @@ class Predictor:
             static_up_to=static_up_to,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
-        self._engine = PerProcess(partial(_engine, found, goal, self.setting, options, measure=measure))
+        self._engine = PerProcess(
+            partial(_engine, found, goal, self.setting, options, measure=measure)
+        )
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answer one input or a list of inputs, in order.
@@ -191,10 +206,17 @@ class Predictor:
     def __enter__(self) -> Predictor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         self.close()
 
-    def outputs(self, rows: Sequence[Encoded], on_done: Callable[[int], None] | None = None) -> dict[str, np.ndarray]:
+    def outputs(
+        self, rows: Sequence[Encoded], on_done: Callable[[int], None] | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the raw outputs of tokenized rows, in order.
 
         Args:
@@ -205,14 +227,20 @@ class Predictor:
             Output name to [rows, …], or to [tokens of all rows, …] for tasks with an output per token.
         """
         engine, per_token = self._engine.get(), self.task.per_token
-        return on_live_thread(lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token))
+        return on_live_thread(
+            lambda: run_rows(
+                engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token
+            )
+        )
 
 
 # The public name is `octobert.load`.
 load = Predictor
 
 
-def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool) -> _Engine:
+def _engine(
+    model: Opened, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool
+) -> _Engine:
     """Open a model."""
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
@@ -220,7 +248,15 @@ def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions
     return _Engine(tokenizer, session, Scheduler(task, tokenizer, session, cost, setting.tokens))
 
 
-def _cost(model: Opened, goal: Goal, options: SessionOptions, session: Session, max_length: int, *, measure: bool) -> CostModel:
+def _cost(
+    model: Opened,
+    goal: Goal,
+    options: SessionOptions,
+    session: Session,
+    max_length: int,
+    *,
+    measure: bool,
+) -> CostModel:
     """The measured times of a session, or a default where measuring is of no use."""
     plain = options.model_dump(mode="json", exclude={"cache", "log"})
     path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
@@ -228,11 +264,15 @@ def _cost(model: Opened, goal: Goal, options: SessionOptions, session: Session, 
     # Without padding there is nothing to choose for a single text.
     if measure and (goal == "throughput" or model.ignores_padding):
         once = goal == "latency" and not static
-        cost = cost_model.read_or_measure_cost_model(path, session, max_length, static=static, only_if_stored=once)
+        cost = cost_model.read_or_measure_cost_model(
+            path, session, max_length, static=static, only_if_stored=once
+        )
     else:
         cost = cost_model.read_cost_model(path)
     cost = cost or cost_model.default_cost_model(session)
-    return cost if model.ignores_padding else cost.model_copy(update={"lengths": (), "static_ms": {}})
+    return (
+        cost if model.ignores_padding else cost.model_copy(update={"lengths": (), "static_ms": {}})
+    )
 
 
 def _check_static(up_to: int, model: Opened) -> None:
@@ -242,21 +282,41 @@ def _check_static(up_to: int, model: Opened) -> None:
         RecipeError: the target has none, or the model takes no texts as long as that.
     """
     if not targets.load(model.target).CAPABILITIES.static_lengths:
-        having = ", ".join(name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths)
-        raise RecipeError(f"the target {model.target} has no static lengths", where="static_up_to", expected=having)
+        having = ", ".join(
+            name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths
+        )
+        raise RecipeError(
+            f"the target {model.target} has no static lengths",
+            where="static_up_to",
+            expected=having,
+        )
     if model.shape != (-1, -1):
-        raise RecipeError("the file has a static shape already", where="static_up_to", fix="omit static_up_to")
+        raise RecipeError(
+            "the file has a static shape already", where="static_up_to", fix="omit static_up_to"
+        )
     longest = min(LONGEST_STATIC, model.longest or LONGEST_STATIC)
     if not 0 < up_to <= longest:
-        raise RecipeError("not a number of tokens", where="static_up_to", got=str(up_to), expected=f"0 to {longest}")
+        raise RecipeError(
+            "not a number of tokens",
+            where="static_up_to",
+            got=str(up_to),
+            expected=f"0 to {longest}",
+        )
 
 
-def _setting(folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:
+def _setting(
+    folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int
+) -> Setting:
     """The setting by the arguments, else the tuned one in the folder, else the default."""
     if streams or threads:
         for name, count in (("streams", streams), ("threads", threads)):
             if count < 0:
-                raise RecipeError("not a number of streams or threads", where=name, got=str(count), expected="0 or more")
+                raise RecipeError(
+                    "not a number of streams or threads",
+                    where=name,
+                    got=str(count),
+                    expected="0 or more",
+                )
         fitting = environment.cores() // (threads or 1) if goal == "throughput" else 1
         setting = Setting(streams=streams or max(1, fitting), threads=threads)
         setting.check(listed, where="streams and threads")

@@ -57,7 +57,9 @@ class Scheduler:
         tokens: most tokens of a batch, padding included.
     """
 
-    def __init__(self, task: Task, tokenizer: Tokenizer, session: Session, cost: CostModel, tokens: int) -> None:
+    def __init__(
+        self, task: Task, tokenizer: Tokenizer, session: Session, cost: CostModel, tokens: int
+    ) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen = {(1, length) for length in cost.static_ms}
@@ -105,7 +107,9 @@ class Scheduler:
                 idle = all(_done(future) for _, future in started)
                 if window:
                     self._check_process()
-                    started.append((window, self._submitted(self._tokenize_pool, self._start, window, first)))
+                    started.append(
+                        (window, self._submitted(self._tokenize_pool, self._start, window, first))
+                    )
                     first, size = first + len(window), min(2 * size, _LARGEST)
                 while started and ((slow and idle) or ended or len(started) > _AHEAD):
                     self._check_process()
@@ -155,12 +159,16 @@ class Scheduler:
     def _start(self, inputs: Sequence[Any], first: int) -> _Window:
         """Tokenize a window and submit its batches."""
         encoded, batches = self._encoded(inputs, first)
-        results = [self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches]
+        results = [
+            self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches
+        ]
         return _Window(encoded, batches, results)
 
     def _encoded(self, inputs: Sequence[Any], first: int) -> tuple[EncodedTexts, list[Batch]]:
         """Tokenize inputs, and decide which rows run together."""
-        texts = [self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)]
+        texts = [
+            self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)
+        ]
         encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
         if len(rows) == 1:
@@ -182,13 +190,19 @@ class Scheduler:
     def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[dict[str, Any]]:
         """Wait for the batches of a window, then yield its answers."""
         try:
-            outputs = [(batch, result.result()) for batch, result in zip(window.batches, window.results, strict=True)]
+            outputs = [
+                (batch, result.result())
+                for batch, result in zip(window.batches, window.results, strict=True)
+            ]
         finally:
             window.cancel()
         yield from self._answers(inputs, window.encoded, outputs)
 
     def _answers(
-        self, inputs: Sequence[Any], encoded: EncodedTexts, outputs: Iterable[tuple[Batch, dict[str, Any]]]
+        self,
+        inputs: Sequence[Any],
+        encoded: EncodedTexts,
+        outputs: Iterable[tuple[Batch, dict[str, Any]]],
     ) -> Iterator[dict[str, Any]]:
         """Yield the answers to inputs.
 
@@ -206,7 +220,9 @@ class Scheduler:
 
 
 def _done(future: Future[_Window]) -> bool:
-    return future.done() and (future.exception() is not None or all(result.done() for result in future.result().results))
+    return future.done() and (
+        future.exception() is not None or all(result.done() for result in future.result().results)
+    )
 
 
 def _abandon(future: Future[_Window]) -> None:

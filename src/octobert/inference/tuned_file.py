@@ -51,13 +51,18 @@ def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> 
     if not path.is_file():
         return {}
     try:
-        results = {goal: Tuned.model_validate(result) for goal, result in _read(path).get(machine_id(), {}).items()}
+        results = {
+            goal: Tuned.model_validate(result)
+            for goal, result in _read(path).get(machine_id(), {}).items()
+        }
         for goal, result in results.items():
             result.setting.check(listed, where=goal)
     except (OSError, ValueError, RecipeError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else str(error)
         what = "the results of tuning cannot be used"
-        raise ModelError(what, where=str(path), got=got, fix="remove the file, and tune again") from error
+        raise ModelError(
+            what, where=str(path), got=got, fix="remove the file, and tune again"
+        ) from error
     return results
 
 

@@ -101,7 +101,9 @@ def _integers(inspection: Inspection) -> Iterator[str]:
     split = inspection.profile.split
     done = inspection.matched - len(inspection.fallbacks)
     ran = [each for each in inspection.profile.operators if each.integer]
-    kinds = dict.fromkeys(f"{each.type}, kernel {each.kernel}" if each.kernel else each.type for each in ran)
+    kinds = dict.fromkeys(
+        f"{each.type}, kernel {each.kernel}" if each.kernel else each.type for each in ran
+    )
     share = f" They take {split.share(split.integer_ms):.0%} of the operator time." if done else ""
     as_types = f" ({', '.join(kinds)})" if kinds else ""
     count = len(inspection.products)
@@ -137,7 +139,9 @@ def _products(inspection: Inspection, fast_with: Collection[str]) -> Iterator[st
 def _conversions(inspection: Inspection) -> Iterator[str]:
     split = inspection.profile.split
     if split.conversions:
-        types = Counter(each.type for each in inspection.profile.operators if each.kind == "conversion")
+        types = Counter(
+            each.type for each in inspection.profile.operators if each.kind == "conversion"
+        )
         names = ", ".join(f"{count} {name}" for name, count in types.most_common())
         yield (
             f"{split.conversions} conversions between float and 8 bits were not fused ({names}). They take "
@@ -149,7 +153,11 @@ def _dynamic(inspection: Inspection) -> Iterator[str]:
     count = sum(each.dynamic for each in inspection.products)
     if count:
         measured = [o for o in inspection.profile.operators if o.type == "DynamicQuantizeLinear"]
-        cost = f": {len(measured)} DynamicQuantizeLinear take {sum(o.ms for o in measured):.2f} ms" if measured else ""
+        cost = (
+            f": {len(measured)} DynamicQuantizeLinear take {sum(o.ms for o in measured):.2f} ms"
+            if measured
+            else ""
+        )
         inside = sum(o.type == "DynamicQuantizeMatMul" for o in inspection.profile.operators)
         hidden = f"; {inside} DynamicQuantizeMatMul include it" if inside else ""
         yield f"Quantization is dynamic: every run measures the input ranges of {count} products{cost}{hidden}."
@@ -167,7 +175,8 @@ def _others(inspection: Inspection) -> Iterator[str]:
     grown = sorted(here, key=lambda t: there.get(t, (0, 0.0))[1] - here[t][1])[:4]
     least = _WORTH_SAYING * more
     shown = [
-        f"{here[t][0]} {t} {here[t][1]:.2f} ms" + (f" (float: {there[t][0]}, {there[t][1]:.2f} ms)" if t in there else "")
+        f"{here[t][0]} {t} {here[t][1]:.2f} ms"
+        + (f" (float: {there[t][0]}, {there[t][1]:.2f} ms)" if t in there else "")
         for t in grown
         if here[t][1] > there.get(t, (0, 0.0))[1] + least
     ]
@@ -189,7 +198,11 @@ def _by_type(profile: Profile) -> dict[str, tuple[int, float]]:
 
 
 def _kernels(inspection: Inspection) -> Iterator[str]:
-    slow = [each for each in inspection.profile.operators if each.kind == "product" and each.kernel.startswith("ref")]
+    slow = [
+        each
+        for each in inspection.profile.operators
+        if each.kind == "product" and each.kernel.startswith("ref")
+    ]
     if slow:
         share = inspection.profile.split.share(sum(each.ms for each in slow))
         yield f"{len(slow)} matrix products ran in the runtime's reference kernel ({slow[0].kernel}), {share:.0%} of the time."
@@ -211,7 +224,9 @@ def _limit(inspection: Inspection) -> Iterator[str]:
     if inspection.floating is not None and inspection.floating.split.total_ms:
         split = inspection.floating.split
         share = split.share(split.products_ms)
-        takes = f"Matrix products take {share:.0%} of the float model's time at {_shape(inspection)}"
+        takes = (
+            f"Matrix products take {share:.0%} of the float model's time at {_shape(inspection)}"
+        )
         if share < _NEARLY_ALL:
             yield f"{takes}. Even with products that cost nothing, the model would be only {1 / (1 - share):.1f} times as fast."
         else:
@@ -224,9 +239,13 @@ def _limit(inspection: Inspection) -> Iterator[str]:
 def _largest(operators: Sequence[Operator]) -> list[str]:
     table: defaultdict[str, float] = defaultdict(float)
     for each in operators:
-        table[f"{each.type} in {_word(each.precision)}" if each.kind == "product" else each.type] += each.ms
+        table[
+            f"{each.type} in {_word(each.precision)}" if each.kind == "product" else each.type
+        ] += each.ms
     total = sum(table.values()) or 1.0
-    return [f"{name} ({table[name] / total:.0%})" for name in sorted(table, key=lambda n: -table[n])[:3]]
+    return [
+        f"{name} ({table[name] / total:.0%})" for name in sorted(table, key=lambda n: -table[n])[:3]
+    ]
 
 
 def _short(inspection: Inspection) -> Iterator[str]:
@@ -252,4 +271,6 @@ def _shape(inspection: Inspection) -> str:
 
 
 def _word(precision: str) -> str:
-    return {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "8 bits"}.get(precision, precision)
+    return {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "8 bits"}.get(
+        precision, precision
+    )

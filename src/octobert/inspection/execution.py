@@ -15,7 +15,9 @@ def execution(inspection: Inspection) -> Execution:
     operators = inspection.profile.operators
     why: dict[tuple[int | None, str], list[str]] = {}
     for each in inspection.fallbacks:
-        why.setdefault((each.layer, each.part), []).append(each.why or "neither the file nor the runtime shows why")
+        why.setdefault((each.layer, each.part), []).append(
+            each.why or "neither the file nor the runtime shows why"
+        )
     places = grouped(operators, lambda each: (each.layer, each.part))
     types = grouped(operators, lambda each: (each.type, each.precision, each.integer))
     return Execution(
@@ -41,7 +43,13 @@ def execution(inspection: Inspection) -> Execution:
         types=tuple(
             sorted(
                 (
-                    OperatorType(type=name, precision=precision, count=len(own), ms=time_of(own), integer=integer)
+                    OperatorType(
+                        type=name,
+                        precision=precision,
+                        count=len(own),
+                        ms=time_of(own),
+                        integer=integer,
+                    )
                     for (name, precision, integer), own in types.items()
                 ),
                 key=lambda each: -each.ms,
@@ -52,5 +60,8 @@ def execution(inspection: Inspection) -> Execution:
 
 def _counted(operators: Iterable[Operator]) -> tuple[str, ...]:
     """`2 × MatMulIntegerToFloat int8`, `Softmax`."""
-    names = Counter(f"{each.type} {each.precision}" if each.kind == "product" else each.type for each in operators)
+    names = Counter(
+        f"{each.type} {each.precision}" if each.kind == "product" else each.type
+        for each in operators
+    )
     return tuple(f"{count} × {name}" if count > 1 else name for name, count in names.items())

@@ -55,7 +55,10 @@ def inspect(
         )
     tokens = sequence or min(DEFAULT_TOKENS, model.longest or DEFAULT_TOKENS)
     # The profilers run the file itself, without the session that pads to its fixed axes.
-    batch, tokens = (fixed if fixed > 0 else asked for fixed, asked in zip(model.shape, (batch, tokens), strict=True))
+    batch, tokens = (
+        fixed if fixed > 0 else asked
+        for fixed, asked in zip(model.shape, (batch, tokens), strict=True)
+    )
     workload = latency.random_workload(batch, tokens, model.vocabulary or _FEW_IDS, seed=0)
     family = model.manifest.model.family if model.manifest is not None else None
 
@@ -66,12 +69,22 @@ def inspect(
     ours = run(model.file, model.entries_on())
     theirs = run(model.floating.path, model.entries).profile if model.floating else None
     latencies, used = _timed(model, workload, threads, repeats, on_progress)
-    inspection = ours.model_copy(update={"threads": used, "floating": theirs, "latencies": latencies})
-    return inspection.model_copy(update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))})
+    inspection = ours.model_copy(
+        update={"threads": used, "floating": theirs, "latencies": latencies}
+    )
+    return inspection.model_copy(
+        update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))}
+    )
 
 
 def executed(
-    target: str, file: Path, options: SessionOptions, workload: latency.Workload, *, runs: int, family: str | None
+    target: str,
+    file: Path,
+    options: SessionOptions,
+    workload: latency.Workload,
+    *,
+    runs: int,
+    family: str | None,
 ) -> Inspection:
     """Run a model file under its runtime's profiler, and find its products among the operators that ran.
 
@@ -91,7 +104,9 @@ def executed(
     """
     runtime = targets.load(target).CAPABILITIES.runtime
     profiler, here = profilers.load(runtime), environment.current()
-    profile = profiler.profile(file, workload.rounds[0], options, warmup=WARMUP, runs=runs, family=family)
+    profile = profiler.profile(
+        file, workload.rounds[0], options, warmup=WARMUP, runs=runs, family=family
+    )
     products = profiler.products(file)
     matched, fallbacks = fallen_back(
         products, profile.operators, lambda product: profiler.why(product, frozenset(here.features))
@@ -111,7 +126,9 @@ def executed(
         matched=matched,
         fallbacks=fallbacks,
     )
-    return inspection.model_copy(update={"answers": answers.on_execution(inspection, fast_with=_fast_with(target))})
+    return inspection.model_copy(
+        update={"answers": answers.on_execution(inspection, fast_with=_fast_with(target))}
+    )
 
 
 def _fast_with(target: str) -> tuple[str, ...]:
@@ -136,7 +153,9 @@ def _check_profiled(model: Opened) -> None:
 
 
 def fallen_back(
-    products: tuple[Product, ...], operators: tuple[Operator, ...], why: Callable[[Product], str | None]
+    products: tuple[Product, ...],
+    operators: tuple[Operator, ...],
+    why: Callable[[Product], str | None],
 ) -> tuple[int, tuple[Fallback, ...]]:
     """Find the products of a file that the runtime computed in float.
 
@@ -152,20 +171,30 @@ def fallen_back(
     by_name = {name: operator for operator in computed for name in operator.covers}
     matched, fallbacks = 0, []
     for product in products:
-        operator = next((by_name[name] for name in (product.name, *product.readers) if name in by_name), None)
+        operator = next(
+            (by_name[name] for name in (product.name, *product.readers) if name in by_name), None
+        )
         if operator is not None:
             matched += 1
             if operator.precision not in ("int8", "mixed"):
                 ran = {"operator": operator.type, "layer": operator.layer, "part": operator.part}
-                fallbacks.append(Fallback.model_validate({"name": product.name, **ran, "why": why(product)}))
+                fallbacks.append(
+                    Fallback.model_validate({"name": product.name, **ran, "why": why(product)})
+                )
     return matched, tuple(fallbacks)
 
 
 def _timed(
-    model: Opened, workload: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
+    model: Opened,
+    workload: latency.Workload,
+    threads: int,
+    repeats: int,
+    on_progress: Callable[[str, int, int], None] | None,
 ) -> tuple[tuple[Latency, ...], int]:
     """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
     floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
     compared = [candidates.candidate_of(model), *([floating] if floating is not None else [])]
-    timed = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
+    timed = latency.measure(
+        compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress
+    )
     return timed.latencies, timed.footprints[0].threads

@@ -39,7 +39,11 @@ _MOVES = (
     "Cast",
 )
 _ONNX = ("", "ai.onnx")
-_FLOATS = {ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
+_FLOATS = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+}
 _DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.INT8: "int8",
     ir.DataType.UINT8: "uint8",
@@ -67,10 +71,17 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
         broken[rule].append(name)
     products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
     integer = [node for node in products if _why_float(node, capabilities) is None]
-    whole = [node for node in graph if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.refuses]
+    whole = [
+        node
+        for node in graph
+        if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.refuses
+    ]
     findings = [
         *_about_file(path, graph, capabilities),
-        *(Finding(**rule._asdict(), nodes=tuple(names[:5]), count=len(names)) for rule, names in broken.items()),
+        *(
+            Finding(**rule._asdict(), nodes=tuple(names[:5]), count=len(names))
+            for rule, names in broken.items()
+        ),
     ]
     order = get_args(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
@@ -103,7 +114,11 @@ def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[F
             fix=f"export it with opset {min(high, max(low, opset))}",
         )
     inputs = [v for v in graph.inputs if v.name not in graph.initializers]
-    free = [str(v.name) for v in inputs if v.shape is None or any(not isinstance(size, int) for size in v.shape)]
+    free = [
+        str(v.name)
+        for v in inputs
+        if v.shape is None or any(not isinstance(size, int) for size in v.shape)
+    ]
     if free and target.shapes == "fixed":
         yield Finding(
             severity="refused",
@@ -135,7 +150,11 @@ def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[tuple[str, _
     for node in graph:
         name = str(node.name or (node.outputs[0].name if node.outputs else node.op_type))
         yield from ((name, rule) for rule in _about_node(node, target))
-    constants = [(str(v.name), v.const_value) for v in graph.initializers.values() if v.const_value is not None]
+    constants = [
+        (str(v.name), v.const_value)
+        for v in graph.initializers.values()
+        if v.const_value is not None
+    ]
     constants += [
         (str(n.outputs[0].name), n.attributes["value"].as_tensor())
         for n in graph
@@ -147,10 +166,18 @@ def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[tuple[str, _
 
 def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     if node.op_type in target.refuses:
-        yield _Rule("refused", "operator", f"{target.name} does not support {node.op_type}", "quantize statically")
+        yield _Rule(
+            "refused",
+            "operator",
+            f"{target.name} does not support {node.op_type}",
+            "quantize statically",
+        )
     elif node.domain not in (*_ONNX, *target.domains):
         yield _Rule(
-            "refused", "domain", f"{target.name} does not support {node.domain}.{node.op_type}", "export plain ONNX operators"
+            "refused",
+            "domain",
+            f"{target.name} does not support {node.domain}.{node.op_type}",
+            "export plain ONNX operators",
         )
     elif node.op_type == "DequantizeLinear":
         yield from _about_dequantize(node, target)
@@ -159,7 +186,11 @@ def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
         if why is not None:
             yield _Rule("float", "product", f"{node.op_type} runs in float: {why[0]}", why[1])
     elif target.whole_graph and not _is_integer(node, target):
-        yield _Rule("float", "operator", f"{node.op_type} runs in float: its inputs and outputs are not all quantized")
+        yield _Rule(
+            "float",
+            "operator",
+            f"{node.op_type} runs in float: its inputs and outputs are not all quantized",
+        )
 
 
 def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
@@ -175,19 +206,30 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
                 "leave biases float (onnxruntime: QuantizeBias: False)",
             )
         return
-    if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
-        yield _Rule("refused", "scale", "a scale is zero, negative or not a number", "calibrate again")
+    if scale is not None and not (
+        np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)
+    ):
+        yield _Rule(
+            "refused", "scale", "a scale is zero, negative or not a number", "calibrate again"
+        )
         return
     dtype, symmetric = _type_of(node)
     if dtype is None:
-        yield _Rule("refused", "type", f"{target.name} does not take values of type {_pair_type(node)}", "quantize to 8 bits")
+        yield _Rule(
+            "refused",
+            "type",
+            f"{target.name} does not take values of type {_pair_type(node)}",
+            "quantize to 8 bits",
+        )
     elif _weight_behind(node) is None:
         yield from _about_activation(dtype, symmetric, scale, target)
     elif any(reader.op_type in _PRODUCTS for reader, _ in node.outputs[0].uses()):
         yield from _about_weight(node, dtype, symmetric, scale, target)
 
 
-def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
+def _about_activation(
+    dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
+) -> Iterator[_Rule]:
     if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
         yield _Rule(
             "refused",
@@ -231,10 +273,17 @@ def _about_weight(
 def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     """Yield the broken rules of per-channel scales. The channels are the output axis, which is the first one in some Gemms."""
     if target.weight_axis is None:
-        yield _Rule("refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false")
+        yield _Rule(
+            "refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false"
+        )
         return
     if node.attributes.get_int("block_size", 0):
-        yield _Rule("float", "channels", f"{target.name} dequantizes weights with one scale per block", "per_channel: true")
+        yield _Rule(
+            "float",
+            "channels",
+            f"{target.name} dequantizes weights with one scale per block",
+            "per_channel: true",
+        )
         return
     axis = node.attributes.get_int("axis", 1)
     for reader, index in node.outputs[0].uses():
@@ -288,7 +337,10 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
         if dtype is None:
             return f"an input of type {_pair_type(side)}", None
         if _weight_behind(side) is None and not _accepts(target.activations, dtype, symmetric):
-            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {_activations(target)}"
+            return (
+                f"{kind_of(dtype, symmetric)} activations are dequantized first",
+                f"quantize them to {_activations(target)}",
+            )
     return None
 
 
@@ -303,7 +355,11 @@ def _is_integer(node: ir.Node, target: Capabilities) -> bool:
     computed = [v for v in node.inputs if v is not None and operators.const_array(v) is None]
     inputs = all(operators.producer(v, "DequantizeLinear") for v in computed)
     outputs = all(reader.op_type == "QuantizeLinear" for reader, _ in node.outputs[0].uses())
-    return node.op_type in target.integer_operators and inputs and (outputs or node.outputs[0].is_graph_output())
+    return (
+        node.op_type in target.integer_operators
+        and inputs
+        and (outputs or node.outputs[0].is_graph_output())
+    )
 
 
 def _weight_behind(node: ir.Node) -> ir.Value | None:
@@ -333,7 +389,9 @@ def _type_of(node: ir.Node) -> tuple[DType | None, bool]:
     """Return the type of a pair, or None if targets take no such type; and whether its zero point is in the middle."""
     dtype, value = _DTYPES.get(_pair_type(node)), _zero_point(node)
     zero = np.zeros(1, dtype=np.int8) if value is None else operators.const_array(value)
-    return dtype, dtype is not None and zero is not None and bool(np.all(zero.astype(np.float32) == middle_of(dtype)))
+    return dtype, dtype is not None and zero is not None and bool(
+        np.all(zero.astype(np.float32) == middle_of(dtype))
+    )
 
 
 def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:

@@ -17,7 +17,9 @@ Place = tuple[int | None, str]
 NOWHERE: Place = (None, "")
 
 
-def operators(ran: Sequence[tuple[Operator, Sequence[str]]], family: str | None) -> tuple[Operator, ...]:
+def operators(
+    ran: Sequence[tuple[Operator, Sequence[str]]], family: str | None
+) -> tuple[Operator, ...]:
     """Assign every operator to an encoder layer and part.
 
     Args:
@@ -38,7 +40,8 @@ def operators(ran: Sequence[tuple[Operator, Sequence[str]]], family: str | None)
         if places[operator.name] == NOWHERE:
             places[operator.name] = _first(places, reads)
     return tuple(
-        operator.model_copy(update=dict(zip(("layer", "part"), places[operator.name], strict=True))) for operator, _ in ran
+        operator.model_copy(update=dict(zip(("layer", "part"), places[operator.name], strict=True)))
+        for operator, _ in ran
     )
 
 
@@ -50,7 +53,9 @@ def place(name: str, family: EncoderFamily) -> Place:
         head, dot, _ = name.partition(".")
         return (None, head) if dot else NOWHERE
     rest = match[2]
-    fitting = [role for role, path in family.parts.items() if re.match(re.escape(path) + r"($|[./])", rest)]
+    fitting = [
+        role for role, path in family.parts.items() if re.match(re.escape(path) + r"($|[./])", rest)
+    ]
     role = max(fitting, key=lambda each: len(family.parts[each]), default="")
     return int(match[1]), part_of(role)
 
@@ -71,4 +76,7 @@ def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
     candidates = [families.load(name) for name in ((family,) if family else families.names())]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
-    return max(candidates, key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names))
+    return max(
+        candidates,
+        key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names),
+    )

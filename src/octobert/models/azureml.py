@@ -89,7 +89,11 @@ def _download(client: Models, model: str, version: str, folder: Path) -> None:
         client.download(name=model, version=version, download_path=str(partial))
         for path in partial.rglob("*"):
             if path.is_symlink() or not stays_inside(path.relative_to(partial).as_posix()):
-                raise ModelError("a file of the model is a link", where=path.name, fix="register the model without links")
+                raise ModelError(
+                    "a file of the model is a link",
+                    where=path.name,
+                    fix="register the model without links",
+                )
 
 
 def _parsed(name: str) -> _Name:
@@ -116,7 +120,9 @@ def _client(name: _Name, where: str) -> Models:
         from azure.identity import DefaultAzureCredential
     except ModuleNotFoundError:
         raise ModelError(
-            "a model of AzureML needs its client", where=where, fix=f"{environment.install('azureml')}, or give a local folder"
+            "a model of AzureML needs its client",
+            where=where,
+            fix=f"{environment.install('azureml')}, or give a local folder",
         ) from None
     credential = DefaultAzureCredential()
     if len(name.place) == 1:
@@ -126,7 +132,9 @@ def _client(name: _Name, where: str) -> Models:
 
 def _model_in(folder: Path, name: str) -> Path:
     """The checkpoint's folder, or the `.onnx` file, wherever in the download it lies."""
-    checkpoints = sorted({path.parent for path in folder.rglob(CONFIG)}, key=lambda path: len(path.parts))
+    checkpoints = sorted(
+        {path.parent for path in folder.rglob(CONFIG)}, key=lambda path: len(path.parts)
+    )
     exports = sorted(folder.rglob("*.onnx"))
     if checkpoints:
         return checkpoints[0]

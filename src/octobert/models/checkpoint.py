@@ -42,7 +42,9 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
         raise pickle_only(str(pickles[0]))
     exports = sorted(folder.rglob("*.onnx"))
     fix = f"give its ONNX file instead: {exports[0]}" if exports else "check the download"
-    raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors", fix=fix)
+    raise ModelError(
+        "the checkpoint has no weights", where=str(folder), expected="model.safetensors", fix=fix
+    )
 
 
 def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
@@ -57,7 +59,10 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
                 weights.keys()
         except OSError as error:
             raise ModelError(
-                "the weights cannot be read", where=str(file), got=str(error)[:200], fix="check its permissions"
+                "the weights cannot be read",
+                where=str(file),
+                got=str(error)[:200],
+                fix="check its permissions",
             ) from error
         except SafetensorError as error:
             raise ModelError(
@@ -71,7 +76,12 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
         return
     shards = model_config.read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise ModelError(f"{_INDEX} cannot be read", where=str(index), expected='{"weight_map": {tensor: file}}', fix=again)
+        raise ModelError(
+            f"{_INDEX} cannot be read",
+            where=str(index),
+            expected='{"weight_map": {tensor: file}}',
+            fix=again,
+        )
     missing = sorted(set(shards.values()) - {file.name for file in files})
     if missing:
         raise ModelError(
@@ -85,10 +95,14 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
 def _need(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ModelError(f"opening a checkpoint needs {package}", fix=environment.install("torch"))
+            raise ModelError(
+                f"opening a checkpoint needs {package}", fix=environment.install("torch")
+            )
 
 
-def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False) -> Any:
+def load_torch(
+    folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False
+) -> Any:
     """Load a checkpoint as a PyTorch model in float32, in evaluation mode.
 
     Args:
@@ -103,8 +117,12 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
     """
-    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, attn_implementation=attention)
-    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key or head_of(head).pooler)
+    model, info = _from_pretrained(
+        folder, head, allow_pickle=allow_pickle, attn_implementation=attention
+    )
+    missing = sorted(
+        key for key in info["missing_keys"] if "pooler" not in key or head_of(head).pooler
+    )
     if missing:
         raise ModelError(
             f"the checkpoint has no weights for its {head} head",
@@ -116,7 +134,13 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
 
 
 def load_base(
-    folder: Path, head: str, labels: Sequence[str], *, allow_pickle: bool = False, seed: int = 0, dropout: bool = True
+    folder: Path,
+    head: str,
+    labels: Sequence[str],
+    *,
+    allow_pickle: bool = False,
+    seed: int = 0,
+    dropout: bool = True,
 ) -> Any:
     """Load a checkpoint in float32 for training. The head gets new random weights unless the checkpoint has it.
 
@@ -136,12 +160,23 @@ def load_base(
     """
     classes: dict[str, Any] = {}
     if labels:
-        classes = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+        classes = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {name: i for i, name in enumerate(labels)},
+        }
     model, info = _from_pretrained(
-        folder, head, allow_pickle=allow_pickle, seed=seed, dropout=dropout, ignore_sizes=True, **classes
+        folder,
+        head,
+        allow_pickle=allow_pickle,
+        seed=seed,
+        dropout=dropout,
+        ignore_sizes=True,
+        **classes,
     )
     prefix = f"{model.base_model_prefix}."
-    missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key)
+    missing = sorted(
+        key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key
+    )
     if missing:
         raise ModelError(
             "the checkpoint does not hold the encoder's weights",
@@ -159,7 +194,9 @@ def dropouts(config: Mapping[str, Any]) -> list[str]:
         >>> dropouts({"hidden_size": 768, "hidden_dropout_prob": 0.1, "classifier_dropout": None})
         ['hidden_dropout_prob']
     """
-    return [key for key, value in config.items() if "dropout" in key and isinstance(value, (int, float))]
+    return [
+        key for key, value in config.items() if "dropout" in key and isinstance(value, (int, float))
+    ]
 
 
 def inputs_of(model: Any) -> tuple[str, ...]:
@@ -172,7 +209,9 @@ def inputs_of(model: Any) -> tuple[str, ...]:
     accepted = inspect.signature(model.forward).parameters
     segments = getattr(model.config, "type_vocab_size", 0) > 1
     names = ("input_ids", "attention_mask", "token_type_ids")
-    return tuple(name for name in names if name in accepted and (name != "token_type_ids" or segments))
+    return tuple(
+        name for name in names if name in accepted and (name != "token_type_ids" or segments)
+    )
 
 
 def _from_pretrained(

@@ -51,7 +51,13 @@ _ATTEMPTS, _TIMEOUT = 4, 30
 _PAUSE = 0.5
 _BLOCK = 1 << 20
 # What a server keeps beside an ONNX file, or above the folder `onnx`; weights have the file's name in front.
-_BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_BESIDE = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+)
 _DATA = ("_data", ".data")
 _RECORD, _PARTIAL = "download.json", "partial"
 # A number of bytes; more digits are none.
@@ -79,12 +85,24 @@ def downloaded(url: str) -> Path:
         address, fragment = urldefrag(quoted)
         name = Path(unquote(urlsplit(address).path)).name
     except ValueError as error:
-        raise ModelError("the URL cannot be read", where=url, got=reason(error), fix="correct it") from error
+        raise ModelError(
+            "the URL cannot be read", where=url, got=reason(error), fix="correct it"
+        ) from error
     pinned = fragment.lower().removeprefix("sha256=") if fragment else None
     if pinned is not None and not re.fullmatch("[0-9a-f]{64}", pinned):
-        raise ModelError("the end of the URL is no digest", where=url, got=f"#{fragment}", expected="#sha256= and 64 digits")
+        raise ModelError(
+            "the end of the URL is no digest",
+            where=url,
+            got=f"#{fragment}",
+            expected="#sha256= and 64 digits",
+        )
     if Path(name).suffix.lower() not in SUFFIXES or not stays_inside(name):
-        raise ModelError("the URL names no model", where=url, got=name or "no file", expected="a .zip file or an .onnx file")
+        raise ModelError(
+            "the URL names no model",
+            where=url,
+            got=name or "no file",
+            expected="a .zip file or an .onnx file",
+        )
     with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
         folder.mkdir(exist_ok=True)
         known = _known(folder, name)
@@ -102,7 +120,9 @@ def _check_address(address: str) -> None:
     """
     if "@" in address.split("/", 3)[2]:
         raise ModelError(
-            "the URL has a user name or a password", where=address, fix="download the file by other means, and give its path"
+            "the URL has a user name or a password",
+            where=address,
+            fix="download the file by other means, and give its path",
         )
     parts = urlsplit(address)
     # Labels of hosts that are empty or too long raise UnicodeError, which is a ValueError.
@@ -117,7 +137,12 @@ class _Redirects(HTTPRedirectHandler):
         place = urljoin(req.full_url, headers.get("location") or headers.get("uri") or "")
         own = urlsplit(req.full_url).scheme
         if urlsplit(place).scheme not in (own, "https"):
-            raise ModelError("the server leads to another protocol", where=req.full_url, got=place, expected=f"{own} or https")
+            raise ModelError(
+                "the server leads to another protocol",
+                where=req.full_url,
+                got=place,
+                expected=f"{own} or https",
+            )
         _check_address(place)
         return super().http_error_302(req, fp, code, msg, headers)
 
@@ -129,7 +154,9 @@ def _known(folder: Path, name: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
         files = record["files"]
-        if name in files and all(digest_or_none(folder / each) == digest for each, digest in files.items()):
+        if name in files and all(
+            digest_or_none(folder / each) == digest for each, digest in files.items()
+        ):
             return record
     return {}
 
@@ -138,14 +165,23 @@ def _digest_of(files: Mapping[str, str]) -> str:
     """The sha256 of a file; of several files that of the lines that `sha256sum` prints for them, sorted by name."""
     if len(files) == 1:
         return next(iter(files.values()))
-    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())).encode()
+    ).hexdigest()
 
 
-def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pinned: str | None) -> None:
+def _update(
+    address: str, folder: Path, name: str, known: Mapping[str, Any], pinned: str | None
+) -> None:
     """Download the file of a URL, or keep the one that is there if the server says so, or does not answer."""
     partial = folder / f"{_PARTIAL}-{name}"
     try:
-        stated = _fetch(address, partial, unless=None if pinned else known.get("validator"), same=pinned is not None)
+        stated = _fetch(
+            address,
+            partial,
+            unless=None if pinned else known.get("validator"),
+            same=pinned is not None,
+        )
     except ModelError:
         if known and not pinned:
             return
@@ -162,7 +198,9 @@ def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pin
         fix = "ask for the right digest, or do not trust the file"
         if pinned == files[name]:
             fix = f"this is the digest of {name} alone: with {', '.join(beside)} it is sha256={digest}"
-        raise ModelError("the file has another sha256", where=address, got=digest, expected=pinned, fix=fix)
+        raise ModelError(
+            "the file has another sha256", where=address, got=digest, expected=pinned, fix=fix
+        )
     size = sum(path.stat().st_size for path in partials.values())
     for old in {*(name + end for end in _DATA), *_BESIDE} - set(files):
         (folder / old).unlink(missing_ok=True)
@@ -173,7 +211,11 @@ def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pin
     with atomic_write(folder / _RECORD) as written:
         written.write_text(json.dumps(record, indent=2), encoding="utf-8")
     if pinned is None:
-        what = f"{address} ({size:,} bytes)" if not beside else f"{address} with {', '.join(beside)} ({size:,} bytes)"
+        what = (
+            f"{address} ({size:,} bytes)"
+            if not beside
+            else f"{address} with {', '.join(beside)} ({size:,} bytes)"
+        )
         only = "this file" if not beside else "these files"
         text = f"downloaded {what}; add #sha256={digest} to its name to accept {only} only"
         warnings.warn(text, DownloadWarning, stacklevel=2)
@@ -186,7 +228,11 @@ def _fetch_beside(address: str, folder: Path, name: str) -> list[str]:
         their names. They are still under the names of partial files.
     """
     found = []
-    places = [address] if Path(urlsplit(address).path).parent.name != "onnx" else [address, urljoin(address, "../")]
+    places = (
+        [address]
+        if Path(urlsplit(address).path).parent.name != "onnx"
+        else [address, urljoin(address, "../")]
+    )
     for beside in (*(name + end for end in _DATA), *_BESIDE):
         for place in places:
             with contextlib.suppress(_Missing):
@@ -204,7 +250,9 @@ class _Interrupted(Exception):
     """The connection broke, or could not be made."""
 
 
-def _fetch(address: str, partial: Path, *, unless: str | None = None, same: bool = False) -> str | None:
+def _fetch(
+    address: str, partial: Path, *, unless: str | None = None, same: bool = False
+) -> str | None:
     """Download a file, continuing what is there of it.
 
     Args:
@@ -261,15 +309,27 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             raise _Interrupted(f"{error.code} {error.reason}") from error
         # Stores that do not list their files answer 403 for those that are not there.
         kind = _Missing if error.code in (401, 403, 404, 410) else ModelError
-        fix = "check the address" if error.code in (404, 410) else "check the address, and whether it needs a login"
-        raise kind("the server does not give the file", where=address, got=f"{error.code} {error.reason}", fix=fix) from error
+        fix = (
+            "check the address"
+            if error.code in (404, 410)
+            else "check the address, and whether it needs a login"
+        )
+        raise kind(
+            "the server does not give the file",
+            where=address,
+            got=f"{error.code} {error.reason}",
+            fix=fix,
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         if is_disk_error(error):
             raise
         raise _Interrupted(reason(error, longest=200)) from error
     except ValueError as error:
         raise ModelError(
-            "the server's answer cannot be read", where=address, got=reason(error), fix="check the address"
+            "the server's answer cannot be read",
+            where=address,
+            got=reason(error),
+            fix="check the address",
         ) from error
 
 
@@ -277,7 +337,14 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
 def _opened(request: Request) -> Iterator[Any]:
     """The answer to a request. 304 is an answer, not an error."""
     opener = OpenerDirector()
-    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor, _Redirects):
+    for handler in (
+        ProxyHandler,
+        HTTPHandler,
+        HTTPSHandler,
+        HTTPDefaultErrorHandler,
+        HTTPErrorProcessor,
+        _Redirects,
+    ):
         opener.add_handler(handler())
     try:
         response = opener.open(request, timeout=_TIMEOUT)
@@ -292,7 +359,10 @@ def _opened(request: Request) -> Iterator[Any]:
 def _extent(response: Any, have: int) -> tuple[int, int | None]:
     """(the first byte that comes, bytes of the whole file if the server says it)."""
     if response.status == 206:
-        found = re.fullmatch(rf"bytes ({_NUMBER})-{_NUMBER}/({_NUMBER}|\*)", response.headers.get("Content-Range", ""))
+        found = re.fullmatch(
+            rf"bytes ({_NUMBER})-{_NUMBER}/({_NUMBER}|\*)",
+            response.headers.get("Content-Range", ""),
+        )
         if not found or int(found[1]) != have:
             raise _Interrupted("the server gave another part of the file")
         return have, None if found[2] == "*" else int(found[2])
@@ -305,7 +375,10 @@ def _check_size(address: str, partial: Path, start: int, total: int | None) -> N
         return
     if total > MOST_BYTES:
         raise ModelError(
-            "the file is larger than any encoder", where=address, got=f"{total:,} bytes", expected=f"at most {MOST_BYTES:,}"
+            "the file is larger than any encoder",
+            where=address,
+            got=f"{total:,} bytes",
+            expected=f"at most {MOST_BYTES:,}",
         )
     free = shutil.disk_usage(partial.parent).free
     if total - start > free:
@@ -323,13 +396,19 @@ def _receive(response: Any, partial: Path, start: int, total: int | None) -> Non
     from tqdm import tqdm
 
     name = partial.name.removeprefix(f"{_PARTIAL}-")
-    bar = tqdm(total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None, leave=False)
+    bar = tqdm(
+        total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None, leave=False
+    )
     with bar, partial.open("ab" if start else "wb") as target:
         while block := response.read(_BLOCK):
             target.write(block)
             bar.update(len(block))
             if target.tell() > MOST_BYTES:
-                raise ModelError("the file is larger than any encoder", where=response.url, expected=f"at most {MOST_BYTES:,}")
+                raise ModelError(
+                    "the file is larger than any encoder",
+                    where=response.url,
+                    expected=f"at most {MOST_BYTES:,}",
+                )
         end = target.tell()
     if total is not None and end < total:
         raise _Interrupted("the connection broke")

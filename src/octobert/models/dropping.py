@@ -44,12 +44,19 @@ def kept_layers(source: ModelSource, layers: int | Sequence[int]) -> tuple[int, 
     if isinstance(layers, int):
         if layers > count:
             raise RecipeError(
-                "the model has fewer layers", where=_KEY, got=str(layers), expected=f"1 to {count}", fix="keep as many or fewer"
+                "the model has fewer layers",
+                where=_KEY,
+                got=str(layers),
+                expected=f"1 to {count}",
+                fix="keep as many or fewer",
             )
         return tuple(int(index) for index in np.rint(np.linspace(0, count - 1, layers)))
     if max(layers) >= count:
         raise RecipeError(
-            "the model has no such layer", where=_KEY, got=str(max(layers)), expected=f"indices from 0 to {count - 1}"
+            "the model has no such layer",
+            where=_KEY,
+            got=str(max(layers)),
+            expected=f"indices from 0 to {count - 1}",
         )
     return tuple(layers)
 

@@ -65,9 +65,22 @@ class Head:
 HEADS = {
     head.name: head
     for head in (
-        Head("sequence-classification", "AutoModelForSequenceClassification", ("logits",), "classes", pooler=True),
-        Head("token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"),
-        Head("question-answering", "AutoModelForQuestionAnswering", ("start_logits", "end_logits"), "tokens"),
+        Head(
+            "sequence-classification",
+            "AutoModelForSequenceClassification",
+            ("logits",),
+            "classes",
+            pooler=True,
+        ),
+        Head(
+            "token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"
+        ),
+        Head(
+            "question-answering",
+            "AutoModelForQuestionAnswering",
+            ("start_logits", "end_logits"),
+            "tokens",
+        ),
         Head("masked-lm", "AutoModelForMaskedLM", ("logits",), "token-classes", pretrained=True),
         Head(
             "next-sentence",
@@ -117,11 +130,26 @@ def check_head(source: ModelSource, name: str) -> None:
             expected=f"a model of type {' or '.join(head.families)}",
             fix="choose another task",
         )
-    own = next((head for head in HEADS.values() if head.architecture and stated.endswith(head.architecture)), None)
-    plain = own.pretrained if own is not None else not stated or stated.endswith(("Model", *_PRETRAINED))
+    own = next(
+        (
+            head
+            for head in HEADS.values()
+            if head.architecture and stated.endswith(head.architecture)
+        ),
+        None,
+    )
+    plain = (
+        own.pretrained
+        if own is not None
+        else not stated or stated.endswith(("Model", *_PRETRAINED))
+    )
     if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
-        fix = f"choose a task for {own.name}, or save" if own is not None else "choose another model, or save"
+        fix = (
+            f"choose a task for {own.name}, or save"
+            if own is not None
+            else "choose another model, or save"
+        )
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
             where=str(source.path / "config.json"),
@@ -151,7 +179,9 @@ def check_head(source: ModelSource, name: str) -> None:
 
 def has_head(source: ModelSource, name: str) -> bool:
     """Whether the config of a checkpoint says that it was trained for a head."""
-    return source.is_checkpoint and _architecture(source).endswith(head_of(name).architecture or "Model")
+    return source.is_checkpoint and _architecture(source).endswith(
+        head_of(name).architecture or "Model"
+    )
 
 
 def _architecture(source: ModelSource) -> str:

@@ -42,7 +42,9 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     path = downloads.downloaded(name) if downloads.is_url(name) else Path(os.path.expanduser(name))
     # Unlike `Path.exists`, it does not raise for names that no file system takes.
     if os.path.exists(path):
-        return _in_archive(path) if path.suffix.lower() == archives.SUFFIX and path.is_file() else path
+        return (
+            _in_archive(path) if path.suffix.lower() == archives.SUFFIX and path.is_file() else path
+        )
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
     from huggingface_hub import list_repo_files, snapshot_download
@@ -52,7 +54,9 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         without = [
             own
             # Its own folder, and those of its modules.
-            for own in dict.fromkeys([".", *(module.relative_to(folder).as_posix() for _, module in modules_of(folder))])
+            for own in dict.fromkeys(
+                [".", *(module.relative_to(folder).as_posix() for _, module in modules_of(folder))]
+            )
             if not list((folder / own).glob("*.safetensors"))
         ]
         if without:
@@ -61,7 +65,9 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
             pickles = sorted(names & set(list_repo_files(name, revision=revision)))
             if pickles and not allow_pickle:
                 raise pickle_only(f"{name}/{pickles[0]}")
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"]))
+            folder = Path(
+                snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"])
+            )
         return folder
     except ModelError:
         raise
@@ -95,7 +101,9 @@ def completed(folder: Path, config: str) -> Path:
         folder: the checkpoint. Its files are linked, or copied where links are not possible.
         config: content of the file.
     """
-    with environment.place_in_cache("checkpoints", canonical_digest([str(folder.resolve()), config])[:16]) as place:
+    with environment.place_in_cache(
+        "checkpoints", canonical_digest([str(folder.resolve()), config])[:16]
+    ) as place:
         place.mkdir(exist_ok=True)
         names = {path.name for path in folder.iterdir()} - {CONFIG}
         for path in place.iterdir():
@@ -124,11 +132,17 @@ def _in_package(name: str) -> Path:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
-            f'the package "{distribution}" is not installed', where=f"package:{name}", fix=f"pip install {distribution}"
+            f'the package "{distribution}" is not installed',
+            where=f"package:{name}",
+            fix=f"pip install {distribution}",
         )
     folder = Path(next(iter(spec.submodule_search_locations))) / inner
     if not folder.exists():
-        raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")
+        raise ModelError(
+            "the package has no such folder",
+            where=str(folder),
+            fix="check the path after the package's name",
+        )
     return folder
 
 

@@ -27,15 +27,26 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     if not path.is_file():
         return []
     entries = read_json(path)
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and isinstance(e.get("type"), str) for e in entries):
-        raise ModelError("modules.json is not a list of modules", where=str(path), fix="download it again")
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and isinstance(e.get("type"), str) for e in entries
+    ):
+        raise ModelError(
+            "modules.json is not a list of modules", where=str(path), fix="download it again"
+        )
     modules = []
     for entry in entries:
         stated = entry.get("path", "")
         if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
-            raise ModelError("the path of a module is no folder", where=str(path), got=repr(stated), fix="download it again")
+            raise ModelError(
+                "the path of a module is no folder",
+                where=str(path),
+                got=repr(stated),
+                fix="download it again",
+            )
         if stated and not stays_inside(stated):
-            raise ModelError("a module lies outside of the model's folder", where=str(path), got=stated)
+            raise ModelError(
+                "a module lies outside of the model's folder", where=str(path), got=stated
+            )
         modules.append((entry["type"], folder / stated))
     return modules
 

@@ -23,7 +23,9 @@ _OTHERS = (STATES, "pooler_output", "sentence_embedding", "hidden_states", "atte
 _AXES = {"classes": 2, "token-classes": 3, "tokens": 2}
 
 
-def outputs_of(head: Head, ports: Sequence[Port], *, classes: int = 0, where: str) -> dict[str, str]:
+def outputs_of(
+    head: Head, ports: Sequence[Port], *, classes: int = 0, where: str
+) -> dict[str, str]:
     """Return the name that a head gives to an output → its name in the file.
 
     Args:
@@ -37,10 +39,16 @@ def outputs_of(head: Head, ports: Sequence[Port], *, classes: int = 0, where: st
     """
     named = {ALIASES.get(port.name, port.name): port for port in ports}
     forms = [head.outputs[-1:], head.model_outputs] if head.pooled else [head.outputs]
-    found = next(({name: named[name] for name in form} for form in forms if set(form) <= set(named)), None)
+    found = next(
+        ({name: named[name] for name in form} for form in forms if set(form) <= set(named)), None
+    )
     if found is None:
         fitting = [port for name, port in named.items() if _fits(head, name, port, classes)]
-        found = dict(zip(head.outputs, fitting, strict=True)) if len(fitting) == len(head.outputs) else {}
+        found = (
+            dict(zip(head.outputs, fitting, strict=True))
+            if len(fitting) == len(head.outputs)
+            else {}
+        )
     wrong = [port for name, port in found.items() if _axes(head, name, port) is False]
     if wrong or not found:
         raise ModelError(
@@ -55,7 +63,12 @@ def outputs_of(head: Head, ports: Sequence[Port], *, classes: int = 0, where: st
 
 def _fits(head: Head, name: str, port: Port, classes: int) -> bool:
     """Whether an output of another name can only be this head's."""
-    if head.pooled or name in _OTHERS or not port.dtype.startswith("float") or not _axes(head, name, port):
+    if (
+        head.pooled
+        or name in _OTHERS
+        or not port.dtype.startswith("float")
+        or not _axes(head, name, port)
+    ):
         return False
     assert port.shape is not None
     return head.shape == "tokens" or classes == 0 or port.shape[-1] in (-1, classes)

@@ -67,25 +67,46 @@ def pooling_of(folder: Path) -> Pooling:
     about = read_object(folder / ABOUT, missing_ok=True)
     kind = about.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise ModelError("the model makes no embeddings", where=str(folder / ABOUT), got=kind, expected="SentenceTransformer")
+        raise ModelError(
+            "the model makes no embeddings",
+            where=str(folder / ABOUT),
+            got=kind,
+            expected="SentenceTransformer",
+        )
     names = [_kind(stated, where) for stated, _ in modules]
     if names[:2] != ["Transformer", "Pooling"]:
         raise ModelError(
-            "these modules are not supported", where=where, got=", ".join(names), expected="Transformer, Pooling, …"
+            "these modules are not supported",
+            where=where,
+            got=", ".join(names),
+            expected="Transformer, Pooling, …",
         )
     _check_transformer(folder, modules[0][1])
     stated = _options(modules[1][1])
     prompts = about.get("prompts")
-    if not stated.get("include_prompt", True) and isinstance(prompts, dict) and any(prompts.values()):
+    if (
+        not stated.get("include_prompt", True)
+        and isinstance(prompts, dict)
+        and any(prompts.values())
+    ):
         raise ModelError(
             "tokens of a prompt cannot be left out of the pooling",
             where=str(modules[1][1] / "config.json"),
             got="include_prompt: false",
             fix="remove the prompts of the model",
         )
-    steps = [_step(name, own, folder) for name, (_, own) in zip(names[2:], modules[2:], strict=True) if name != "Dropout"]
+    steps = [
+        _step(name, own, folder)
+        for name, (_, own) in zip(names[2:], modules[2:], strict=True)
+        if name != "Dropout"
+    ]
     modes = _modes(stated, str(modules[1][1] / "config.json"))
-    _check_widths(stated.get("embedding_dimension", stated.get("word_embedding_dimension")), modes, steps, where)
+    _check_widths(
+        stated.get("embedding_dimension", stated.get("word_embedding_dimension")),
+        modes,
+        steps,
+        where,
+    )
     try:
         return Pooling(
             modes=modes,
@@ -96,7 +117,10 @@ def pooling_of(folder: Path) -> Pooling:
         )
     except ValueError as error:
         raise ModelError(
-            f"{ABOUT} cannot be followed", where=str(folder / ABOUT), got=first_problem(error), fix="correct it"
+            f"{ABOUT} cannot be followed",
+            where=str(folder / ABOUT),
+            got=first_problem(error),
+            fix="correct it",
         ) from error
 
 
@@ -114,7 +138,11 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
         found, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
         for name, shape in expected.items():
             if name not in found or found[name].shape != shape:
-                got = f"shape {found[name].shape}" if name in found else ", ".join(sorted(found)) or "nothing"
+                got = (
+                    f"shape {found[name].shape}"
+                    if name in found
+                    else ", ".join(sorted(found)) or "nothing"
+                )
                 raise ModelError(
                     f'the module has no weights "{name}" of its shape',
                     where=str(folder / step.folder),
@@ -153,7 +181,9 @@ def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
             scale, shift = weight(f"{step.folder}.norm.weight"), weight(f"{step.folder}.norm.bias")
             x = F.layer_norm(x, (step.dimension,), scale, shift, NORM_EPSILON)
         else:
-            made = F.linear(x, weight(f"{step.folder}.linear.weight"), weight(f"{step.folder}.linear.bias"))
+            made = F.linear(
+                x, weight(f"{step.folder}.linear.weight"), weight(f"{step.folder}.linear.bias")
+            )
             made = getattr(torch.nn, step.activation)()(made)
             if step.residual:
                 projection = weight(f"{step.folder}.residual.weight")
@@ -172,11 +202,15 @@ def _pooled(mode: Mode, states: Any, kept: Any) -> Any:
         count = kept.sum(1).clamp(min=MIN_TOKENS)
         return (states * kept).sum(1) / (count if mode == "mean" else count.sqrt())
     places = kept.cumsum(1) * kept
-    weights = places if mode == "weightedmean" else (places == kept.sum(1, keepdim=True)).to(states.dtype)
+    weights = (
+        places if mode == "weightedmean" else (places == kept.sum(1, keepdim=True)).to(states.dtype)
+    )
     return (states * weights).sum(1) / weights.sum(1).clamp(min=MIN_TOKENS)
 
 
-def _check_widths(width: Any, modes: Sequence[Mode], steps: Sequence[PoolingStep], where: str) -> None:
+def _check_widths(
+    width: Any, modes: Sequence[Mode], steps: Sequence[PoolingStep], where: str
+) -> None:
     """Refuse modules of which one reads a vector of another width than the one before makes."""
     width = width * len(modes) if isinstance(width, int) else None
     for step in steps:
@@ -240,7 +274,12 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
     modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     for mode in modes:
         if str(mode) not in get_args(Mode):
-            raise ModelError("the pooling is not supported", where=where, got=str(mode), expected=", ".join(get_args(Mode)))
+            raise ModelError(
+                "the pooling is not supported",
+                where=where,
+                got=str(mode),
+                expected=", ".join(get_args(Mode)),
+            )
     return tuple(modes)
 
 
@@ -250,7 +289,10 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
     inputs = {stated.get(key) or _EMBEDDING for key in ("module_input_name", "module_output_name")}
     if inputs != {_EMBEDDING}:
         raise ModelError(
-            f"this use of {name} is not supported", where=where, got=", ".join(sorted(inputs)), expected=_EMBEDDING
+            f"this use of {name} is not supported",
+            where=where,
+            got=", ".join(sorted(inputs)),
+            expected=_EMBEDDING,
         )
     inner = own.relative_to(folder).as_posix()
     if name == "Normalize":
@@ -260,9 +302,15 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
             return LayerNorm(folder=inner, dimension=stated["dimension"])
         if name == "Dense":
             activation = str(stated.get("activation_function", "torch.nn.modules.activation.Tanh"))
-            if not activation.startswith("torch.nn.") or activation.rpartition(".")[2] not in ACTIVATIONS:
+            if (
+                not activation.startswith("torch.nn.")
+                or activation.rpartition(".")[2] not in ACTIVATIONS
+            ):
                 raise ModelError(
-                    "the activation function is not supported", where=where, got=activation, expected=", ".join(ACTIVATIONS)
+                    "the activation function is not supported",
+                    where=where,
+                    got=activation,
+                    expected=", ".join(ACTIVATIONS),
                 )
             return Dense(
                 folder=inner,
@@ -274,7 +322,9 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
             )
     except (KeyError, ValueError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else f"no {error}"
-        raise ModelError(f"the config of {name} cannot be read", where=where, got=got, fix="check the download") from error
+        raise ModelError(
+            f"the config of {name} cannot be read", where=where, got=got, fix="check the download"
+        ) from error
     raise ModelError(
         f"the module {name} is not supported",
         where=str(folder / MODULES),
@@ -298,7 +348,12 @@ def _shapes(step: Dense | LayerNorm) -> dict[str, tuple[int, ...]]:
 def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
     safe, pickled = (own / name for name in WEIGHTS)
     if not safe.is_file() and not pickled.is_file():
-        raise ModelError("the module has no weights", where=str(own), expected="model.safetensors", fix="check the download")
+        raise ModelError(
+            "the module has no weights",
+            where=str(own),
+            expected="model.safetensors",
+            fix="check the download",
+        )
     if not safe.is_file() and not allow_pickle:
         raise pickle_only(str(pickled))
     try:

@@ -30,7 +30,15 @@ FILE_KEY = "model_args"
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
 
 
-def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_length: int, onnx_file: str | None = None) -> None:
+def write(
+    folder: Path,
+    source: Path,
+    pooling: Pooling,
+    *,
+    hidden: int,
+    max_length: int,
+    onnx_file: str | None = None,
+) -> None:
     """Write the files.
 
     Args:
@@ -49,13 +57,22 @@ def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_leng
         own.append(f"{number}_{name}")
         if not isinstance(step, Normalize):
             shutil.copytree(source / step.folder, folder / own[-1])
-    modules = [{"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"} for i, kind in enumerate(kinds)]
+    modules = [
+        {"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
     flags = {flag: mode in pooling.modes for flag, mode in FLAGS.items()}
-    options: dict[str, Any] = {"word_embedding_dimension": hidden, **flags, "include_prompt": pooling.include_prompt}
+    options: dict[str, Any] = {
+        "word_embedding_dimension": hidden,
+        **flags,
+        "include_prompt": pooling.include_prompt,
+    }
     if len(pooling.modes) > 1:
         # The flags do not say in which order vectors are joined.
         options["pooling_mode"] = list(pooling.modes)
-    stated, settings = (read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG))
+    stated, settings = (
+        read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG)
+    )
     about = {key: stated[key] for key in _KEPT if stated.get(key) is not None}
     lower = bool(settings.get("do_lower_case", False))
     opened = {FILE_KEY: {"file_name": onnx_file}} if onnx_file is not None else {}
@@ -66,7 +83,9 @@ def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_leng
         (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower} | opened),
         (ABOUT, about),
     ):
-        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8"
+        )
 
 
 def write_activation(folder: Path, activation: str) -> None:
@@ -78,5 +97,8 @@ def write_activation(folder: Path, activation: str) -> None:
     """
     config = read_object(folder / CONFIG)
     own = config.get("sentence_transformers")
-    config["sentence_transformers"] = {**(own if isinstance(own, dict) else {}), "activation_fn": activation}
+    config["sentence_transformers"] = {
+        **(own if isinstance(own, dict) else {}),
+        "activation_fn": activation,
+    }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")

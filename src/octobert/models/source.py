@@ -76,7 +76,11 @@ class ModelSource(FrozenModel):
 
 
 def resolve(
-    name: str | Path, *, revision: str | None = None, allow_pickle: bool = False, family: str | None = None
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    family: str | None = None,
 ) -> ModelSource:
     """Find a model, download and unpack it where its name asks for that, and read what it is.
 
@@ -91,12 +95,19 @@ def resolve(
     """
     path = locate(str(name), revision=revision, allow_pickle=allow_pickle)
     if path.is_file() and path.suffix != ".onnx":
-        raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
+        raise ModelError(
+            "not a model",
+            where=str(path),
+            got=path.suffix,
+            expected="a checkpoint folder or an .onnx file",
+        )
     folder = path if path.is_dir() else tokenizer_folder(path)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
         _refuse_quantized(config, folder)
-    kind = _model_type(config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir())
+    kind = _model_type(
+        config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir()
+    )
     if kind != config.get("model_type"):
         config = {**config, "model_type": kind}
         folder = completed(folder, json.dumps(config, indent=2))
@@ -135,7 +146,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / model_config.CONFIG
     if not path.is_file():
-        raise ModelError("not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path")
+        raise ModelError(
+            "not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path"
+        )
     config = model_config.read_config(folder)
     if config.get("auto_map"):
         raise ModelError(
@@ -147,7 +160,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _model_type(config: dict[str, Any], family: str | None, *, where: str, needed: bool) -> str | None:
+def _model_type(
+    config: dict[str, Any], family: str | None, *, where: str, needed: bool
+) -> str | None:
     """The model type that a config states, or its architecture, or the user. Configs of old checkpoints do not state it.
 
     Args:
@@ -168,7 +183,11 @@ def _model_type(config: dict[str, Any], family: str | None, *, where: str, neede
             )
         return str(stated)
     architecture = re.match(r"(\w+?)(For[A-Z]\w*|Model)$", (config.get("architectures") or [""])[0])
-    named = {name.replace("-", ""): name for name in families()}.get(architecture[1].lower()) if architecture else None
+    named = (
+        {name.replace("-", ""): name for name in families()}.get(architecture[1].lower())
+        if architecture
+        else None
+    )
     if family is None and named is None and needed:
         raise ModelError(
             "the config does not say of which type the model is",
@@ -183,7 +202,11 @@ def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
     model_type = str(config.get("model_type", "bert"))
     family = family_of(model_type)
     if family is None:
-        raise ModelError(f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families()))
+        raise ModelError(
+            f'model type "{model_type}" is not supported',
+            where=where,
+            fix=did_you_mean(model_type, families()),
+        )
     for key, value in {"is_decoder": False, "is_encoder_decoder": False, **family.requires}.items():
         if config.get(key, value) != value:
             raise ModelError(
@@ -205,10 +228,15 @@ def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
     files = [path, *external_files(path)] if path.is_file() else []
     for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
         files += sorted(folder.glob(pattern))
-    named = {file.name: file for file in files} | {name: folder / name for name in module_files(folder)}
+    named = {file.name: file for file in files} | {
+        name: folder / name for name in module_files(folder)
+    }
     try:
         return canonical_digest([[name, of(file)] for name, file in named.items()])
     except OSError as error:
         raise ModelError(
-            "the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions"
+            "the file cannot be read",
+            where=str(error.filename),
+            got=error.strerror,
+            fix="check its permissions",
         ) from error

@@ -27,7 +27,12 @@ def stated_by(source: ModelSource) -> Stated:
     where = str(source.tokenizer_folder / "config.json")
     problem = config.get("problem_type")
     if problem is not None and problem not in _PROBLEMS:
-        raise ModelError("there is no such problem_type", where=where, got=repr(problem), expected=", ".join(_PROBLEMS))
+        raise ModelError(
+            "there is no such problem_type",
+            where=where,
+            got=repr(problem),
+            expected=", ".join(_PROBLEMS),
+        )
     texts = _object(about.get("prompts"))
     prompts = {str(name): str(text) for name, text in texts.items() if text}
     default = about.get("default_prompt_name")

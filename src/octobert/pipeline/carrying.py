@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path, PurePosixPath
 
-from octobert.core.files import content_of, digest_or_none, files_in, is_file, is_folder, is_page, link_or_copy, remove
+from octobert.core.files import (
+    content_of,
+    digest_or_none,
+    files_in,
+    is_file,
+    is_folder,
+    is_page,
+    link_or_copy,
+    remove,
+)
 from octobert.core.results import PACKAGE_FILE
 from octobert.inference import tuned_file
 
@@ -34,7 +43,9 @@ def is_untouched(folder: Path, recorded: Mapping[str, str]) -> bool:
         names = list(_names(folder))
     except OSError:
         return False
-    return all(name in recorded and digest_or_none(folder / name) == recorded[name] for name in names)
+    return all(
+        name in recorded and digest_or_none(folder / name) == recorded[name] for name in names
+    )
 
 
 def edits(path: Path, published: Mapping[str, str]) -> list[str]:
@@ -46,7 +57,9 @@ def edits(path: Path, published: Mapping[str, str]) -> list[str]:
     ]
 
 
-def carry(old: Path, new: Path, place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> list[str]:
+def carry(
+    old: Path, new: Path, place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
+) -> list[str]:
     """Take the user's files from a published folder into the one that replaces it.
 
     Files of the user keep their names. A published file that the user edited gets another name.
@@ -86,18 +99,25 @@ def carry(old: Path, new: Path, place: Path, fresh: Mapping[str, str], recorded:
     return notes
 
 
-def keep_beside(place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> list[str]:
+def keep_beside(
+    place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
+) -> list[str]:
     """Keep a file that is about to be replaced, if it is not as it was published, and no page that octobert made since then.
 
     Returns:
         Under which name, as a sentence.
     """
-    if not os.path.lexists(place) or digest_or_none(place) in {(recorded or {}).get(ITSELF), fresh.get(ITSELF)} - {None}:
+    if not os.path.lexists(place) or digest_or_none(place) in {
+        (recorded or {}).get(ITSELF),
+        fresh.get(ITSELF),
+    } - {None}:
         return []
     # A page that `octobert report` made, or a run in another folder, and nobody has edited.
     if place.suffix == ".html" and is_file(place) and is_page(content_of(place)):
         return []
-    kept = next(path for path in _numbered(place) if not os.path.lexists(path) or path.samefile(place))
+    kept = next(
+        path for path in _numbered(place) if not os.path.lexists(path) or path.samefile(place)
+    )
     if not os.path.lexists(kept):
         link_or_copy(place, kept)
     return [_replaced(place, kept)]
@@ -118,7 +138,11 @@ def _listed(package: Path) -> dict[str, str]:
 
 def _models(files: Mapping[str, str]) -> dict[str, str]:
     """The files that decide what a package computes."""
-    return {name: digest for name, digest in files.items() if name != PACKAGE_FILE and not name.endswith((".md", ".html"))}
+    return {
+        name: digest
+        for name, digest in files.items()
+        if name != PACKAGE_FILE and not name.endswith((".md", ".html"))
+    }
 
 
 def _names(folder: Path) -> Iterator[str]:
@@ -133,7 +157,11 @@ def _free(name: str, old: Path, new: Path, fresh: Mapping[str, str], *, edited: 
         first, rest = PurePosixPath(*parts[:end]), parts[end:]
         if first.as_posix() in fresh or (not rest and (edited or first.as_posix() in folders)):
             paths = (first.with_name(path.name) for path in _numbered(Path(first)))
-            free = next(path for path in paths if not any(os.path.lexists(where / path) for where in (old, new)))
+            free = next(
+                path
+                for path in paths
+                if not any(os.path.lexists(where / path) for where in (old, new))
+            )
             return free.joinpath(*rest).as_posix()
     return name
 

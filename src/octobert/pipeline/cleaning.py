@@ -29,8 +29,13 @@ def stored(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     hidden = folder / HIDDEN
     with storage_errors(folder):
         if not is_folder(hidden):
-            what, fix = "not an output directory of octobert", "give the --out or --cache of an earlier run"
-            raise StorageError(what, where=str(folder), expected=f"a folder {HIDDEN} in it", fix=fix)
+            what, fix = (
+                "not an output directory of octobert",
+                "give the --out or --cache of an earlier run",
+            )
+            raise StorageError(
+                what, where=str(folder), expected=f"a folder {HIDDEN} in it", fix=fix
+            )
     entries, runs = _store(hidden).entries(), _used(folder)
     if _is_shared(hidden):
         own = frozenset().union(*runs)
@@ -55,7 +60,10 @@ def clean(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     """
     stored(folder)
     hidden = folder / HIDDEN
-    with locked(hidden), locked(store_folder(hidden).parent) if _is_shared(hidden) else nullcontext():
+    with (
+        locked(hidden),
+        locked(store_folder(hidden).parent) if _is_shared(hidden) else nullcontext(),
+    ):
         with storage_errors(folder):
             notes = recover(folder)
         for note in notes:

@@ -122,7 +122,9 @@ class Context:
 
     def write_json(self, name: str, data: Any) -> None:
         """Write plain data as JSON."""
-        (self.work / name).write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8")
+        (self.work / name).write_text(
+            json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,16 @@ def signature_of(run: Stage) -> Signature:
     _, *parameters = inspect.signature(run).parameters.values()
 
     def of_kind(name: str, kind: Any) -> type[FrozenModel]:
-        fields = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters if p.kind is kind}
+        fields = {
+            p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+            for p in parameters
+            if p.kind is kind
+        }
         return create_model(name, __base__=FrozenModel, **fields)  # type: ignore[call-overload, no-any-return]
 
     return Signature(
-        of_kind("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD), of_kind("Options", inspect.Parameter.KEYWORD_ONLY)
+        of_kind("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        of_kind("Options", inspect.Parameter.KEYWORD_ONLY),
     )
 
 
@@ -219,7 +226,9 @@ def resolved(inputs: M, folders: Mapping[str, Path]) -> M:
         if isinstance(value, StepResult):
             filled[name] = value.model_copy(update={"folder": folders[value.step]})
         elif isinstance(value, Mapping):
-            filled[name] = {k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()}
+            filled[name] = {
+                k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()
+            }
     return inputs.model_copy(update=filled)
 
 

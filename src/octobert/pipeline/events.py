@@ -46,9 +46,18 @@ class Events:
 
     def failed(self, error: Exception, **details: Any) -> None:
         """Write why a run or a part of it ended; an error while writing, of a full disk for example, does not hide it."""
-        parts = error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
+        parts = (
+            error.to_json()
+            if isinstance(error, OctobertError)
+            else {"type": type(error).__name__, "what": str(error)}
+        )
         with suppress(StorageError):
-            self.write("failure", **details, error=parts, traceback=getattr(error, "traceback", "") or traceback.format_exc())
+            self.write(
+                "failure",
+                **details,
+                error=parts,
+                traceback=getattr(error, "traceback", "") or traceback.format_exc(),
+            )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -26,10 +26,14 @@ def example(out: Path, report: Report) -> tuple[str, ...] | None:
     except (OSError, ValueError):
         return None
     lengths = [sum(map(len, texts)) for texts in rows]
-    first = next((texts for texts, length in zip(rows, lengths, strict=True) if length <= _SHORT), None)
+    first = next(
+        (texts for texts, length in zip(rows, lengths, strict=True) if length <= _SHORT), None
+    )
     chosen = first or min(rows, key=lambda texts: sum(map(len, texts)), default=None)
     if chosen and report.task.head == "masked-lm":
-        mask, _ = Tokenizer(next(path for path in (out / name for name in report.plans) if path.is_dir())).mask
+        mask, _ = Tokenizer(
+            next(path for path in (out / name for name in report.plans) if path.is_dir())
+        ).mask
         return (_masked(chosen[0], mask),)
     prompts = report.task.prompts.values()
     return tuple(_without_prompt(text, prompts) for text in chosen) if chosen else None

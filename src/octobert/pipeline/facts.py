@@ -72,7 +72,12 @@ class RunFacts:
     @property
     def scored(self) -> ScoredTask:
         """The task with the recipe's metrics."""
-        return ScoredTask(name=self.spec.name, options=self.spec.options, stated=self.spec.stated, measures=self.measures)
+        return ScoredTask(
+            name=self.spec.name,
+            options=self.spec.options,
+            stated=self.spec.stated,
+            measures=self.measures,
+        )
 
     @property
     def machine(self) -> str:
@@ -120,7 +125,9 @@ class RunFacts:
 
     def planned(self, target: str) -> StepResult:
         """The step whose plan a target gets."""
-        return self.quantized(target) if self.recipe.accuracy is None else made_by(f"search/{target}")
+        return (
+            self.quantized(target) if self.recipe.accuracy is None else made_by(f"search/{target}")
+        )
 
     def export(self, candidate: str) -> StepResult | None:
         """The step that makes the files of a target; None for a float baseline."""
@@ -139,7 +146,9 @@ class RunFacts:
         choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
         options = options_of(choice, "methods")
         if options.reduce_range == "auto":
-            options = options.model_copy(update={"reduce_range": saturates(capabilities, self.here.features)})
+            options = options.model_copy(
+                update={"reduce_range": saturates(capabilities, self.here.features)}
+            )
         return Choice(name=choice.name, options=options.model_dump(mode="json"))
 
     def session(self, target: str) -> SessionEntries:
@@ -151,11 +160,17 @@ class RunFacts:
         baseline = candidates.float_baselines().get(candidate)
         if baseline is not None:
             return self.session(baseline.target)
-        return runtimes.entries_in(self.session(candidate), targets.load(candidate).CAPABILITIES, self.float_parts(candidate))
+        return runtimes.entries_in(
+            self.session(candidate),
+            targets.load(candidate).CAPABILITIES,
+            self.float_parts(candidate),
+        )
 
     def float_parts(self, target: str) -> FloatType:
         """The type of the operators of a target's model that are not quantized."""
-        return methods.float_parts(options_of(self.recipe.quantize, "methods"), targets.load(target).CAPABILITIES)
+        return methods.float_parts(
+            options_of(self.recipe.quantize, "methods"), targets.load(target).CAPABILITIES
+        )
 
     def shape(self, capabilities: Capabilities) -> StaticShape | None:
         """The shape that a target's model is made for; None where it is free."""
@@ -174,15 +189,24 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     full, recipe = recipe, quick.shortened(recipe, available)
     model = _model(recipe)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
-    places = sources.places(recipe.data, tune=tune or recipe.prune is not None, train=trains, prefer=files_of(recipe.task.name))
+    places = sources.places(
+        recipe.data,
+        tune=tune or recipe.prune is not None,
+        train=trains,
+        prefer=files_of(recipe.task.name),
+    )
     stated = _stated(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, stated)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
     measures = measures_of(recipe.metric, recipe.postprocess, task)
     preflight.check(recipe, model, measured(task, measures), timed, places)
     baselines = candidates.baselines_of(available, recipe.baselines)
-    absent = {each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines}
-    left_out = {each.name for each in candidates.baselines_of(available, full.baselines)} - set(absent)
+    absent = {
+        each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines
+    }
+    left_out = {each.name for each in candidates.baselines_of(available, full.baselines)} - set(
+        absent
+    )
     absent |= dict.fromkeys(sorted(left_out), "left out by quick: true")
     absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
     return RunFacts(
@@ -206,13 +230,21 @@ def _model(recipe: Recipe) -> ModelSource:
     name: str | Path = recipe.model
     if user_code.names_code(recipe.model):
         head = build(recipe.task.name, recipe.task.options).head
-        name = user_model.made(user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed)
-    return source.resolve(name, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family)
+        name = user_model.made(
+            user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed
+        )
+    return source.resolve(
+        name, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family
+    )
 
 
 def _preprocess(recipe: Recipe) -> UserCode | None:
     """The user's function that changes rows."""
-    return None if recipe.preprocess is None else user_code.at(recipe.preprocess, "preprocess", where="preprocess")
+    return (
+        None
+        if recipe.preprocess is None
+        else user_code.at(recipe.preprocess, "preprocess", where="preprocess")
+    )
 
 
 def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> Stated:
@@ -227,14 +259,22 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
     if places.train in places.functions:
         where, rows = places.functions[places.train].read()
     else:
-        where, rows = readers.read(places.train, hub=places.hub, revision=settings.revision, columns=settings.columns)
+        where, rows = readers.read(
+            places.train, hub=places.hub, revision=settings.revision, columns=settings.columns
+        )
     code = _preprocess(recipe)
     rows = rows if code is None else functions.preprocessed(rows, code, where=where)
     check_columns(recipe.task.name, blank, rows, where=where)
     labels = blank.labels_in(rows, where=where)
     written = {label.casefold(): label for label in labels}
-    alike = [f"{label} and {written[label.casefold()]}" for label in labels if written[label.casefold()] != label]
+    alike = [
+        f"{label} and {written[label.casefold()]}"
+        for label in labels
+        if written[label.casefold()] != label
+    ]
     if alike:
         fix = "write them alike, or name all labels in the options of the task"
-        raise DataError("two labels differ only by case", where=where, got=", ".join(alike), fix=fix)
+        raise DataError(
+            "two labels differ only by case", where=where, got=", ".join(alike), fix=fix
+        )
     return new.model_copy(update={"labels": labels})

@@ -44,6 +44,8 @@ class UserFiles(Protocol):
 def unchanged(files: UserFiles) -> bool:
     """Whether files still have their digest. They are read again only if the file system says that they were written."""
     try:
-        return files.summary(file_stamp) == files.stamp or files.summary(file_digest) == files.digest
+        return (
+            files.summary(file_stamp) == files.stamp or files.summary(file_digest) == files.digest
+        )
     except OSError:
         return False

@@ -60,7 +60,11 @@ def key_data(value: Any) -> Any:
         if isinstance(digest := getattr(value, "digest", None), str):
             return digest
         fields = type(value).model_fields
-        return {name: key_data(inner) for name, inner in value if NOT_IN_KEY not in fields[name].metadata}
+        return {
+            name: key_data(inner)
+            for name, inner in value
+            if NOT_IN_KEY not in fields[name].metadata
+        }
     if isinstance(value, Mapping):
         return {str(key): key_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -71,14 +75,20 @@ def key_data(value: Any) -> Any:
 @functools.cache
 def code_digest(stage: str) -> str:
     """sha256 over the source files in a stage's import closure, by module name."""
-    return canonical_digest({name: _source(path)[0] for name, path in sorted(_closure(f"{STAGES}.{stage}").items())})
+    return canonical_digest(
+        {name: _source(path)[0] for name, path in sorted(_closure(f"{STAGES}.{stage}").items())}
+    )
 
 
 @functools.cache
 def package_versions(stage: str) -> dict[str, str]:
     """Installed packages that a stage's import closure names, with their versions."""
     modules = {name for path in _closure(f"{STAGES}.{stage}").values() for name in _source(path)[2]}
-    distributions = {name for module in modules - sys.stdlib_module_names for name in _distributions().get(module, ())}
+    distributions = {
+        name
+        for module in modules - sys.stdlib_module_names
+        for name in _distributions().get(module, ())
+    }
     return {name: _version(name) for name in sorted(distributions) if name != "octobert"}
 
 
@@ -148,11 +158,17 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             waiting += node.orelse
             continue
         # Expressions, most of a file, hold no imports.
-        waiting += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+        waiting += (
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+        )
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

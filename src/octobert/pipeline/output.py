@@ -49,16 +49,28 @@ def publish_run(
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
     if recipe.zip:
         zips = {target: results[f"archive/{target}"] for target in recipe.targets}
-        folders |= {f"{places[t]}{archives.SUFFIX}": file_of(result, f"{t}{archives.SUFFIX}") for t, result in zips.items()}
+        folders |= {
+            f"{places[t]}{archives.SUFFIX}": file_of(result, f"{t}{archives.SUFFIX}")
+            for t, result in zips.items()
+        }
     trained = next((name for name in ("qat", "finetune") if name in results), None)
     if trained is not None:
         folders[CHECKPOINT] = folder_of(results[trained], CHECKPOINT)
     evidence = results["report"].read(EVIDENCE, Evidence)
     shown = page([Run(headline(report), report, evidence, str(out))])
-    texts = dict(zip(PAGES, (report.model_dump_json(indent=1), evidence.model_dump_json(), shown), strict=True))
+    texts = dict(
+        zip(
+            PAGES,
+            (report.model_dump_json(indent=1), evidence.model_dump_json(), shown),
+            strict=True,
+        )
+    )
     # Settings that the user has tuned since then are for the same model: they stay.
     published = {target: folders[places[target]].files for target in report.tuned}
-    kept = {target: digests_below(out / places[target], files) == files for target, files in published.items()}
+    kept = {
+        target: digests_below(out / places[target], files) == files
+        for target, files in published.items()
+    }
     notes = publish(out, folders, {**(pages or {}), **texts}, hold, needed=read_in(out, steps))
     for target, tuned in report.tuned.items():
         try:
@@ -73,7 +85,11 @@ def publish_run(
 def folder_of(result: StepResult, inner: str = "") -> Folder:
     """The files of a result, or those in one of its folders, to be published."""
     files = {PurePosixPath(name): digest for name, digest in manifest_of(result).files.items()}
-    below = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
+    below = {
+        name.relative_to(inner).as_posix(): digest
+        for name, digest in files.items()
+        if name.is_relative_to(inner)
+    }
     return Folder(result.path(inner), below)
 
 

@@ -59,7 +59,9 @@ from octobert.quantization import methods
 FEWEST_TOKENS = 8
 
 
-def planned(facts: RunFacts, name: str, run: Stage, launch: Training | None = None, /, **values: object) -> Step:
+def planned(
+    facts: RunFacts, name: str, run: Stage, launch: Training | None = None, /, **values: object
+) -> Step:
     """A step of a run.
 
     Args:
@@ -72,7 +74,10 @@ def planned(facts: RunFacts, name: str, run: Stage, launch: Training | None = No
         ValueError: a parameter is missing, unknown, or of another type.
     """
     signature, of = signature_of(run), name.partition("/")[2]
-    for parameter in {**signature.inputs.model_fields, **signature.options.model_fields}.keys() - values.keys():
+    for parameter in {
+        **signature.inputs.model_fields,
+        **signature.options.model_fields,
+    }.keys() - values.keys():
         if parameter in ("target", "candidate"):
             values[parameter] = of
         elif hasattr(facts, parameter):
@@ -80,8 +85,18 @@ def planned(facts: RunFacts, name: str, run: Stage, launch: Training | None = No
             values[parameter] = fact(of) if inspect.ismethod(fact) else fact
         elif parameter in type(facts.recipe).model_fields:
             values[parameter] = getattr(facts.recipe, parameter)
-    inputs = {parameter: values.pop(parameter) for parameter in signature.inputs.model_fields if parameter in values}
-    return Step(name, run.__module__.rpartition(".")[2], signature.inputs(**inputs), signature.options(**values), launch)
+    inputs = {
+        parameter: values.pop(parameter)
+        for parameter in signature.inputs.model_fields
+        if parameter in values
+    }
+    return Step(
+        name,
+        run.__module__.rpartition(".")[2],
+        signature.inputs(**inputs),
+        signature.options(**values),
+        launch,
+    )
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
@@ -113,9 +128,18 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     # Ranges of quantization-aware training are not calibrated.
     facts = facts_of(recipe.model_copy(update={"qat": None}), tune=True)
     if not observed_kinds(recipe):
-        raise RecipeError("the method calibrates nothing", where="quantize", got=recipe.quantize.name, fix="use static")
-    compared = planned(facts, f"sweep/{recipe.targets[0]}", sweep.run, calibrators=tuple(calibrators))
-    needed = [step for step in _model(facts) if step.stage in ("capture", "prune", "transform", "observe")]
+        raise RecipeError(
+            "the method calibrates nothing",
+            where="quantize",
+            got=recipe.quantize.name,
+            fix="use static",
+        )
+    compared = planned(
+        facts, f"sweep/{recipe.targets[0]}", sweep.run, calibrators=tuple(calibrators)
+    )
+    needed = [
+        step for step in _model(facts) if step.stage in ("capture", "prune", "transform", "observe")
+    ]
     return _checked([data_step(facts), *_finetune(facts), *needed, compared])
 
 
@@ -125,7 +149,9 @@ def _checked(steps: list[Step]) -> list[Step]:
     Raises:
         RecipeError: it cannot.
     """
-    codes = {code.digest: code for step in steps for code in step.reads if isinstance(code, UserCode)}
+    codes = {
+        code.digest: code for step in steps for code in step.reads if isinstance(code, UserCode)
+    }
     user_code.check(list(codes.values()))
     return steps
 
@@ -137,16 +163,27 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
         OctobertError: as `steps_of`, or a recipe without training.
     """
     if recipe.finetune is None:
-        raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
+        raise RecipeError(
+            "the recipe trains nothing",
+            where="finetune",
+            fix="give it settings, such as finetune: {epochs: 3}",
+        )
     facts, name = facts_of(recipe, tune=False), f"evaluate/{candidates.CHECKPOINT.name}"
     evaluated = planned(facts, name, evaluate.run, allow_pickle=False)
-    return _checked([data_step(facts), *_finetune(facts), planned(facts, "capture", capture.run), evaluated])
+    return _checked(
+        [data_step(facts), *_finetune(facts), planned(facts, "capture", capture.run), evaluated]
+    )
 
 
 def data_step(facts: RunFacts) -> Step:
     """The step that reads the rows."""
     settings, places = facts.recipe.data, facts.places
-    parts = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune, "train": places.train}
+    parts = {
+        "calibrate": places.calibrate,
+        "evaluate": places.evaluate,
+        "tune": places.tune,
+        "train": places.train,
+    }
     return planned(
         facts,
         "data",
@@ -155,7 +192,11 @@ def data_step(facts: RunFacts) -> Step:
         content=places.content(),
         alone=places.alone,
         how=places.how,
-        tune_from="" if places.tune is None else "one file for all parts" if places.alone else settings.tune.from_,
+        tune_from=""
+        if places.tune is None
+        else "one file for all parts"
+        if places.alone
+        else settings.tune.from_,
         hub=places.hub,
         revision=settings.revision,
         columns=settings.columns,
@@ -164,7 +205,11 @@ def data_step(facts: RunFacts) -> Step:
         tune=_nameless(settings.tune) if places.tune is not None else None,
         finetune=_nameless(settings.finetune) if places.train is not None else None,
         fitting=_fitting(facts.recipe),
-        functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
+        functions={
+            part: places.functions[place]
+            for part, place in parts.items()
+            if place and place in places.functions
+        },
         allow_leakage=settings.allow_leakage,
     )
 
@@ -190,7 +235,15 @@ def _finetune(facts: RunFacts) -> list[Step]:
     settings = facts.recipe.finetune
     if settings is None:
         return []
-    return [planned(facts, "finetune", finetune.run, facts.recipe.training, lesson=_lesson(facts, "finetune", settings))]
+    return [
+        planned(
+            facts,
+            "finetune",
+            finetune.run,
+            facts.recipe.training,
+            lesson=_lesson(facts, "finetune", settings),
+        )
+    ]
 
 
 def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.Lesson:
@@ -199,8 +252,12 @@ def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.L
     teacher = None if settings.distill is None else settings.distill.teacher
     return finetune.Lesson(
         base=facts.model,
-        teacher=None if teacher is None else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
-        code=None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code"),
+        teacher=None
+        if teacher is None
+        else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
+        code=None
+        if settings.code is None
+        else user_code.at(settings.code, "train", where=f"{stage}.code"),
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
         spec=facts.spec,
@@ -213,7 +270,11 @@ def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.L
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Kinds of sites that the recipe's method needs ranges of, for any of its targets."""
     capabilities = [targets.load(name).CAPABILITIES for name in recipe.targets]
-    return tuple(methods.load(recipe.quantize.name).observed_kinds(options_of(recipe.quantize, "methods"), capabilities))
+    return tuple(
+        methods.load(recipe.quantize.name).observed_kinds(
+            options_of(recipe.quantize, "methods"), capabilities
+        )
+    )
 
 
 def _model(facts: RunFacts) -> list[Step]:
@@ -224,7 +285,11 @@ def _model(facts: RunFacts) -> list[Step]:
         steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
         steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
-    provider, leakage, kinds = recipe.calibration_provider, recipe.data.allow_leakage, observed_kinds(recipe)
+    provider, leakage, kinds = (
+        recipe.calibration_provider,
+        recipe.data.allow_leakage,
+        observed_kinds(recipe),
+    )
     # Other recipes may share the pass.
     kinds = tuple(sorted({*kinds, *facts.kinds})) if kinds else ()
     steps += [
@@ -242,7 +307,11 @@ def _model(facts: RunFacts) -> list[Step]:
         lesson=_lesson(facts, "qat", recipe.qat),
         attached=None if recipe.qat.trained is None else source.resolve(recipe.qat.trained),
     )
-    return [*steps, trained, planned(facts, "capture/trained", capture.run, trained=trained.result, allow_pickle=False)]
+    return [
+        *steps,
+        trained,
+        planned(facts, "capture/trained", capture.run, trained=trained.result, allow_pickle=False),
+    ]
 
 
 def _targets(facts: RunFacts) -> list[Step]:
@@ -295,7 +364,10 @@ def _measuring(facts: RunFacts) -> list[Step]:
     if recipe.measure:
         steps += [planned(facts, f"evaluate/{name}", evaluate.run) for name in facts.candidates]
         simulated = here if recipe.qat is not None else ()
-        steps += [planned(facts, f"simulate/{target}", simulate.run, qat=facts.ranges) for target in simulated]
+        steps += [
+            planned(facts, f"simulate/{target}", simulate.run, qat=facts.ranges)
+            for target in simulated
+        ]
         exports = {target: facts.export(target) for target in recipe.targets}
         session = {name: facts.entries(name) for name in facts.candidates}
         steps.append(planned(facts, "benchmark", benchmark.run, exports=exports, session=session))
@@ -311,7 +383,9 @@ def _measuring(facts: RunFacts) -> list[Step]:
         profiled = [target for target in here if target in profilers.targets()]
         steps += [planned(facts, f"profile/{target}", profile.run, **shape) for target in profiled]
     goals = tuple(sorted(recipe.tune))
-    return steps + [planned(facts, f"tune/{target}", tune.run, goals=goals) for target in here if goals]
+    return steps + [
+        planned(facts, f"tune/{target}", tune.run, goals=goals) for target in here if goals
+    ]
 
 
 def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
@@ -346,5 +420,10 @@ def package_steps(facts: RunFacts, chosen: str | None = None) -> list[Step]:
         chosen: why a search has chosen the model, in one sentence; None without a search.
     """
     wanted = facts.recipe.targets
-    packages = [planned(facts, f"package/{t}", package.run, entries=facts.session(t), chosen=chosen) for t in wanted]
-    return packages + [planned(facts, f"archive/{t}", archive.run) for t in wanted if facts.recipe.zip]
+    packages = [
+        planned(facts, f"package/{t}", package.run, entries=facts.session(t), chosen=chosen)
+        for t in wanted
+    ]
+    return packages + [
+        planned(facts, f"archive/{t}", archive.run) for t in wanted if facts.recipe.zip
+    ]

@@ -25,7 +25,9 @@ from octobert.targets import runtimes
 from octobert.tasks import Task
 
 
-def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, places: sources.Places) -> None:
+def check(
+    recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, places: sources.Places
+) -> None:
     """Refuse what can be known to be wrong about the model, the targets and the training.
 
     Raises:
@@ -36,21 +38,36 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
     for name in recipe.targets:
         module = targets.load(name)
         probe = module.probe()
-        if not probe.available and (recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere):
+        if not probe.available and (
+            recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere
+        ):
             fix = probe.install or "choose another target (octobert targets)"
-            raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
+            raise TargetError(
+                f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix
+            )
         _check_opset(module.CAPABILITIES, recipe.opset)
         if recipe.measure and probe.available:
             _check_float_parts(recipe, module.CAPABILITIES)
         if recipe.format == "qoperator" and not module.CAPABILITIES.qoperator:
             takers = [each for each in targets.names() if targets.load(each).CAPABILITIES.qoperator]
-            what, fix = f"the target {name} takes quantized products as Q/DQ only", "set format: qdq"
-            raise RecipeError(what, where="format", got="qoperator", expected=f"targets {', '.join(takers)}", fix=fix)
+            what, fix = (
+                f"the target {name} takes quantized products as Q/DQ only",
+                "set format: qdq",
+            )
+            raise RecipeError(
+                what,
+                where="format",
+                got="qoperator",
+                expected=f"targets {', '.join(takers)}",
+                fix=fix,
+            )
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
     check_provider(recipe.calibration_provider)
     if recipe.tune and importlib.util.find_spec("optuna") is None:
-        raise RecipeError("tuning needs the package optuna", where="tune", fix=environment.install("tune"))
+        raise RecipeError(
+            "tuning needs the package optuna", where="tune", fix=environment.install("tune")
+        )
     if model.is_checkpoint:
         # Asking for the family refuses model types that are not supported.
         _ = model.family
@@ -63,9 +80,17 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
             _check_training(name, settings, model, task)
     if recipe.prune is not None and recipe.prune.recover is not None:
         _check_trainer("prune.recover")
-    if recipe.qat is not None and options_of(recipe.quantize, "methods").activations == "float8e4m3":
+    if (
+        recipe.qat is not None
+        and options_of(recipe.quantize, "methods").activations == "float8e4m3"
+    ):
         fix = "use an integer type, or no qat"
-        raise RecipeError("training rounds to integers only", where="quantize.static.activations", got="float8e4m3", fix=fix)
+        raise RecipeError(
+            "training rounds to integers only",
+            where="quantize.static.activations",
+            got="float8e4m3",
+            fix=fix,
+        )
     if recipe.accuracy is not None:
         _check_criterion(recipe, "accuracy", recipe.accuracy.metric, task, places)
     if recipe.prune is not None:
@@ -89,7 +114,9 @@ def absent_targets(recipe: Recipe) -> dict[str, str]:
     """Targets of a recipe whose models are written, but can be neither measured nor used on this machine → what is missing."""
     probes = {name: targets.load(name).probe() for name in recipe.targets}
     return {
-        name: "; ".join(filter(None, (probe.missing, probe.install))) for name, probe in probes.items() if not probe.available
+        name: "; ".join(filter(None, (probe.missing, probe.install)))
+        for name, probe in probes.items()
+        if not probe.available
     }
 
 
@@ -97,7 +124,10 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
     """Refuse an opset that a target does not take."""
     low, high = capabilities.opset
     if opset is not None and not low <= opset <= high:
-        what, fix = f"the target {capabilities.name} does not take this opset", f"set opset: {min(high, max(low, opset))}"
+        what, fix = (
+            f"the target {capabilities.name} does not take this opset",
+            f"set opset: {min(high, max(low, opset))}",
+        )
         raise RecipeError(what, where="opset", got=str(opset), expected=f"{low} to {high}", fix=fix)
 
 
@@ -129,7 +159,9 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
     """Refuse what cannot be trained."""
     if not model.is_checkpoint:
         fix = "give the PyTorch checkpoint"
-        raise RecipeError("only a checkpoint can be trained", where="model", got=str(model.path), fix=fix)
+        raise RecipeError(
+            "only a checkpoint can be trained", where="model", got=str(model.path), fix=fix
+        )
     if isinstance(settings, Qat) and settings.trained is not None:
         return
     untrainable = {"embedding": "embeddings", "feature-extraction": "token states"}.get(task.head)
@@ -164,7 +196,10 @@ def pruned_for(recipe: Recipe) -> str:
     named = None if recipe.prune is None else recipe.prune.target
     if named is not None and named not in targets.names():
         raise RecipeError(
-            f'there is no target "{named}"', where="prune.target", got=named, fix=did_you_mean(named, targets.names())
+            f'there is no target "{named}"',
+            where="prune.target",
+            got=named,
+            fix=did_you_mean(named, targets.names()),
         )
     probes = {name: targets.load(name).probe() for name in ((named,) if named else recipe.targets)}
     able = next((name for name, probe in probes.items() if probe.available), None)
@@ -178,7 +213,9 @@ def pruned_for(recipe: Recipe) -> str:
     return able
 
 
-def _check_criterion(recipe: Recipe, key: str, named: str | None, task: Task, places: sources.Places) -> None:
+def _check_criterion(
+    recipe: Recipe, key: str, named: str | None, task: Task, places: sources.Places
+) -> None:
     """Refuse a criterion without a metric, or one that would be searched for on the evaluation rows.
 
     Args:
@@ -187,13 +224,26 @@ def _check_criterion(recipe: Recipe, key: str, named: str | None, task: Task, pl
     """
     metric = named or task.primary
     if metric is None:
-        fix = "use data with gold labels" if task.metrics else "leave it out: the task compares 8 bits with float only"
+        fix = (
+            "use data with gold labels"
+            if task.metrics
+            else "leave it out: the task compares 8 bits with float only"
+        )
         raise RecipeError("the task has no metric on this data", where=key, fix=fix)
     if metric not in task.metrics:
-        raise RecipeError(f'the task has no metric "{metric}"', where=f"{key}.metric", fix=did_you_mean(metric, task.metrics))
+        raise RecipeError(
+            f'the task has no metric "{metric}"',
+            where=f"{key}.metric",
+            fix=did_you_mean(metric, task.metrics),
+        )
     if metric == "pseudo_perplexity":
-        what, fix = "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops", "take log_likelihood"
-        raise RecipeError(what, where="accuracy.metric" if key == "accuracy" else key, got=metric, fix=fix)
+        what, fix = (
+            "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops",
+            "take log_likelihood",
+        )
+        raise RecipeError(
+            what, where="accuracy.metric" if key == "accuracy" else key, got=metric, fix=fix
+        )
     if places.tune == places.evaluate and not places.alone:
         raise RecipeError(
             "the rows to search on are the evaluation rows",

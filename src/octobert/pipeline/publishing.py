@@ -86,7 +86,9 @@ class Publication(FrozenModel):
         return names
 
 
-def check_output(steps: Sequence[Step], out: Path, *, names: Mapping[str, str] | None = None) -> None:
+def check_output(
+    steps: Sequence[Step], out: Path, *, names: Mapping[str, str] | None = None
+) -> None:
     """Refuse an output directory that holds something else, or what a run reads in a place where the run writes.
 
     Args:
@@ -106,10 +108,16 @@ def check_output(steps: Sequence[Step], out: Path, *, names: Mapping[str, str] |
         marks[CHECKPOINT] = TRAINED
     with storage_errors(out):
         if os.path.lexists(out) and not out.is_dir():
-            raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
+            raise StorageError(
+                "the output directory is a file", where=str(out), fix="choose another --out"
+            )
         last = _read(out / HIDDEN / _RECORD) or Publication()
         for name, mark in marks.items():
-            if os.path.lexists(out / name) and name not in last.files and not (out / name / mark).is_file():
+            if (
+                os.path.lexists(out / name)
+                and name not in last.files
+                and not (out / name / mark).is_file()
+            ):
                 raise StorageError(
                     "a package or a checkpoint would replace a folder that octobert did not write",
                     where=str(out / name),
@@ -124,13 +132,19 @@ def check_output(steps: Sequence[Step], out: Path, *, names: Mapping[str, str] |
                 raise StorageError("a file would replace a folder", where=str(out / page), fix=fix)
         for name in read_in(out, steps) & {".", HIDDEN, *marks, *zips}:
             where = str(out / name)
-            raise StorageError("the run would change the files that it reads", where=where, fix="choose another --out")
+            raise StorageError(
+                "the run would change the files that it reads",
+                where=where,
+                fix="choose another --out",
+            )
 
 
 def read_in(out: Path, steps: Sequence[Step]) -> set[str]:
     """What a run reads in its output directory: names in it, or `.` for the directory itself."""
     places = {place.resolve() for step in steps for files in step.reads for place in files.places}
-    inside = [place.relative_to(out.resolve()) for place in places if place.is_relative_to(out.resolve())]
+    inside = [
+        place.relative_to(out.resolve()) for place in places if place.is_relative_to(out.resolve())
+    ]
     return {path.parts[0] if path.parts else "." for path in inside}
 
 
@@ -157,19 +171,33 @@ def publish(
     last = _read(out / HIDDEN / _RECORD) or Publication()
     fresh = {name: dict(folder.files) for name, folder in folders.items()}
     fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
-    packages = [name for name, files in last.files.items() if PACKAGE_FILE in files or name.endswith(archives.SUFFIX)]
-    stale = [] if needed is None else [name for name in packages if name not in fresh and name not in needed]
+    packages = [
+        name
+        for name, files in last.files.items()
+        if PACKAGE_FILE in files or name.endswith(archives.SUFFIX)
+    ]
+    stale = (
+        []
+        if needed is None
+        else [name for name in packages if name not in fresh and name not in needed]
+    )
     dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
     left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
-    remain = {name: files for name, files in last.files.items() if name not in stale or name in left}
-    replaced = [name for name, files in fresh.items() if _differs(out / name, files, last.files.get(name))]
+    remain = {
+        name: files for name, files in last.files.items() if name not in stale or name in left
+    }
+    replaced = [
+        name for name, files in fresh.items() if _differs(out / name, files, last.files.get(name))
+    ]
     notes = [
         f"{out / name} belongs to an earlier run with other targets; it was left there, because files in it are yours"
         for name in left
     ]
     for name, files in fresh.items():
         notes += [] if name in replaced else carrying.edits(out / name, files)
-    publication = Publication(files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped))
+    publication = Publication(
+        files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped)
+    )
     if replaced or dropped or publication.files != last.files:
         _prepare(out / HIDDEN / _STAGE, publication, folders, pages)
         hold.check()
@@ -181,7 +209,11 @@ def publish(
 def is_as_published(file: Path) -> bool:
     """Whether a file in an output directory is as a run published it there."""
     last = _read(file.parent / HIDDEN / _RECORD)
-    return last is not None and file.name in last.files and carrying.is_untouched(file, last.files[file.name])
+    return (
+        last is not None
+        and file.name in last.files
+        and carrying.is_untouched(file, last.files[file.name])
+    )
 
 
 def recover(out: Path) -> list[str]:
@@ -215,7 +247,9 @@ def _differs(path: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] |
     )
 
 
-def _prepare(stage: Path, publication: Publication, folders: Mapping[str, Folder], pages: Mapping[str, str]) -> None:
+def _prepare(
+    stage: Path, publication: Publication, folders: Mapping[str, Folder], pages: Mapping[str, str]
+) -> None:
     """Write what is new, and have it on the disk."""
     remove(stage)
     (stage / _NEW).mkdir(parents=True)
@@ -245,11 +279,19 @@ def _carry_through(out: Path, publication: Publication, last: Publication) -> li
     """Put everything into its place. Whatever of it is done already is left alone."""
     stage, notes = out / HIDDEN / _STAGE, list[str]()
     for name in publication.replaced:
-        notes += _place(stage / _NEW / name, out / name, stage / _OLD / name, publication.files[name], last.files.get(name))
+        notes += _place(
+            stage / _NEW / name,
+            out / name,
+            stage / _OLD / name,
+            publication.files[name],
+            last.files.get(name),
+        )
     for name in publication.dropped:
         if carrying.is_untouched(out / name, last.files.get(name, {})):
             os.rename(out / name, _within(stage / _OLD) / name)
-            notes.append(f"{out / name} was removed: it belonged to an earlier run with other targets")
+            notes.append(
+                f"{out / name} was removed: it belonged to an earlier run with other targets"
+            )
     sync(out)
     remove_unless_file(out / HIDDEN / _RECORD)
     os.replace(stage / _RECORD, out / HIDDEN / _RECORD)
@@ -258,7 +300,9 @@ def _carry_through(out: Path, publication: Publication, last: Publication) -> li
     return notes
 
 
-def _place(new: Path, place: Path, old: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> list[str]:
+def _place(
+    new: Path, place: Path, old: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
+) -> list[str]:
     """Put one file or folder into its place, with what the user had there.
 
     Args:
@@ -272,7 +316,9 @@ def _place(new: Path, place: Path, old: Path, fresh: Mapping[str, str], recorded
         os.replace(new, place)
     elif os.path.lexists(new / MARK):
         # An interrupted pair of renames has left the present folder in `old`.
-        notes = carrying.carry(place if os.path.lexists(place) else old, new, place, fresh, recorded)
+        notes = carrying.carry(
+            place if os.path.lexists(place) else old, new, place, fresh, recorded
+        )
         sync_all(new)
         if not os.path.lexists(place):
             os.rename(new, place)

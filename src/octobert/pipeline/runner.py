@@ -32,7 +32,10 @@ from octobert.pipeline.work import Listener, Silent, at_work, kept_in, key_of
 
 
 def dry_run(
-    recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of, executor: Executor = local.run
+    recipe: Recipe,
+    out: Path,
+    steps_of: Callable[[Recipe], Sequence[Step]] = steps_of,
+    executor: Executor = local.run,
 ) -> list[Verdict]:
     """What a run would reuse and what it would do, without doing it. Only the rows are read and checked.
 
@@ -51,7 +54,9 @@ def dry_run(
     for step in steps:
         missing = [name for name in step.needs.values() if name not in made]
         if missing:
-            verdicts.append(Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first"))
+            verdicts.append(
+                Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first")
+            )
             continue
         artifact = store.find(step.stage, key_of(step, made))
         if artifact is None:
@@ -60,7 +65,11 @@ def dry_run(
         else:
             made[step.name] = artifact
             verdicts.append(
-                Verdict(step=step.name, action="reuse", reason=f"stored as {store.path(step.stage, artifact.key).name}")
+                Verdict(
+                    step=step.name,
+                    action="reuse",
+                    reason=f"stored as {store.path(step.stage, artifact.key).name}",
+                )
             )
     return verdicts
 
@@ -68,17 +77,25 @@ def dry_run(
 def _rows(step: Step, executor: Executor) -> str:
     """How many rows a run would use, from reading them as it would."""
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        work, scratch, temporary = (Path(folder) / name for name in ("work", "scratch", "temporary"))
+        work, scratch, temporary = (
+            Path(folder) / name for name in ("work", "scratch", "temporary")
+        )
         work.mkdir()
         temporary.mkdir()
         options = step.options.model_dump(mode="json", by_alias=True)
-        request = Request(stage=step.stage, inputs={}, options=options, scratch=scratch, temporary=temporary)
+        request = Request(
+            stage=step.stage, inputs={}, options=options, scratch=scratch, temporary=temporary
+        )
         counts = executor(request, work, lambda *_: None, step.launch).summary
-    kinds = {kind: counts[f"{kind}_rows"] for kind in ("training", "calibration", "tuning", "evaluation")}
+    kinds = {
+        kind: counts[f"{kind}_rows"] for kind in ("training", "calibration", "tuning", "evaluation")
+    }
     return ", ".join(f"{count} {kind} rows" for kind, count in kinds.items() if count)
 
 
-def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
+def run(
+    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
+) -> Report:
     """Carry out a recipe.
 
     Args:
@@ -95,7 +112,9 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     return report
 
 
-def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Finetuned:
+def finetune(
+    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
+) -> Finetuned:
     """Train a float model and evaluate it in PyTorch.
 
     Args:
@@ -105,7 +124,11 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    with _carried_out(finetune_steps(recipe), recipe, out, listener, executor) as (results, hold, notes):
+    with _carried_out(finetune_steps(recipe), recipe, out, listener, executor) as (
+        results,
+        hold,
+        notes,
+    ):
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
         notes += publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, hold)
         return Finetuned(
@@ -127,7 +150,11 @@ def sweep(
     Raises:
         OctobertError: whatever went wrong.
     """
-    with _carried_out(sweep_steps(recipe, calibrators), recipe, out, listener, executor) as (results, _, _):
+    with _carried_out(sweep_steps(recipe, calibrators), recipe, out, listener, executor) as (
+        results,
+        _,
+        _,
+    ):
         return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
 
 

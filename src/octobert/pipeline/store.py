@@ -125,7 +125,10 @@ class Store:
             artifact = Artifact.model_validate_json(content_of(folder / MANIFEST))
         except (OSError, ValueError):
             return None
-        intact = digests == {**artifact.files, MANIFEST: seal, SEAL: digests.get(SEAL)} and NO_FILE not in digests.values()
+        intact = (
+            digests == {**artifact.files, MANIFEST: seal, SEAL: digests.get(SEAL)}
+            and NO_FILE not in digests.values()
+        )
         return artifact if intact and artifact.key == key else None
 
     @contextmanager
@@ -135,7 +138,10 @@ class Store:
         What an interrupted run left in their places is removed.
         """
         # The process id keeps apart this run and the last breath of a child whose parent was killed.
-        work, scratch = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}", self.scratch(stage, key)
+        work, scratch = (
+            self.root / f"work-{stage}-{key[:16]}-{os.getpid()}",
+            self.scratch(stage, key),
+        )
         # A short name: programs put sockets there, whose paths have at most 107 characters.
         temporary = self.root / f"work-temporary-{os.getpid()}-{threading.get_native_id()}"
         try:
@@ -169,7 +175,11 @@ class Store:
     def entries(self) -> dict[str, int]:
         """Everything in the store that has a name of its own, results and what interrupted runs left: name → size in bytes."""
         with storage_errors(self.root):
-            return {path.name: _size(path) for path in sorted(self.root.glob("*")) if _ENTRY.fullmatch(path.name)}
+            return {
+                path.name: _size(path)
+                for path in sorted(self.root.glob("*"))
+                if _ENTRY.fullmatch(path.name)
+            }
 
     def remove(self, name: str) -> None:
         """Remove one of the `entries`, to be called under the lock."""
@@ -182,7 +192,9 @@ class Store:
         names = sorted(name for name in entries if _WORK.fullmatch(name))
         # A run that was killed just after it stored a result has left what the stage kept while it worked.
         scratch = [name for name in entries if name.startswith("scratch-")]
-        names += sorted(name for name in scratch if is_folder(self.root / name.removeprefix("scratch-")))
+        names += sorted(
+            name for name in scratch if is_folder(self.root / name.removeprefix("scratch-"))
+        )
         for name in names:
             with suppress(OSError):
                 remove(self.root / name)

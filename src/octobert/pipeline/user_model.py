@@ -42,7 +42,9 @@ def made(code: UserCode, head: str, *, seed: int) -> Path:
 def main() -> int:
     """The process of `made`."""
     return user_code.answer(
-        lambda request: str(_made(UserCode.model_validate(request["code"]), request["head"], request["seed"]))
+        lambda request: str(
+            _made(UserCode.model_validate(request["code"]), request["head"], request["seed"])
+        )
     )
 
 
@@ -54,16 +56,32 @@ def _made(code: UserCode, head: str, seed: int) -> Path:
     if isinstance(given, (str, os.PathLike)):
         path = Path(os.path.expanduser(given)).absolute()
         if not path.exists():
-            raise ModelError("the function returns a path that does not exist", where=code.text, got=str(path))
+            raise ModelError(
+                "the function returns a path that does not exist", where=code.text, got=str(path)
+            )
         return path
     model, tokenizer = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model, torch.nn.Module) or not isinstance(tokenizer, (str, os.PathLike)):
-        got = f"a {type(given).__name__}" if not isinstance(given, tuple) else ", ".join(type(each).__name__ for each in given)
-        raise ModelError("the function does not return a model", where=code.text, got=got, expected=_EXPECTED)
+    if (
+        torch is None
+        or not isinstance(model, torch.nn.Module)
+        or not isinstance(tokenizer, (str, os.PathLike))
+    ):
+        got = (
+            f"a {type(given).__name__}"
+            if not isinstance(given, tuple)
+            else ", ".join(type(each).__name__ for each in given)
+        )
+        raise ModelError(
+            "the function does not return a model", where=code.text, got=got, expected=_EXPECTED
+        )
     if not hasattr(getattr(model, "config", None), "to_dict"):
-        expected = "a config of transformers, such as BertConfig, which names the family and its sizes"
-        raise ModelError("the model has no config", where=code.text, got=type(model).__name__, expected=expected)
+        expected = (
+            "a config of transformers, such as BertConfig, which names the family and its sizes"
+        )
+        raise ModelError(
+            "the model has no config", where=code.text, got=type(model).__name__, expected=expected
+        )
     store = environment.cache_folder() / "models"
     with storage_errors(store):
         store.mkdir(parents=True, exist_ok=True)
@@ -80,18 +98,34 @@ def _written(model: Any, tokenizer: Path, head: str, code: UserCode, work: Path)
     from octobert.pipeline.stages.capture import parity_batches
 
     if not tokenizer.is_dir():
-        raise ModelError("the folder of the tokenizer does not exist", where=code.text, got=str(tokenizer), expected=_EXPECTED)
+        raise ModelError(
+            "the folder of the tokenizer does not exist",
+            where=code.text,
+            got=str(tokenizer),
+            expected=_EXPECTED,
+        )
     if hasattr(model, "set_attn_implementation"):
         # Fused attention has another graph, and other values for padding.
         model.set_attn_implementation("eager")
     save_tokenizer(tokenizer, work)
     # It says how many tokens the model takes.
-    (work / "config.json").write_text(json.dumps(model.config.to_dict(), indent=1, default=str) + "\n", encoding="utf-8")
+    (work / "config.json").write_text(
+        json.dumps(model.config.to_dict(), indent=1, default=str) + "\n", encoding="utf-8"
+    )
     batches = parity_batches(Tokenizer(work))
     stock = type(model).__module__.startswith("transformers.models.")
-    name = _checkpoint(model, head, batches, work) if stock else _onnx(model, head, batches, work, code)
+    name = (
+        _checkpoint(model, head, batches, work)
+        if stock
+        else _onnx(model, head, batches, work, code)
+    )
     files = sorted(path for path in work.rglob("*") if path.is_file())
-    folder = work.parent / canonical_digest([[str(path.relative_to(work)), file_digest(path)] for path in files])[:32]
+    folder = (
+        work.parent
+        / canonical_digest([[str(path.relative_to(work)), file_digest(path)] for path in files])[
+            :32
+        ]
+    )
     if not folder.exists():
         work.rename(folder)
     return folder / name if name else folder
@@ -136,7 +170,13 @@ def _onnx(model: Any, head: str, batches: Any, work: Path, code: UserCode) -> st
             expected=f"forward(input_ids, attention_mask, …) that returns {', '.join(head_of(head).model_outputs)}",
         ) from error
     feeds = [parity.only(batch, graph) for batch in batches]
-    parity.compare(graph, feeds, [_outputs(model, batch, head) for batch in feeds], "PyTorch", what="the exported graph")
+    parity.compare(
+        graph,
+        feeds,
+        [_outputs(model, batch, head) for batch in feeds],
+        "PyTorch",
+        what="the exported graph",
+    )
     operators.save(graph, work / "model.onnx")
     return "model.onnx"
 
@@ -151,8 +191,12 @@ def _outputs(model: Any, feeds: Any, head: str) -> list[Any]:
     names = head_of(head).model_outputs
     used = inputs_of(model)
     with torch.inference_mode():
-        result = model(**{name: torch.from_numpy(array) for name, array in feeds.items() if name in used})
+        result = model(
+            **{name: torch.from_numpy(array) for name, array in feeds.items() if name in used}
+        )
     if isinstance(result, torch.Tensor):
         result = (result,)
-    found = [result[name] for name in names] if hasattr(result, "keys") else list(result[: len(names)])
+    found = (
+        [result[name] for name in names] if hasattr(result, "keys") else list(result[: len(names)])
+    )
     return [tensor.numpy() for tensor in found]

@@ -21,7 +21,14 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment, logs
 from octobert.core.errors import KilledError, OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import atomic_write, canonical_digest, digests_of, disk_error, remove, storage_errors
+from octobert.core.files import (
+    atomic_write,
+    canonical_digest,
+    digests_of,
+    disk_error,
+    remove,
+    storage_errors,
+)
 from octobert.core.frozen import FrozenModel
 from octobert.core.selection import Found
 from octobert.pipeline import events, keys
@@ -51,7 +58,9 @@ class Listener(Protocol):
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
         return
 
-    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None:
+    def searched(
+        self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+    ) -> None:
         return
 
 
@@ -65,7 +74,9 @@ def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
     digests = {}
     for name, source in step.needs.items():
         whole = WITH_MANIFESTS in fields[name.partition("/")[0]].metadata
-        digests[name] = canonical_digest(made[source].model_dump(mode="json")) if whole else made[source].digest
+        digests[name] = (
+            canonical_digest(made[source].model_dump(mode="json")) if whole else made[source].digest
+        )
     return keys.key_of(step, digests)
 
 
@@ -130,7 +141,9 @@ class Work:
         self._tell(self.listener.finished, step, artifact, False)
         return artifact
 
-    def carry_out_all(self, steps: Iterable[Step], made: Mapping[str, Artifact] | None = None) -> dict[str, Artifact]:
+    def carry_out_all(
+        self, steps: Iterable[Step], made: Mapping[str, Artifact] | None = None
+    ) -> dict[str, Artifact]:
         """Carry out steps in order; all artifacts, by the names of their steps.
 
         Args:
@@ -163,7 +176,9 @@ class Work:
         if several is None or several.concurrency == 1:
             return {name: self._chain(name, steps, made) for name, steps in chains.items()}
         with ThreadPoolExecutor(several.concurrency, thread_name_prefix="octobert-chain") as pool:
-            chained = {name: pool.submit(self._chain, name, steps, made) for name, steps in chains.items()}
+            chained = {
+                name: pool.submit(self._chain, name, steps, made) for name, steps in chains.items()
+            }
             try:
                 # The first chain that ends in no ordinary way ends the others.
                 for each in as_completed(chained.values()):
@@ -174,7 +189,9 @@ class Work:
                 raise
         return {name: each.result() for name, each in chained.items()}
 
-    def _chain(self, name: str, steps: Sequence[Step], made: Mapping[str, Artifact]) -> dict[str, Artifact] | OctobertError:
+    def _chain(
+        self, name: str, steps: Sequence[Step], made: Mapping[str, Artifact]
+    ) -> dict[str, Artifact] | OctobertError:
         artifacts = dict(made)
         try:
             for step in steps:
@@ -201,7 +218,14 @@ class Work:
             with storage_errors(work):
                 (work / _DECISION).write_text(decided.model_dump_json(), encoding="utf-8")
             empty: dict[str, Any] = {"inputs": {}, "options": {}, "summary": {}, "versions": {}}
-            made = Artifact(stage=name, key=key, files=digests_of(work), seconds=0.0, peak_memory_bytes=0, **empty)
+            made = Artifact(
+                stage=name,
+                key=key,
+                files=digests_of(work),
+                seconds=0.0,
+                peak_memory_bytes=0,
+                **empty,
+            )
             self.kept.check()
             self.entries.add(self.store.commit(work, made).name)
 
@@ -219,13 +243,17 @@ class Work:
 
     def results(self, made: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
-        folders = {name: self.store.path(artifact.stage, artifact.key) for name, artifact in made.items()}
+        folders = {
+            name: self.store.path(artifact.stage, artifact.key) for name, artifact in made.items()
+        }
         return {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
 
     def _make(self, step: Step, key: str, made: Mapping[str, Artifact]) -> Artifact:
         """Run a step's stage and store what it made."""
         store = self.store
-        folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
+        folders = {
+            name: store.path(made[name].stage, made[name].key) for name in step.needs.values()
+        }
         with store.making(step.stage, key) as (work, temporary):
             request = Request(
                 stage=step.stage,
@@ -236,7 +264,12 @@ class Work:
             )
             try:
                 with storage_errors(work):
-                    response = self.executor(request, work, partial(self._tell, self.listener.progressed, step), step.launch)
+                    response = self.executor(
+                        request,
+                        work,
+                        partial(self._tell, self.listener.progressed, step),
+                        step.launch,
+                    )
             except OctobertError as error:
                 _check_inputs(step, error)
                 raise
@@ -247,7 +280,9 @@ class Work:
                 files=digests_of(work),
                 inputs={name: made[source].digest for name, source in step.needs.items()},
                 options=request.options,
-                versions=environment.versions((*environment.PACKAGES, *environment.runtime_packages())),
+                versions=environment.versions(
+                    (*environment.PACKAGES, *environment.runtime_packages())
+                ),
                 summary=response.summary,
                 seconds=response.seconds,
                 peak_memory_bytes=response.peak_memory_bytes,
@@ -258,7 +293,9 @@ class Work:
 
 
 @contextmanager
-def at_work(recipe: Recipe, out: Path, listener: Listener, executor: Executor) -> Iterator[tuple[Work, list[str]]]:
+def at_work(
+    recipe: Recipe, out: Path, listener: Listener, executor: Executor
+) -> Iterator[tuple[Work, list[str]]]:
     """Hold the output directory and the store of a recipe while its steps are carried out.
 
     Yields:
@@ -317,7 +354,9 @@ def _nothing_left(work: Work, new: Sequence[Path]) -> Iterator[None]:
 
 def kept_in(recipe: Recipe, out: Path) -> Path:
     """The hidden folder that has the store of a run."""
-    return Path(os.path.expanduser(recipe.cache)).absolute() / HIDDEN if recipe.cache else out / HIDDEN
+    return (
+        Path(os.path.expanduser(recipe.cache)).absolute() / HIDDEN if recipe.cache else out / HIDDEN
+    )
 
 
 def _point(hidden: Path, place: Path) -> None:
@@ -341,5 +380,8 @@ def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
     """
     for files in step.reads:
         if not unchanged(files):
-            what, where = "the files were changed while octobert read them", ", ".join(map(str, dict.fromkeys(files.places)))
+            what, where = (
+                "the files were changed while octobert read them",
+                ", ".join(map(str, dict.fromkeys(files.places))),
+            )
             raise StorageError(what, where=where, fix="run the same command again") from failed

@@ -61,8 +61,13 @@ def correct_layers(
     nodes = operators.nodes_of(graph)
     scales = qdq.shared_scales(nodes, plan)
     layers = _by_weight(nodes, plan)
-    inputs = {weight: tuple(dict.fromkeys(site.value for site, _, _ in group)) for weight, group in layers.items()}
-    quantizers = {site.value: quantizer for group in layers.values() for site, quantizer, _ in group}
+    inputs = {
+        weight: tuple(dict.fromkeys(site.value for site, _, _ in group))
+        for weight, group in layers.items()
+    }
+    quantizers = {
+        site.value: quantizer for group in layers.values() for site, quantizer, _ in group
+    }
     widths = {inputs[name]: int(graph.initializers[name].shape[0]) for name in layers}  # type: ignore[index,arg-type]
     products = any(correction.NEEDS_PRODUCTS for correction, _ in corrections)
     sampled = _first_tokens(rows)
@@ -76,12 +81,16 @@ def correct_layers(
             before = layer = _constants(nodes, site, weight, scales)
             for correction, options in corrections:
                 layer = correction.correct(layer, moments[inputs[name]], options)
-            changes[site.module] = LayerChange(None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale)
+            changes[site.module] = LayerChange(
+                None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale
+            )
             progress("correcting weights", len(changes), len(layers))
     return changes
 
 
-def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan) -> dict[str, np.ndarray]:
+def apply_(
+    model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan
+) -> dict[str, np.ndarray]:
     """Write corrected constants into a float graph, for the layers that the plan quantizes.
 
     Returns:
@@ -89,7 +98,10 @@ def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan)
     """
     graph = model.graph
     nodes = operators.nodes_of(graph)
-    by_weight = {sites.linear_node(nodes, module).inputs[1].name: change for module, change in changes.items()}  # type: ignore[union-attr]
+    by_weight = {
+        sites.linear_node(nodes, module).inputs[1].name: change  # type: ignore[union-attr]
+        for module, change in changes.items()
+    }
     scales: dict[str, np.ndarray] = {}
     for name, layers in _by_weight(nodes, plan).items():
         if name not in by_weight:
@@ -97,7 +109,11 @@ def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan)
         change, modules = by_weight[name], [site.module for site, _, _ in layers]
         if change.weight is not None:
             _set_(graph, [sites.linear_node(nodes, module) for module in modules], change.weight)
-        adds = [add for module in modules if (add := nodes.get(module)) is not None and add.op_type == "Add"]
+        adds = [
+            add
+            for module in modules
+            if (add := nodes.get(module)) is not None and add.op_type == "Add"
+        ]
         if change.bias is not None and adds:
             _set_(graph, adds, change.bias)
         if change.scale is not None:
@@ -130,16 +146,25 @@ def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[Lin
     outputs = {site.value: quantizer for site, quantizer in plan.quantized if site.input == OUTPUT}
     for decision in plan.decisions:
         site, quantizer = decision.site, decision.quantizer or outputs.get(decision.site.value)
-        if site.role in ("linear.input", "head.input") and site.node in weights and quantizer and not quantizer.dynamic:
+        if (
+            site.role in ("linear.input", "head.input")
+            and site.node in weights
+            and quantizer
+            and not quantizer.dynamic
+        ):
             name = str(operators.input_of(nodes[site.node], 1).name)
             groups.setdefault(name, []).append((site, quantizer, weights[site.node]))
     return groups
 
 
-def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, scales: qdq.Scales) -> LinearLayer:
+def _constants(
+    nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, scales: qdq.Scales
+) -> LinearLayer:
     weight = operators.const_array(nodes[site.node].inputs[1])
     add = nodes.get(site.module)
-    bias = operators.const_array(add.inputs[1]) if add is not None and add.op_type == "Add" else None
+    bias = (
+        operators.const_array(add.inputs[1]) if add is not None and add.op_type == "Add" else None
+    )
     assert weight is not None
     return LinearLayer.of(weight, bias, quantizer, scales.get(str(nodes[site.node].inputs[1].name)))  # type: ignore[union-attr]
 
@@ -174,7 +199,9 @@ def _moments(
     *,
     products: bool,
 ) -> dict[Inputs, Moments]:
-    collectors = {values: MomentsCollector(width, products=products) for values, width in widths.items()}
+    collectors = {
+        values: MomentsCollector(width, products=products) for values, width in widths.items()
+    }
 
     def take(value: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         # A pooler reads one vector per row: [C] instead of [tokens, C].
@@ -184,7 +211,9 @@ def _moments(
             if value in values:
                 collector.add(tokens, rounded)
 
-    observer.stream(model_path, rows, pad_id, sorted({value for values in widths for value in values}), take)
+    observer.stream(
+        model_path, rows, pad_id, sorted({value for values in widths for value in values}), take
+    )
     return {values: collector.moments() for values, collector in collectors.items()}
 
 

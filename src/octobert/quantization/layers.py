@@ -53,7 +53,12 @@ class LinearLayer:
     scale: np.ndarray | None = None
 
     @staticmethod
-    def of(weight: np.ndarray, bias: np.ndarray | None, quantizer: Quantizer, scale: np.ndarray | None = None) -> LinearLayer:
+    def of(
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        quantizer: Quantizer,
+        scale: np.ndarray | None = None,
+    ) -> LinearLayer:
         """Return a layer without corrections."""
         return LinearLayer(weight, bias, quantizer, weight, bias, scale)
 

@@ -29,7 +29,10 @@ TOKENS_PER_BATCH = 1024
 CPU = "CPUExecutionProvider"
 _WITH = {"TensorrtExecutionProvider": ("TensorrtExecutionProvider", "CUDAExecutionProvider")}
 # By default these compute float32 products with fewer digits, or in float16.
-_EXACT = {"CUDAExecutionProvider": {"use_tf32": "0"}, "OpenVINOExecutionProvider": {"precision": "FP32"}}
+_EXACT = {
+    "CUDAExecutionProvider": {"use_tf32": "0"},
+    "OpenVINOExecutionProvider": {"precision": "FP32"},
+}
 
 
 def observe(
@@ -167,12 +170,24 @@ def check_provider(provider: str) -> None:
 
     installed = ort.get_available_providers()
     if provider not in installed:
-        fix = did_you_mean(provider, installed) if provider not in ort.get_all_providers() else "install a build that has it"
+        fix = (
+            did_you_mean(provider, installed)
+            if provider not in ort.get_all_providers()
+            else "install a build that has it"
+        )
         what = "this build of onnxruntime does not have the provider"
-        raise TargetError(what, where="calibration_provider", got=provider, expected=" or ".join(installed), fix=fix)
+        raise TargetError(
+            what,
+            where="calibration_provider",
+            got=provider,
+            expected=" or ".join(installed),
+            fix=fix,
+        )
 
 
-def open_with_outputs(model_path: Path, values: Sequence[str], provider: str = CPU) -> tuple[Any, dict[str, Layout]]:
+def open_with_outputs(
+    model_path: Path, values: Sequence[str], provider: str = CPU
+) -> tuple[Any, dict[str, Layout]]:
     """Open a session whose outputs are these values.
 
     Args:
@@ -193,7 +208,11 @@ def open_with_outputs(model_path: Path, values: Sequence[str], provider: str = C
     by_name = operators.values_of(model.graph)
     missing = [name for name in values if name not in by_name]
     if missing:
-        raise ModelError(f'the graph has no value "{missing[0]}"', where=str(model_path), fix="capture the model again")
+        raise ModelError(
+            f'the graph has no value "{missing[0]}"',
+            where=str(model_path),
+            fix="capture the model again",
+        )
     outputs = [by_name[name] for name in values]
     layouts = shapes.measure(model, outputs)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
@@ -206,8 +225,16 @@ def open_with_outputs(model_path: Path, values: Sequence[str], provider: str = C
         session = ort.InferenceSession(str(path), options, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():
         # onnxruntime drops a provider that does not start, and runs everything on the CPU.
-        got, fix = f"it uses {', '.join(session.get_providers())}", "see the provider's requirements, or calibrate on the CPU"
-        raise TargetError(f"onnxruntime runs the model without {provider}", where="calibration_provider", got=got, fix=fix)
+        got, fix = (
+            f"it uses {', '.join(session.get_providers())}",
+            "see the provider's requirements, or calibrate on the CPU",
+        )
+        raise TargetError(
+            f"onnxruntime runs the model without {provider}",
+            where="calibration_provider",
+            got=got,
+            fix=fix,
+        )
     return session, layouts
 
 
@@ -227,7 +254,9 @@ def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.n
     if layout[0] == "tokens":
         output, axes = output.reshape(*mask.shape, *output.shape[1:]), [1]
     elif "unknown" in layout or layout[0] != "batch":
-        raise ModelError("the axes of an activation are unknown, so padding cannot be removed", got=str(layout))
+        raise ModelError(
+            "the axes of an activation are unknown, so padding cannot be removed", got=str(layout)
+        )
     for row, real in zip(output, mask, strict=True):
         length = int(real.sum())
         for axis in axes:
@@ -242,7 +271,9 @@ def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     for name, seen in statistics.items():
         bins = np.flatnonzero(seen.histogram)
-        arrays[f"{name}/summary"] = np.array([seen.minimum, seen.maximum, seen.count], dtype=np.float64)
+        arrays[f"{name}/summary"] = np.array(
+            [seen.minimum, seen.maximum, seen.count], dtype=np.float64
+        )
         arrays[f"{name}/bins"] = bins.astype(np.uint16)
         arrays[f"{name}/counts"] = seen.histogram[bins]
         arrays[f"{name}/extremes"] = seen.extremes
@@ -260,5 +291,7 @@ def load(path: Path) -> dict[str, TensorStatistics]:
                 histogram[arrays[f"{name}/bins"]] = arrays[f"{name}/counts"]
                 low, high, count = arrays[key]
                 extremes = arrays[f"{name}/extremes"]
-                statistics[name] = TensorStatistics(float(low), float(high), int(count), histogram, extremes)
+                statistics[name] = TensorStatistics(
+                    float(low), float(high), int(count), histogram, extremes
+                )
     return statistics

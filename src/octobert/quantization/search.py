@@ -60,7 +60,8 @@ def units_of(plan: QuantPlan) -> list[Unit]:
     for site, _ in plan.quantized:
         groups.setdefault((site.layer, _UNITS.get(site.part, site.part)), []).append(site)
     return [
-        Unit(kind if layer is None else f"layer {layer} {kind}", kind, tuple(sites)) for (layer, kind), sites in groups.items()
+        Unit(kind if layer is None else f"layer {layer} {kind}", kind, tuple(sites))
+        for (layer, kind), sites in groups.items()
     ]
 
 
@@ -71,10 +72,15 @@ def unit_errors(units: Sequence[Unit], sensitivity: Sensitivity) -> dict[str, fl
     for unit in units:
         for value in {site.value for site in unit.sites}:
             readers[value] = readers.get(value, 0) + 1
-    return {u.name: sum(errors.get(v, 0.0) / readers[v] for v in {s.value for s in u.sites}) for u in units}
+    return {
+        u.name: sum(errors.get(v, 0.0) / readers[v] for v in {s.value for s in u.sites})
+        for u in units
+    }
 
 
-def fallback_order(units: Sequence[Unit], errors: Mapping[str, float], saving: Mapping[str, float]) -> list[Unit]:
+def fallback_order(
+    units: Sequence[Unit], errors: Mapping[str, float], saving: Mapping[str, float]
+) -> list[Unit]:
     """Return units by output error per time saved, in decreasing order. Units that save no time come first.
 
     Args:
@@ -101,11 +107,18 @@ def _decision_with_fallback(decision: Decision, unit: str | None, dtype: DType |
     if unit is None or quantizer is None:
         return decision
     if dtype is None:
-        return decision.model_copy(update={"quantizer": None, "reason": f"fallback to float by the accuracy search ({unit})"})
+        return decision.model_copy(
+            update={
+                "quantizer": None,
+                "reason": f"fallback to float by the accuracy search ({unit})",
+            }
+        )
     if decision.site.is_weight:
         return decision
     wide = quantizer.model_copy(update={"dtype": dtype, "symmetric": dtype == "int16"})
-    return decision.model_copy(update={"quantizer": wide, "reason": f"fallback to 16 bits by the accuracy search ({unit})"})
+    return decision.model_copy(
+        update={"quantizer": wide, "reason": f"fallback to 16 bits by the accuracy search ({unit})"}
+    )
 
 
 def search(
@@ -141,7 +154,11 @@ def search(
             break
         else:
             low, count = count, min(max(1, 2 * count), most)
-    while high is not None and high - low > 1 and (trial := trials.run(tuple(names[: (low + high) // 2]))) is not None:
+    while (
+        high is not None
+        and high - low > 1
+        and (trial := trials.run(tuple(names[: (low + high) // 2]))) is not None
+    ):
         low, high = (low, (low + high) // 2) if trial.met else ((low + high) // 2, high)
     if high:
         _return_to_8_bits(units[:high], saving, trials)
@@ -195,7 +212,16 @@ class _Trials:
         met = [trial for trial in trials if trial.met]
         if met:
             fastest = max(met, key=lambda trial: (trial.saved_ms, -trial.drop))
-            return Outcome(fastest, True, _OUT_OF_TIME if self._out_of_time else "no faster plan meets the criterion")
+            return Outcome(
+                fastest,
+                True,
+                _OUT_OF_TIME if self._out_of_time else "no faster plan meets the criterion",
+            )
         rows = max(trial.rows for trial in trials)
-        best = min((trial for trial in trials if trial.rows == rows), key=lambda trial: (trial.drop, -trial.saved_ms))
-        return Outcome(best, False, _OUT_OF_TIME if self._out_of_time else "no plan meets the criterion")
+        best = min(
+            (trial for trial in trials if trial.rows == rows),
+            key=lambda trial: (trial.drop, -trial.saved_ms),
+        )
+        return Outcome(
+            best, False, _OUT_OF_TIME if self._out_of_time else "no plan meets the criterion"
+        )

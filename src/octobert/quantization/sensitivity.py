@@ -50,7 +50,11 @@ def measure(
     """
     quantizers = dict(plan.quantized)
     nodes = {str(node.name): node for node in model.graph}
-    weights = {site.value: operators.const_array(nodes[site.node].inputs[site.input]) for site in quantizers if site.is_weight}
+    weights = {
+        site.value: operators.const_array(nodes[site.node].inputs[site.input])
+        for site in quantizers
+        if site.is_weight
+    }
     outputs = read_outputs([str(v.name) for v in model.graph.outputs])
     sites = switched.write_(model, plan, scales)
     with shapes.open_session(model) as session:
@@ -80,10 +84,16 @@ def measure(
             )
         )
         progress(number + 1, len(sites))
-    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(measured, key=lambda value: -value.output_error)))
+    return Sensitivity(
+        rows=len(rows),
+        together=together,
+        values=tuple(sorted(measured, key=lambda value: -value.output_error)),
+    )
 
 
-def _run(session: Any, outputs: Sequence[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
+def _run(
+    session: Any, outputs: Sequence[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray
+) -> np.ndarray:
     """Return the outputs of all rows as one vector. Per-token outputs of padding are left out."""
     results = []
     for batch in feeds:
@@ -102,7 +112,10 @@ def _error(outputs: np.ndarray, reference: np.ndarray) -> float:
 
 
 def _signal_to_noise(
-    site: Site, quantizer: Quantizer, statistics: Mapping[str, TensorStatistics], weights: Mapping[str, np.ndarray | None]
+    site: Site,
+    quantizer: Quantizer,
+    statistics: Mapping[str, TensorStatistics],
+    weights: Mapping[str, np.ndarray | None],
 ) -> float | None:
     """Return the signal-to-noise ratio of a value in dB; None for activations that are quantized dynamically."""
     weight = weights.get(site.value)

@@ -26,7 +26,12 @@ from octobert.core.errors import DataError
 from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.ranges import Interval
 
-FLATBUFFERS, JSON, CACHE, TENSORRT = "calibration.flatbuffers", "calibration.json", "calibration.cache", "tensorrt.cache"
+FLATBUFFERS, JSON, CACHE, TENSORRT = (
+    "calibration.flatbuffers",
+    "calibration.json",
+    "calibration.cache",
+    "tensorrt.cache",
+)
 Intervals = Mapping[str, Interval]
 
 # The providers read numbers with C++'s `std::stof`, which throws for subnormal float32.
@@ -54,7 +59,11 @@ def write(intervals: Intervals, folder: Path, *, tensorrt: int | None = None) ->
         StorageError: the folder cannot be written.
     """
     bounds = _bounds(intervals)
-    contents = {FLATBUFFERS: _to_flatbuffers(bounds), JSON: _to_json(intervals), CACHE: _to_cache(bounds)}
+    contents = {
+        FLATBUFFERS: _to_flatbuffers(bounds),
+        JSON: _to_json(intervals),
+        CACHE: _to_cache(bounds),
+    }
     if tensorrt is not None:
         contents[TENSORRT] = _to_tensorrt(bounds, tensorrt)
     with storage_errors(folder):
@@ -79,7 +88,9 @@ def read(path: Path) -> dict[str, Interval]:
     try:
         content = content_of(path)
     except OSError as error:
-        raise DataError("the calibration table cannot be read", where=str(path), got=error.strerror) from error
+        raise DataError(
+            "the calibration table cannot be read", where=str(path), got=error.strerror
+        ) from error
     try:
         pairs = list(_reader(path.suffix, content)(content))
         if not pairs:
@@ -115,7 +126,10 @@ def _bounds(intervals: Intervals) -> dict[str, np.float32]:
             _checked(name, interval)
         except ValueError as error:
             raise DataError(
-                "the interval cannot be written", where=f'"{name}"', got=str(error), fix="calibrate again"
+                "the interval cannot be written",
+                where=f'"{name}"',
+                got=str(error),
+                fix="calibrate again",
             ) from error
     bounds = {name: intervals[name].bound for name in sorted(intervals, key=str.encode)}
     return {name: np.float32(bound if bound >= _TINY else 0.0) for name, bound in bounds.items()}
@@ -125,9 +139,13 @@ def _checked(name: str, interval: Interval) -> None:
     """Raise ValueError for an interval that is empty or does not fit float32."""
     numbers = (interval.low, interval.high, interval.bound)
     if not all(abs(number) <= _LARGEST for number in numbers):
-        raise ValueError(f'"{name}" is not finite: low {interval.low}, high {interval.high}, bound {interval.bound}')
+        raise ValueError(
+            f'"{name}" is not finite: low {interval.low}, high {interval.high}, bound {interval.bound}'
+        )
     if interval.low > interval.high or interval.bound < 0:
-        raise ValueError(f'"{name}" is not an interval: low {interval.low}, high {interval.high}, bound {interval.bound}')
+        raise ValueError(
+            f'"{name}" is not an interval: low {interval.low}, high {interval.high}, bound {interval.bound}'
+        )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -201,7 +219,10 @@ def _to_json(intervals: Intervals) -> bytes:
     def array(number: float) -> dict[str, Any]:
         return {"data": float(np.float32(number)), "dtype": "float32", "CLS": "numpy.array"}
 
-    data = {n: {"lowest": array(i.low), "highest": array(i.high), "CLS": "TensorData"} for n, i in intervals.items()}
+    data = {
+        n: {"lowest": array(i.low), "highest": array(i.high), "CLS": "TensorData"}
+        for n, i in intervals.items()
+    }
     table = {
         "CLS": "TensorsData",
         "data": data,
@@ -253,7 +274,11 @@ def _to_tensorrt(bounds: Mapping[str, np.float32], version: int) -> bytes:
     lines = [f"{_HEADER}{version}-EntropyCalibration2"]
     for name, bound in bounds.items():
         if ":" in name:
-            raise DataError("TensorRT's cache cannot hold a name with a colon", where=f'"{name}"', fix="rename the value")
+            raise DataError(
+                "TensorRT's cache cannot hold a name with a colon",
+                where=f'"{name}"',
+                fix="rename the value",
+            )
         # The bits of the float32 scale closest to bound / 127.
         bits = int(np.float32(np.float64(bound) / 127).view(np.uint32))
         lines.append(f"{_line_name(name)}: {bits:08x}")
@@ -268,5 +293,9 @@ def _from_tensorrt(content: bytes) -> Iterable[tuple[str, Interval]]:
 
 def _line_name(name: str) -> str:
     if "\n" in name or "\r" in name:
-        raise DataError("the table cannot hold a name with a line break", where=repr(name), fix="rename the value")
+        raise DataError(
+            "the table cannot hold a name with a line break",
+            where=repr(name),
+            fix="rename the value",
+        )
     return name

@@ -42,7 +42,9 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         report: of the final run of the winner.
     """
     words, best = Words.of(choice), choice.best
-    compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
+    compared = next(
+        (each for each in report.comparisons if each.candidate == best.variant.target), None
+    )
     figures = [*gains(choice, report), *loss(words, compared, report.data.evaluation_rows)]
     if choice.met:
         measured = f": {', '.join(figures)}" if figures else ""
@@ -61,7 +63,9 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
     left = sum(found.state == "not tried" for found in choice.found)
     if left:
         were = "was" if left == 1 else "were"
-        sentences.append(f"This is the best so far: {left} of {len(choice.found)} variants {were} not tried ({choice.ended}).")
+        sentences.append(
+            f"This is the best so far: {left} of {len(choice.found)} variants {were} not tried ({choice.ended})."
+        )
     return " ".join(sentences)
 
 
@@ -73,17 +77,34 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     known = [found for found in choice.found if found.ratio or found.drops]
     highest = f"the one with the highest {words.name(choice.goal)}"
     name, better = _BEST.get(objective_named(choice.goal).name, (highest, "better"))
-    ahead = [each for each in known if each.state == "excluded" and _first(words, [each, best]) is each]
+    ahead = [
+        each for each in known if each.state == "excluded" and _first(words, [each, best]) is each
+    ]
     those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
     among = f"among {len(known)} variants{f' ({those} not)' if ahead else ''}"
     first = f"it is {name} that {_keeps(words, limits)}, {among}"
-    rival = _first(words, [each for each in known if each.state in ("admissible", "slower") and _kind(each) != _kind(best)])
-    return first if rival is None else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
+    rival = _first(
+        words,
+        [
+            each
+            for each in known
+            if each.state in ("admissible", "slower") and _kind(each) != _kind(best)
+        ],
+    )
+    return (
+        first
+        if rival is None
+        else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
+    )
 
 
 def state_of(found: Found) -> str:
     """What tables say of a variant: `meets`, `misses`, `not judged`."""
-    return STATES["not made" if found.state == "excluded" and found.ratio is None and not found.drops else found.state]
+    return STATES[
+        "not made"
+        if found.state == "excluded" and found.ratio is None and not found.drops
+        else found.state
+    ]
 
 
 def in_order(choice: Selection, count: int | None = None) -> list[Found]:
@@ -113,9 +134,16 @@ def drop_title(choice: Selection) -> str:
 
 def facts(choice: Selection) -> list[str]:
     """Return sentences on how the search went, and for which machines its choice holds."""
-    here, judged = choice.environment, f" on {choice.rows:,} tuning rows" if choice.metric is not None else ""
+    here, judged = (
+        choice.environment,
+        f" on {choice.rows:,} tuning rows" if choice.metric is not None else "",
+    )
     limits = f"; limits: {', '.join(choice.limits)}" if choice.limits else ""
-    versions = [f"{name} {here.versions[name]}" for name in ("onnxruntime", "openvino", "torch") if name in here.versions]
+    versions = [
+        f"{name} {here.versions[name]}"
+        for name in ("onnxruntime", "openvino", "torch")
+        if name in here.versions
+    ]
     sentences = [
         f"{len(choice.found)} variants were compared for {choice.goal}{judged} in {duration(choice.seconds)}{limits}.",
         f"The search ended: {choice.ended}.",
@@ -128,7 +156,9 @@ def facts(choice: Selection) -> list[str]:
     return sentences
 
 
-def best_so_far(best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> str:
+def best_so_far(
+    best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+) -> str:
     """Return how far a search is: `best so far: openvino-cpu int8, 2.1 ×, drop 0.3 points (12 of 20 variants, 3:10 of 20:00)`.
 
     Args:
@@ -172,13 +202,17 @@ def gains(choice: Selection, report: Report) -> list[str]:
         over = [] if ratio is None else [(choice.reference, ratio.inverse())]
     else:
         over = [(each.reference, each.ratio) for each in speeds(choice, report)]
-    return found + [speed_text(name, ratio, throughput=goal == "throughput") for name, ratio in over]
+    return found + [
+        speed_text(name, ratio, throughput=goal == "throughput") for name, ratio in over
+    ]
 
 
 def speeds(choice: Selection, report: Report) -> list[Speedup]:
     """The speed of the winner in the final run, on rows of the data or at the first shape: over its float baseline, and over a
     faster form of it."""
-    measured = [each for each in report.ratios if choice.goal == "throughput"] or list(report.speedups)
+    measured = [each for each in report.ratios if choice.goal == "throughput"] or list(
+        report.speedups
+    )
     own = [each for each in measured if each.candidate == choice.best.variant.target]
     shapes = sorted({(each.sequence != "data", each.batch) for each in own})
     own = [each for each in own if (each.sequence != "data", each.batch) == shapes[0]]
@@ -190,10 +224,14 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
 def _contradicted(choice: Selection) -> list[str]:
     """A sentence where limits that were kept on the tuning rows are missed in the final run."""
     missed = [each.reason for each in choice.checks if each.state == "missed"]
-    where = f"on the {choice.rows:,} tuning rows that the search judged by" if choice.rows else "in the search"
-    return [f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}: {'; '.join(missed)}."] * bool(
-        missed
+    where = (
+        f"on the {choice.rows:,} tuning rows that the search judged by"
+        if choice.rows
+        else "in the search"
     )
+    return [
+        f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}: {'; '.join(missed)}."
+    ] * bool(missed)
 
 
 def _uncertain(choice: Selection) -> list[str]:
@@ -225,7 +263,9 @@ def _keeps(words: Words, limits: Sequence[Limit]) -> str:
     only = limits[0]
     if len(limits) > 1 or (only.at_least, only.at_most, only.min_gain) != (None, None, None):
         return f"keeps the limit{'s' if len(limits) > 1 else ''} ({'; '.join(words.limit(limit) for limit in limits)})"
-    return f"keeps {words.name(only.of)}{f' within {words.allowance(only)}' if only.max_drop else ''}"
+    return (
+        f"keeps {words.name(only.of)}{f' within {words.allowance(only)}' if only.max_drop else ''}"
+    )
 
 
 def _kind(found: Found) -> tuple[str, str]:
@@ -236,8 +276,16 @@ def _first(words: Words, found: Sequence[Found]) -> Found | None:
     """The best of several in the goal."""
     goal = objective_named(words.goal).name
     if goal in COSTS:
-        return min((each for each in found if cost_of(each, goal)), key=lambda each: cost_of(each, goal) or 0.0, default=None)
+        return min(
+            (each for each in found if cost_of(each, goal)),
+            key=lambda each: cost_of(each, goal) or 0.0,
+            default=None,
+        )
     if goal not in UNITS:
         judged = [each for each in found if words.key(words.goal) in each.drops]
         return min(judged, key=lambda each: each.drops[words.key(words.goal)].value, default=None)
-    return min((each for each in found if each.ratio), key=lambda each: each.ratio.value if each.ratio else 0.0, default=None)
+    return min(
+        (each for each in found if each.ratio),
+        key=lambda each: each.ratio.value if each.ratio else 0.0,
+        default=None,
+    )

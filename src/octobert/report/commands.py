@@ -24,7 +24,16 @@ _INPUTS = {
     "masked-lm": ("a text with [MASK]",),
 }
 # Keys of a recipe that a float model has no use for.
-_OF_EIGHT_BITS = ("transforms", "corrections", "accuracy", "qat", "speed", "format", "calibrate", "sensitivity")
+_OF_EIGHT_BITS = (
+    "transforms",
+    "corrections",
+    "accuracy",
+    "qat",
+    "speed",
+    "format",
+    "calibrate",
+    "sensitivity",
+)
 
 
 def predict(package: str, task: TaskFacts) -> str:
@@ -55,7 +64,9 @@ def of_candidate(report: Report, folder: str, name: str) -> str:
     if target is None or kind is None:
         return ""
     raw = _without(report.recipe, *_OF_EIGHT_BITS)
-    return _make(raw, target, {"quantize": {"float": {"float_parts": kind}}}, f"{PurePath(folder)}-{name}")
+    return _make(
+        raw, target, {"quantize": {"float": {"float_parts": kind}}}, f"{PurePath(folder)}-{name}"
+    )
 
 
 def of_variant(report: Report, folder: str, variant: Variant) -> str:
@@ -67,14 +78,23 @@ def of_variant(report: Report, folder: str, variant: Variant) -> str:
     choice = report.choice
     if choice is None or choice.winner == variant.name:
         return predict(str(PurePath(folder) / BEST), report.task)
-    raw = _without(choice.recipe or report.recipe, *(() if variant.precision.startswith("int8") else _OF_EIGHT_BITS))
+    raw = _without(
+        choice.recipe or report.recipe,
+        *(() if variant.precision.startswith("int8") else _OF_EIGHT_BITS),
+    )
     raw |= {key: True for key in ("allow_code", "allow_pickle") if report.recipe.get(key)}
-    return _make(raw, variant.target, variant.changes, f"{PurePath(folder)}-{variant.name.replace(' ', '-')}")
+    return _make(
+        raw, variant.target, variant.changes, f"{PurePath(folder)}-{variant.name.replace(' ', '-')}"
+    )
 
 
 def _without(raw: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """A recipe as plain data without some keys, and without a search."""
-    return {key: value for key, value in raw.items() if key not in ("choose", "search", "executor", *keys)}
+    return {
+        key: value
+        for key, value in raw.items()
+        if key not in ("choose", "search", "executor", *keys)
+    }
 
 
 def _make(raw: dict[str, Any], target: str, changes: Mapping[str, Any], out: str) -> str:
@@ -85,19 +105,34 @@ def _make(raw: dict[str, Any], target: str, changes: Mapping[str, Any], out: str
         changes: recipe key → value.
         out: output directory.
     """
-    session = {name: entries for name, entries in (raw.get("session") or {}).items() if name == target}
+    session = {
+        name: entries for name, entries in (raw.get("session") or {}).items() if name == target
+    }
     try:
-        plain = loading.as_plain(Recipe.model_validate({**raw, "targets": (target,), "session": session}))
-        plain = loading.changed(plain, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+        plain = loading.as_plain(
+            Recipe.model_validate({**raw, "targets": (target,), "session": session})
+        )
+        plain = loading.changed(
+            plain, [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        )
     except (OctobertError, ValidationError):
         return ""
     task, data = plain.pop("task"), plain.pop("data")
     command = ["octobert", "quantize", plain.pop("model")]
     command += ["--task", task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)]
     command += ["--data", data.pop("source")] if data.get("source") else []
-    command += [part for split in SPLITS if data.get(split) for part in ("--data", f"{split}={data.pop(split)}")]
+    command += [
+        part
+        for split in SPLITS
+        if data.get(split)
+        for part in ("--data", f"{split}={data.pop(split)}")
+    ]
     plain.pop("targets", None)
     more = {**{f"data.{key}": value for key, value in data.items()}, **plain}
     command += ["--target", target]
-    command += [part for key, value in more.items() for part in ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")]
+    command += [
+        part
+        for key, value in more.items()
+        for part in ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")
+    ]
     return shlex.join([*command, "--out", out])

@@ -101,7 +101,10 @@ class Frontier:
 
     def winner(self, axis: int = 0) -> Point | None:
         """The preferred candidate within the limits of the axes; None where nothing keeps them."""
-        return next((p for p in map(self.points.__getitem__, self.order[axis]) if _within(p, self, axis)), None)
+        return next(
+            (p for p in map(self.points.__getitem__, self.order[axis]) if _within(p, self, axis)),
+            None,
+        )
 
 
 def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier | None:
@@ -112,7 +115,9 @@ def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier 
         folder: output directory, for the commands.
     """
     choice = report.choice
-    points = _of_variants(report, choice, folder) if choice is not None else _of_models(report, folder)
+    points = (
+        _of_variants(report, choice, folder) if choice is not None else _of_models(report, folder)
+    )
     drawn = [point for point in points if point.y is not None and any(point.x)]
     if len(drawn) < 2:
         return None
@@ -122,7 +127,10 @@ def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier 
         matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
     else:
         shapes = in_order(report.latencies)
-        columns = tuple(_axis(str(each), "median latency", "ms", [p.x[i] for p in points]) for i, each in enumerate(shapes))
+        columns = tuple(
+            _axis(str(each), "median latency", "ms", [p.x[i] for p in points])
+            for i, each in enumerate(shapes)
+        )
         matter = ys
     y = _quality_axis(report, matter or ys, ys)
     points = [_with_front(point, points, columns, y) for point in points]
@@ -142,14 +150,18 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
             details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
         # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
         limit = choice.accepted_drop
-        elsewhere = found.state == "excluded" and (limit is None or drop is None or drop.value <= limit)
+        elsewhere = found.state == "excluded" and (
+            limit is None or drop is None or drop.value <= limit
+        )
         point = Point(
             found.variant.name,
             choices.state_of(found),
             (_finite(_cost(choice, found)),),
             y,
             tuple(details),
-            commands.of_variant(report, folder, found.variant) if found.ratio or found.drops else "",
+            commands.of_variant(report, folder, found.variant)
+            if found.ratio or found.drops
+            else "",
             floating=not found.variant.precision.startswith("int8"),
             open=not elsewhere and found.state != "not tried",
             named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
@@ -171,13 +183,17 @@ def _of_models(report: Report, folder: str) -> list[Point]:
             # The float model that others are compared with has no loss.
             y = _same(report)
         x = tuple(_typical(timed.get((model.name, shape))) for shape in shapes)
-        against = f" against {own.reference}" if own is not None and own.difference is not None else ""
+        against = (
+            f" against {own.reference}" if own is not None and own.difference is not None else ""
+        )
         details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
         details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
         floating = not model.precision.startswith("int")
         state = "float" if floating else "8-bit"
         command = commands.of_candidate(report, folder, model.name)
-        points.append(Point(model.name, state, x, _finite(y), tuple(details), command, floating, named=True))
+        points.append(
+            Point(model.name, state, x, _finite(y), tuple(details), command, floating, named=True)
+        )
     return points
 
 
@@ -192,7 +208,9 @@ def _kind(report: Report) -> str:
     """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
     if any(each.difference is not None for each in report.comparisons):
         return "metric"
-    return "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
+    return (
+        "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
+    )
 
 
 def _quality(report: Report, words: Words, compared: Comparison | None) -> Estimate | None:
@@ -224,7 +242,12 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
     if kind == "error":
         top = max(y.high for y in ys)
         return Axis(
-            "quality", "output error (root mean square), less is better", "", more=False, low=0.0, high=1.08 * top or 1.0
+            "quality",
+            "output error (root mean square), less is better",
+            "",
+            more=False,
+            low=0.0,
+            high=1.08 * top or 1.0,
         )
     if kind == "fidelity":
         name = next(each.fidelity_name for each in report.comparisons)
@@ -232,7 +255,9 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
         low, best = min(y.low for y in ys), 100.0 if share else 1.0
         margin = 0.1 * ((best - low) or 0.01 * best)
         title = f"{name} with the float model{' in %' if share else ''}"
-        return Axis(name, title, "%" if share else "", more=True, low=low - margin, high=best + margin)
+        return Axis(
+            name, title, "%" if share else "", more=True, low=low - margin, high=best + margin
+        )
     unit = words.scale(words.metric or "")
     limit = None if accepted.drop is None else -unit * accepted.drop
     bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
@@ -241,7 +266,9 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
     margin = 0.06 * ((top - bottom) or 1.0)
     title = f"{words.name('metric')} against float{', points' if unit == 100 else ''}"
     low, high, name = bottom - margin, top + margin, words.name("metric")
-    return Axis(name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True)
+    return Axis(
+        name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True
+    )
 
 
 def _cost(choice: Selection, found: Found) -> Estimate | None:
@@ -263,16 +290,41 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
 
 
 def _axis(
-    name: str, title: str, unit: str, figures: Sequence[Estimate | None], *, more: bool = False, limit: float | None = None
+    name: str,
+    title: str,
+    unit: str,
+    figures: Sequence[Estimate | None],
+    *,
+    more: bool = False,
+    limit: float | None = None,
 ) -> Axis:
     """An axis of cost around some figures."""
-    ends = [end for each in figures if each is not None for end in (each.low, each.high)] + ([] if limit is None else [limit])
+    ends = [end for each in figures if each is not None for end in (each.low, each.high)] + (
+        [] if limit is None else [limit]
+    )
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     title = f"{title} in {unit}"
     if low > 0 and high > _WIDE * low:
-        return Axis(name, title, unit, more=more, low=low / 1.15, high=high * 1.3, limit=limit, logarithmic=True)
+        return Axis(
+            name,
+            title,
+            unit,
+            more=more,
+            low=low / 1.15,
+            high=high * 1.3,
+            limit=limit,
+            logarithmic=True,
+        )
     margin = (high - low) or high or 1.0
-    return Axis(name, title, unit, more=more, low=max(0.0, low - 0.08 * margin), high=high + 0.16 * margin, limit=limit)
+    return Axis(
+        name,
+        title,
+        unit,
+        more=more,
+        low=max(0.0, low - 0.08 * margin),
+        high=high + 0.16 * margin,
+        limit=limit,
+    )
 
 
 def _with_front(point: Point, points: Sequence[Point], axes: Sequence[Axis], y: Axis) -> Point:
@@ -298,7 +350,11 @@ def _dominates(other: Point, point: Point, i: int, axis: Axis, y: Axis) -> bool:
 
 def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
     """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
-    known = [n for n, point in enumerate(points) if point.x[i] is not None and point.y is not None and point.open]
+    known = [
+        n
+        for n, point in enumerate(points)
+        if point.x[i] is not None and point.y is not None and point.open
+    ]
     ranked = sorted(known, key=lambda n: (points[n].x[i].value) * (-1 if axis.more else 1))  # type: ignore[union-attr]
     own = next((n for n in ranked if points[n].name == preferred), None)
     if own is None:
@@ -317,7 +373,11 @@ def _within(point: Point, chart: Frontier, i: int) -> bool:
     """Whether a candidate keeps the limits of both axes; `frontier.html` does the same with those of the user."""
     pairs = ((point.x[i], chart.x[i]), (point.y, chart.y))
     return all(
-        figure is not None and (axis.limit is None or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit))
+        figure is not None
+        and (
+            axis.limit is None
+            or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit)
+        )
         for figure, axis in pairs
     )
 
@@ -334,12 +394,17 @@ def _note(report: Report) -> str:
     note = "Boxes are 95 % intervals: of the median of the times by its order statistics"
     kind = _kind(report)
     if kind == "metric":
-        return (
-            f"{note}, of the metric over the evaluation rows. Targets are compared with the float model on their own runtime."
-        )
-    why = "The data has no labels" if report.task.primary is None else "The metric could not be compared"
+        compared = "Targets are compared with the float model on their own runtime."
+        return f"{note}, of the metric over the evaluation rows. {compared}"
+    why = (
+        "The data has no labels"
+        if report.task.primary is None
+        else "The metric could not be compared"
+    )
     what = (
-        "agreement with the float model takes the place of accuracy" if kind == "fidelity" else "the error of outputs is shown"
+        "agreement with the float model takes the place of accuracy"
+        if kind == "fidelity"
+        else "the error of outputs is shown"
     )
     return f"{note}. {why}: {what}, without an interval."
 

@@ -60,7 +60,11 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
 
 
 def _products(operators: Iterable[Operator]) -> list[str]:
-    return list(dict.fromkeys(f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product"))
+    return list(
+        dict.fromkeys(
+            f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product"
+        )
+    )
 
 
 def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
@@ -69,9 +73,15 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
     table.add_numbers({"float count": int(not every), _FLOAT: 0})
     quantized = grouped(inspection.profile.operators, _type)
     floats = grouped(inspection.floating.operators if inspection.floating else (), _type)
-    slower = {key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ()))) for key in (*quantized, *floats)}
+    slower = {
+        key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ())))
+        for key in (*quantized, *floats)
+    }
     slowest = sorted(slower, key=lambda k: -slower[k])
-    rows = [(key, [key]) for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])]
+    rows = [
+        (key, [key])
+        for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])
+    ]
     rest = slowest[len(rows) :]
     rows += [((f"{len(rest)} others (--all)", ""), rest)] if rest else []
     for names, keys in rows:
@@ -88,7 +98,11 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
         )
     table.add_section()
     table.add_row(
-        "all", "", *_total(inspection.profile), "", *(_total(inspection.floating) if inspection.floating else ("", ""))
+        "all",
+        "",
+        *_total(inspection.profile),
+        "",
+        *(_total(inspection.floating) if inspection.floating else ("", "")),
     )
     return table
 
@@ -100,7 +114,11 @@ def _total(profile: Profile) -> tuple[str, str]:
 def _fallback_table(inspection: Inspection, *, every: bool) -> FittedTable:
     table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
     for fallback in inspection.fallbacks if every else inspection.fallbacks[:_FALLBACKS]:
-        table.add_row(fallback.name, fallback.operator, fallback.why or "unknown: neither the file nor the runtime shows it")
+        table.add_row(
+            fallback.name,
+            fallback.operator,
+            fallback.why or "unknown: neither the file nor the runtime shows it",
+        )
     left = 0 if every else len(inspection.fallbacks) - _FALLBACKS
     table.caption = f"and {left} more products: --all" if left > 0 else None
     return table

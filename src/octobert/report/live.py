@@ -26,7 +26,13 @@ _WORTH_SAYING = 0.05
 _TURNS = 8
 
 State = Literal["waiting", "running", "finished", "reused", "failed"]
-_STYLES: dict[State, str] = {"waiting": "dim", "running": "bold", "finished": "green", "reused": "green", "failed": "red"}
+_STYLES: dict[State, str] = {
+    "waiting": "dim",
+    "running": "bold",
+    "finished": "green",
+    "reused": "green",
+    "failed": "red",
+}
 
 
 @dataclass(frozen=True)
@@ -53,19 +59,35 @@ class Marks:
     def of(encoding: str | None) -> Marks:
         """Those that an encoding has."""
         try:
-            "".join([*UNICODE.states.values(), UNICODE.spinner, UNICODE.arrow, UNICODE.branch, *UNICODE.bar]).encode(
-                encoding or "ascii"
-            )
+            "".join(
+                [
+                    *UNICODE.states.values(),
+                    UNICODE.spinner,
+                    UNICODE.arrow,
+                    UNICODE.branch,
+                    *UNICODE.bar,
+                ]
+            ).encode(encoding or "ascii")
         except (UnicodeEncodeError, LookupError):
             return ASCII
         return UNICODE
 
 
 UNICODE = Marks(
-    {"waiting": "·", "running": "…", "finished": "✓", "reused": "↺", "failed": "✗"}, "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "→", "├", "└", ("━", "─")
+    {"waiting": "·", "running": "…", "finished": "✓", "reused": "↺", "failed": "✗"},
+    "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏",
+    "→",
+    "├",
+    "└",
+    ("━", "─"),
 )
 ASCII = Marks(
-    {"waiting": ".", "running": "~", "finished": "+", "reused": "=", "failed": "x"}, "|/-\\", ">", "|-", "`-", ("#", "-")
+    {"waiting": ".", "running": "~", "finished": "+", "reused": "=", "failed": "x"},
+    "|/-\\",
+    ">",
+    "|-",
+    "`-",
+    ("#", "-"),
 )
 
 
@@ -97,7 +119,9 @@ class View:
         clock: seconds.
     """
 
-    def __init__(self, marks: Marks = UNICODE, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, marks: Marks = UNICODE, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._marks, self._clock = marks, clock
         self._began, self._ends = clock(), None  # type: float, float | None
         self._steps: dict[str, _Step] = {}
@@ -118,7 +142,10 @@ class View:
     def take(self, event: ProgressEvent) -> None:
         """Take over an event."""
         if event.state == "planned":
-            self._steps, self._loose = {name: _Step(inputs) for name, inputs in event.plan.items()}, {}
+            self._steps, self._loose = (
+                {name: _Step(inputs) for name, inputs in event.plan.items()},
+                {},
+            )
             self._search = ""
         elif event.state == "searching":
             self._search = event.detail
@@ -133,7 +160,10 @@ class View:
             self._search = ""
         step = self._steps.get(event.step) or self._loose.setdefault(event.step, _Step(began=now))
         if event.state in ("finished", "reused"):
-            step.state, step.seconds = ("reused" if event.state == "reused" else "finished"), event.seconds
+            step.state, step.seconds = (
+                ("reused" if event.state == "reused" else "finished"),
+                event.seconds,
+            )
             self._loose.pop(event.step, None)
         else:
             if step.state != "running" or event.state == "started":
@@ -186,16 +216,26 @@ class View:
         lines = []
         running, more = self._running()
         for name, step in running:
-            done = " ".join([step.detail, *([f"{step.done}/{step.total}"] if step.total else [])]).strip()
-            lines.append(f"still working on {name} ({duration(self._clock() - step.began)}){f': {done}' if done else ''}")
-        return [*([self._search] if self._search else []), *lines, *([f"and {more} more steps at work"] if more else [])]
+            done = " ".join(
+                [step.detail, *([f"{step.done}/{step.total}"] if step.total else [])]
+            ).strip()
+            lines.append(
+                f"still working on {name} ({duration(self._clock() - step.began)}){f': {done}' if done else ''}"
+            )
+        return [
+            *([self._search] if self._search else []),
+            *lines,
+            *([f"and {more} more steps at work"] if more else []),
+        ]
 
     def summary(self, width: int) -> list[Text]:
         """What stays when the run has ended: the graph, and how long it took; nothing of a call that is one step."""
         if not self._steps:
             return []
         graph = self._graph(width)
-        clock = Text(f"{_done(self._steps.values())} of {len(self._steps)} steps in {duration(self._clock() - self._began)}")
+        clock = Text(
+            f"{_done(self._steps.values())} of {len(self._steps)} steps in {duration(self._clock() - self._began)}"
+        )
         graph = graph if len(graph) < _MOST_LINES else self._graph(width, lanes=False)
         return [_cut(line, width) for line in (*graph, clock)]
 
@@ -205,12 +245,20 @@ class View:
         now = self._clock()
         parts = [f"{_done(self._steps.values())}/{len(self._steps)} steps"] if self._steps else []
         parts.append(duration(now - self._began))
-        parts += [f"about {duration(self._ends - now)} left"] if self._ends is not None and self._ends > now else []
+        parts += (
+            [f"about {duration(self._ends - now)} left"]
+            if self._ends is not None and self._ends > now
+            else []
+        )
         return [Text("  " + ", ".join(parts))]
 
     def _running(self) -> tuple[list[tuple[str, _Step]], int]:
         """The last steps at work, and how many more there are."""
-        running = [(name, step) for name, step in {**self._steps, **self._loose}.items() if step.state == "running"]
+        running = [
+            (name, step)
+            for name, step in {**self._steps, **self._loose}.items()
+            if step.state == "running"
+        ]
         return running[-_AT_WORK:], max(0, len(running) - _AT_WORK)
 
     def _at_work(self, width: int) -> list[Text]:
@@ -229,10 +277,19 @@ class View:
         if step.total and step.done > first and now - then > _RATE_AFTER:
             rate = (step.done - first) / (now - then)
             ends = f" {_per_second(rate)}"
-            ends += f", {duration((step.total - step.done) / rate)} left" if step.done < step.total else ""
+            ends += (
+                f", {duration((step.total - step.done) / rate)} left"
+                if step.done < step.total
+                else ""
+            )
         text = f"{self._spinner(now)} {_one_line(name)} {duration(now - step.began)}  {_one_line(step.detail)}{count}"
         # The bar says nothing that the count does not say.
-        return Text(next((t for t in (text + bar + ends, text + ends) if Text(t).cell_len <= width), text + ends).rstrip())
+        return Text(
+            next(
+                (t for t in (text + bar + ends, text + ends) if Text(t).cell_len <= width),
+                text + ends,
+            ).rstrip()
+        )
 
     def _spinner(self, now: float) -> str:
         return self._marks.spinner[int(now * _TURNS) % len(self._marks.spinner)]
@@ -255,24 +312,44 @@ class View:
                 head.pad_right(max(0, space + len(marks.branch) + 3 - head.cell_len))
                 # Float models of different runtimes do not follow each other.
                 between = arrow if label == steps[0][1].partition("/")[2] else ", "
-                found += _flowed(head, [self._named(short, name) for short, name in steps], between, width)
+                found += _flowed(
+                    head, [self._named(short, name) for short, name in steps], between, width
+                )
         elif targets:
-            counts = [self._counted(label, [name for _, name in steps]) for label, steps in targets.items()]
+            counts = [
+                self._counted(label, [name for _, name in steps])
+                for label, steps in targets.items()
+            ]
             found += _flowed(Text(f"{marks.branch} "), counts, ", ", width)
         head = Text(f"{marks.last} " if targets else "")
-        return found + (_flowed(head, [self._named(name, name) for name in after], arrow, width) if after else [])
+        return found + (
+            _flowed(head, [self._named(name, name) for name in after], arrow, width)
+            if after
+            else []
+        )
 
     def _named(self, label: str, name: str) -> Text:
         """A step in the graph: `observe ✓ 9.7s`."""
         step = self._steps[name]
-        mark = self._spinner(self._clock()) if step.state == "running" else self._marks.states[step.state]
-        took = f" {_brief(step.seconds)}" if step.state == "finished" and step.seconds >= _WORTH_SAYING else ""
+        mark = (
+            self._spinner(self._clock())
+            if step.state == "running"
+            else self._marks.states[step.state]
+        )
+        took = (
+            f" {_brief(step.seconds)}"
+            if step.state == "finished" and step.seconds >= _WORTH_SAYING
+            else ""
+        )
         return Text(f"{_one_line(label)} {mark}{took}", style=_STYLES[step.state])
 
     def _counted(self, label: str, names: Sequence[str]) -> Text:
         """A target with how many of its steps are done: `ort-cpu 2/4`."""
         done = _done(self._steps[name] for name in names)
-        return Text(f"{_one_line(label)} {done}/{len(names)}", style=_STYLES["finished" if done == len(names) else "waiting"])
+        return Text(
+            f"{_one_line(label)} {done}/{len(names)}",
+            style=_STYLES["finished" if done == len(names) else "waiting"],
+        )
 
 
 def _done(steps: Iterable[_Step]) -> int:
@@ -280,14 +357,21 @@ def _done(steps: Iterable[_Step]) -> int:
     return sum(step.state in ("finished", "reused") for step in steps)
 
 
-def _parts(steps: dict[str, _Step]) -> tuple[list[str], dict[str, list[tuple[str, str]]], list[str]]:
+def _parts(
+    steps: dict[str, _Step],
+) -> tuple[list[str], dict[str, list[tuple[str, str]]], list[str]]:
     """The steps as a graph is drawn: names before the targets; target → (short name, name); names after the targets.
 
     Steps are called `quantize/ort-cpu`. Targets with one step only, such as float models that are evaluated, share a line.
     """
     of = {name: name.partition("/")[2] for name in steps}
     # A step whose result two targets use stands before them, whatever it is called.
-    shared = {i for name, step in steps.items() for i in step.inputs if of[name] and of.get(i) and of[i] != of[name]}
+    shared = {
+        i
+        for name, step in steps.items()
+        for i in step.inputs
+        if of[name] and of.get(i) and of[i] != of[name]
+    }
     own = [name for name in steps if of[name] and name not in shared]
     targets: dict[str, list[tuple[str, str]]] = {}
     for name in own:
@@ -298,7 +382,11 @@ def _parts(steps: dict[str, _Step]) -> tuple[list[str], dict[str, list[tuple[str
     rest = [name for name in steps if name not in own]
     order = list(steps)
     first = min((order.index(name) for name in own), default=len(order))
-    return [name for name in rest if order.index(name) < first], targets, [name for name in rest if order.index(name) > first]
+    return (
+        [name for name in rest if order.index(name) < first],
+        targets,
+        [name for name in rest if order.index(name) > first],
+    )
 
 
 def _flowed(head: Text, items: Sequence[Text], between: str, width: int) -> list[Text]:
@@ -339,9 +427,21 @@ def _cut(line: Text, width: int) -> Text:
 
 def _brief(seconds: float) -> str:
     """A time in a few characters: `0.1s`, `22s`, `3:05`."""
-    return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s" if seconds < 99.5 else duration(seconds)
+    return (
+        f"{seconds:.1f}s"
+        if seconds < 9.95
+        else f"{seconds:.0f}s"
+        if seconds < 99.5
+        else duration(seconds)
+    )
 
 
 def _per_second(rate: float) -> str:
     """A rate in a few characters: `123/s`, `1.2/s`, `8.3 s each`."""
-    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
+    return (
+        f"{rate:.0f}/s"
+        if rate >= 10
+        else f"{rate:.1f}/s"
+        if rate >= 1
+        else f"{1 / rate:.1f} s each"
+    )

@@ -15,7 +15,9 @@ def render(setup: Setup) -> FittedTable:
     table = table_of("Needed on this machine", ("needed", "by", "here"))
     for need in setup.needs:
         if not (need.fits and need.wanted_by == _OWN):
-            table.add_row(f"{need.name} {need.version}".strip(), ", ".join(need.wanted_by), _state(need))
+            table.add_row(
+                f"{need.name} {need.version}".strip(), ", ".join(need.wanted_by), _state(need)
+            )
     return table
 
 
@@ -36,6 +38,10 @@ def sentences(setup: Setup) -> list[str]:
         lines += ["Install the Python packages:", *(f"  {command}" for command in setup.commands)]
         lines += [f"Not from here: {setup.problem}."] if setup.problem else []
     told = {conflict.split()[0] for conflict in setup.conflicts}
-    others = [need for need in setup.needs if need.kind != "package" and not need.fits and need.name not in told]
+    others = [
+        need
+        for need in setup.needs
+        if need.kind != "package" and not need.fits and need.name not in told
+    ]
     lines += [f"{need.name}: {need.install} ({need.note})." for need in others]
     return [*lines, *(f"Not installed by --yes: {conflict}" for conflict in setup.conflicts)]

@@ -42,8 +42,12 @@ def show_reports() -> None:
 
 def html_of(report: Report) -> str:
     """A report as HTML for a notebook."""
-    environment = Environment(autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(score=wording.score_text, ms=wording.ms, estimate=wording.estimate_text)
+    environment = Environment(
+        autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        score=wording.score_text, ms=wording.ms, estimate=wording.estimate_text
+    )
     answer = verdict(report)
     return environment.from_string(_TEMPLATE).render(
         icon=STATES[answer.state][0],

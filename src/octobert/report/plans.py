@@ -29,7 +29,10 @@ def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
             shown once, and of further layers only the modules with other decisions.
     """
     title = f"Plan for {plan.target}: method {plan.method}, placement {plan.placement}"
-    reasons = {reason: str(number) for number, reason in enumerate(dict.fromkeys(d.reason for d in plan.decisions), start=1)}
+    reasons = {
+        reason: str(number)
+        for number, reason in enumerate(dict.fromkeys(d.reason for d in plan.decisions), start=1)
+    }
     table = _values_table(title, plan, reasons) if every else _modules_table(title, plan, reasons)
     table.caption = "\n".join(f"{number}  {reason}" for reason, number in reasons.items())
     return table
@@ -47,7 +50,9 @@ def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> Fi
             table.add_row(
                 f"  {split_layer(site.module)[2]}" if layers else site.module,
                 site.role,
-                quantizer_text(decision.quantizer).replace(", axis", ",\naxis").replace(" [", "\n["),
+                quantizer_text(decision.quantizer)
+                .replace(", axis", ",\naxis")
+                .replace(" [", "\n["),
                 reasons[decision.reason],
                 style="" if decision.quantizer else "dim",
             )
@@ -62,7 +67,9 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
     # Most layers are alike; of the others only what differs is shown.
     usual = max((layers for layers, _ in groups if layers), key=len, default=[])
     known: set[tuple[str, ...]] = set()
-    for layers, decisions in sorted(groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))):
+    for layers, decisions in sorted(
+        groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))
+    ):
         rows = [_module_row(own, reasons, inside=bool(layers)) for own in _modules(decisions)]
         if layers:
             stem, _, _ = split_layer(decisions[0].site.module)
@@ -84,7 +91,9 @@ def _modules(decisions: Sequence[Decision]) -> list[list[Decision]]:
     return list(modules.values())
 
 
-def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, inside: bool) -> tuple[str, str, str, str]:
+def _module_row(
+    decisions: Sequence[Decision], reasons: Mapping[str, str], *, inside: bool
+) -> tuple[str, str, str, str]:
     """A module, its values in 8 bits, those in float, and the numbers of the reasons.
 
     Args:
@@ -98,9 +107,15 @@ def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, in
         quantizer = decision.quantizer
         # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
         short = (
-            "" if quantizer is None else quantizer.dtype + " dynamic" * quantizer.dynamic + " (7 bits)" * quantizer.reduce_range
+            ""
+            if quantizer is None
+            else quantizer.dtype
+            + " dynamic" * quantizer.dynamic
+            + " (7 bits)" * quantizer.reduce_range
         )
-        types.setdefault(short, []).append(decision.site.role.partition(".")[2] or decision.site.role)
+        types.setdefault(short, []).append(
+            decision.site.role.partition(".")[2] or decision.site.role
+        )
     floats = types.pop("", [])
     return (
         f"  {split_layer(module)[2]}" if inside else module,
@@ -110,21 +125,30 @@ def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, in
     )
 
 
-def _groups(decisions: Sequence[Decision], *, every: bool) -> list[tuple[list[int], list[Decision]]]:
+def _groups(
+    decisions: Sequence[Decision], *, every: bool
+) -> list[tuple[list[int], list[Decision]]]:
     """(layers, decisions of the first of them) of layers that are alike; in order, with what is in no layer around them."""
     layers: dict[int | None, list[Decision]] = {}
     for decision in decisions:
         layers.setdefault(decision.site.layer, []).append(decision)
     groups: dict[object, tuple[list[int], list[Decision]]] = {}
     for layer, own in layers.items():
-        alike = layer if every or layer is None else tuple(_without_range(decision) for decision in own)
+        alike = (
+            layer if every or layer is None else tuple(_without_range(decision) for decision in own)
+        )
         groups.setdefault(alike, ([], own))[0].extend(() if layer is None else (layer,))
     return list(groups.values())
 
 
 def _without_range(decision: Decision) -> tuple[str, ...]:
     site = decision.site
-    return split_layer(site.module)[2], site.role, quantizer_text(decision.quantizer, with_range=False), decision.reason
+    return (
+        split_layer(site.module)[2],
+        site.role,
+        quantizer_text(decision.quantizer, with_range=False),
+        decision.reason,
+    )
 
 
 def split_layer(name: str) -> tuple[str, int | None, str]:
@@ -173,7 +197,14 @@ def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTabl
         noise = "" if value.signal_to_noise_db is None else f"{value.signal_to_noise_db:.1f}"
         error = value.output_error
         layer = "" if value.layer is None else str(value.layer)
-        table.add_row(layer, split_layer(value.value)[2], value.role, noise, f"{error:.2e}", f"{error / total:.1%}")
+        table.add_row(
+            layer,
+            split_layer(value.value)[2],
+            value.role,
+            noise,
+            f"{error:.2e}",
+            f"{error / total:.1%}",
+        )
     left = 0 if every else len(result.values) - _SHOWN
     table.caption = f"and {left} more values: --all" if left > 0 else None
     return table
@@ -187,7 +218,10 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
         every: each value by itself. Otherwise the median over the layers of each kind of value.
     """
     usable = [swept for swept in sweep.swept if swept.problem is None]
-    best = {value: max(usable, key=lambda s: s.signal_to_noise_db.get(value, -np.inf)).calibrator for value in sweep.ranges}
+    best = {
+        value: max(usable, key=lambda s: s.signal_to_noise_db.get(value, -np.inf)).calibrator
+        for value in sweep.ranges
+    }
     title = (
         f"Calibrators for {sweep.target}, compared with float on {sweep.judged_rows} rows other than the "
         f"{sweep.calibration_rows} calibration rows"
@@ -195,7 +229,9 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     ends = table_of(title, ("calibrator",), ("agreement", "RMS error", "best for values"))
     for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
         count = sum(name == swept.calibrator for name in best.values())
-        ends.add_row(swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count))
+        ends.add_row(
+            swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count)
+        )
     for swept in sweep.swept:
         if swept.problem is not None:
             ends.add_row(swept.calibrator, swept.problem, style="dim")
@@ -210,11 +246,19 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     values.columns.append(Column("range of values", optional=0 if every else len(usable) + 1))
     values.add_numbers({s.calibrator: 0 if every else ranked.index(s.calibrator) for s in usable})
     for kind, names in kinds.items():
-        low, high = min(sweep.ranges[name][0] for name in names), max(sweep.ranges[name][1] for name in names)
-        ratios = [[s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db] for s in usable]
+        low, high = (
+            min(sweep.ranges[name][0] for name in names),
+            max(sweep.ranges[name][1] for name in names),
+        )
+        ratios = [
+            [s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db]
+            for s in usable
+        ]
         medians = [float(np.median(own)) if own else -np.inf for own in ratios]
         cells = [
-            Text(f"{median:.1f}", style="bold" if median == max(medians) else "") if np.isfinite(median) else ""
+            Text(f"{median:.1f}", style="bold" if median == max(medians) else "")
+            if np.isfinite(median)
+            else ""
             for median in medians
         ]
         values.add_row(kind, f"[{low:.3g}, {high:.3g}]", *cells)
@@ -232,7 +276,11 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     """
     if quantizer is None:
         return "float"
-    text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "") + (" dynamic" if quantizer.dynamic else "")
+    text = (
+        quantizer.dtype
+        + (" symmetric" if quantizer.symmetric else "")
+        + (" dynamic" if quantizer.dynamic else "")
+    )
     text += " reduced to 7 bits" if quantizer.reduce_range else ""
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"

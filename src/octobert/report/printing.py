@@ -13,7 +13,15 @@ from octobert.core.files import atomic_write
 
 # Variable with the program of a browser.
 BROWSER = "OCTOBERT_BROWSER"
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge")
+_NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+    "msedge",
+)
 # Where macOS and Windows install them, which is not on PATH.
 _PLACES = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
@@ -75,5 +83,14 @@ def print_page(page: Path, pdf: Path, program: str) -> None:
         ]
         said = processes.output_of(command, seconds=_SECONDS)
         if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
-            got = f"nothing in {_SECONDS:.0f} s" if said is None else (said.strip().splitlines() or ["no message"])[-1]
-            raise TargetError("the browser printed no PDF", where=program, got=got, fix="print the page from a browser")
+            got = (
+                f"nothing in {_SECONDS:.0f} s"
+                if said is None
+                else (said.strip().splitlines() or ["no message"])[-1]
+            )
+            raise TargetError(
+                "the browser printed no PDF",
+                where=program,
+                got=got,
+                fix="print the page from a browser",
+            )

@@ -51,7 +51,9 @@ def _in_notebook() -> bool:
 
 
 @contextmanager
-def progress_step(progress: ProgressCallback | None, name: str) -> Iterator[Callable[[str, int, int], None]]:
+def progress_step(
+    progress: ProgressCallback | None, name: str
+) -> Iterator[Callable[[str, int, int], None]]:
     """Report a call as one step.
 
     Yields:
@@ -88,13 +90,19 @@ class ProgressBar:
         self._console = PlainConsole(stderr=True)
         is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         # Where ipywidgets is missing, a notebook cannot draw.
-        is_notebook = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        is_notebook = (
+            self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        )
         self._can_draw = is_terminal or is_notebook
         self._marks = Marks.of(self._console.encoding)
         self._view = View(self._marks)
         # Events come from several threads, and the lines are made in another one.
         self._lock = threading.Lock()
-        options: dict[str, Any] = {"transient": True, "refresh_per_second": _FRAMES, "vertical_overflow": "crop"}
+        options: dict[str, Any] = {
+            "transient": True,
+            "refresh_per_second": _FRAMES,
+            "vertical_overflow": "crop",
+        }
         self._live = Live(console=self._console, get_renderable=self._drawn, **options)
         self._best = ""
         self._ended = threading.Event()
@@ -141,7 +149,9 @@ class ProgressBar:
             searching = self._view.searching
             self._view.take(event)
             # The graph shows the planned steps.
-            told = not (self._live.is_started and self._view.planned) and not (searching and not event.number)
+            told = not (self._live.is_started and self._view.planned) and not (
+                searching and not event.number
+            )
         # Printing draws the view anew, which takes the lock.
         if event.state == "note":
             self._say(f"! {event.detail}")

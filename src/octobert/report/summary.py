@@ -57,7 +57,9 @@ class ModelResult:
 
 def metrics(report: Report) -> list[str]:
     """Return the names of all metrics, in order."""
-    return list(dict.fromkeys(score.metric for scores in report.scores.values() for score in scores))
+    return list(
+        dict.fromkeys(score.metric for scores in report.scores.values() for score in scores)
+    )
 
 
 def main_metrics(report: Report) -> list[str]:
@@ -79,7 +81,9 @@ def model_results(report: Report) -> list[ModelResult]:
             timing,
             footprint,
         )
-        for timing, footprint in zip(_timings(report, report.latencies, report.speedups), report.footprints, strict=True)
+        for timing, footprint in zip(
+            _timings(report, report.latencies, report.speedups), report.footprints, strict=True
+        )
     ]
 
 
@@ -88,9 +92,15 @@ def throughputs(report: Report) -> list[times.Timing]:
     return _timings(report, report.throughputs, report.ratios) if report.throughputs else []
 
 
-def _timings(report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]) -> list[times.Timing]:
+def _timings(
+    report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]
+) -> list[times.Timing]:
     measured = {footprint.candidate: footprint.precision for footprint in report.footprints}
-    precisions = {name: report.plans[name].precision(float_) for name, float_ in measured.items() if name in report.plans}
+    precisions = {
+        name: report.plans[name].precision(float_)
+        for name, float_ in measured.items()
+        if name in report.plans
+    }
     return times.timings(latencies, report.footprints, speedups, precisions)
 
 
@@ -101,8 +111,15 @@ def verdicts(report: Report) -> list[str]:
 
 def comparisons(report: Report) -> list[str]:
     """Return sentences on what changed answers have in common, and on the speed and the accuracy of each target."""
-    directions = [f"{each.candidate}: {each.direction}" for each in report.comparisons if each.direction]
-    compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
+    directions = [
+        f"{each.candidate}: {each.direction}" for each in report.comparisons if each.direction
+    ]
+    compared = [
+        sentence
+        for model in model_results(report)
+        if model.quantized
+        for sentence in _compared(report, model)
+    ]
     return [
         *directions,
         *compared,
@@ -125,7 +142,9 @@ def sizes(report: Report) -> list[str]:
                 if ratio > 0.95
                 else f"{1 / ratio:.1f} × larger than"
             )
-            sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} the weights of your model ({own / 1e6:.3g} MB).")
+            sentences.append(
+                f"{model.name}: {size / 1e6:.3g} MB, {change} the weights of your model ({own / 1e6:.3g} MB)."
+            )
     return sentences
 
 
@@ -133,7 +152,13 @@ def outcomes(report: Report) -> list[str]:
     """Return sentences on what the recipe asks for: goals of speed and accuracy, pruning, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
     goals = map(goal_text, report.speed_goals)
-    return [*goals, *pruned.sentences(report.pruning), *searches, *_simulated(report), *_tuned(report)]
+    return [
+        *goals,
+        *pruned.sentences(report.pruning),
+        *searches,
+        *_simulated(report),
+        *_tuned(report),
+    ]
 
 
 def exports(report: Report) -> list[str]:
@@ -146,7 +171,9 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     comparison = model.comparison
     if comparison is None:
         return sentences
-    rival = next((c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None)
+    rival = next(
+        (c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None
+    )
     gains = any(each.ratio.low > 1 for each in times.strongest(model.timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
@@ -157,7 +184,9 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
         if comparison.low is not None:
             ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
             certain = f"95 % confidence interval {ends}, {wording.probability(comparison.p_value)}"
-        parts.append(f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})")
+        parts.append(
+            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})"
+        )
     against = "" if parts else f" with {comparison.reference}"
     parts.append(f"{comparison.fidelity_name}{against} {wording.fidelity_text(comparison)}")
     if comparison.divergence is not None:
@@ -175,7 +204,9 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
     sentences, name = [], comparison.reference
     score = score_named(comparison.metric, scores.get(name, ()))
     if score is not None and (better := than_chance(score)):
-        sentences.append(f"The float model {name} scores {better}: that 8 bits score as much says nothing.")
+        sentences.append(
+            f"The float model {name} scores {better}: that 8 bits score as much says nothing."
+        )
     if comparison.fidelity_chance is not None and comparison.fidelity_chance >= 1:
         sentences.append(
             f"The float model {name} gives the same answer to every row, so {comparison.fidelity_name} "
@@ -189,7 +220,11 @@ def than_chance(score: Score) -> str:
     if score.chance is None or (score.low is not None and score.low > score.chance):
         return ""
     better = "no better" if score.value <= score.chance else "not clearly better"
-    constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
+    constant = (
+        "one that always gives the most frequent answer"
+        if score.metric == "accuracy"
+        else "one that reads no input"
+    )
     return f"{better} than {constant} ({score.metric} {wording.score_text(score)}, the other {score.chance:.4f})"
 
 
@@ -198,11 +233,17 @@ def _exported(report: Report, target: str) -> list[str]:
     stage = report.stages.get(f"export/{target}")
     done, sentences = stage.summary if stage is not None else {}, []
     if done.get("opset"):
-        sentences.append(f"{target}: the ONNX file was converted to another opset, {done['opset']}.")
+        sentences.append(
+            f"{target}: the ONNX file was converted to another opset, {done['opset']}."
+        )
     opened = report.recipe.get("session", {}).get(target)
     if opened is not None:
-        given = ", ".join(f"{name} {value}" for entries in opened.values() for name, value in entries.items())
-        sentences.append(f"{target}: every session was opened with the options of the recipe: {given}.")
+        given = ", ".join(
+            f"{name} {value}" for entries in opened.values() for name, value in entries.items()
+        )
+        sentences.append(
+            f"{target}: every session was opened with the options of the recipe: {given}."
+        )
     if done.get("first_token"):
         sentences.append(
             f"{target}: the head reads only the first token, so the last layer computes only that token "
@@ -243,7 +284,11 @@ def trainings(report: Report) -> list[str]:
                 f"{done['moved']:.1%} of their width (median)."
             )
             continue
-        steps = f"{done['steps']:,} steps, final loss {done['loss']:.4f}" if "steps" in done else f"by {settings['code']}"
+        steps = (
+            f"{done['steps']:,} steps, final loss {done['loss']:.4f}"
+            if "steps" in done
+            else f"by {settings['code']}"
+        )
         parts = [f"{what} on {done['texts']:,} texts: {steps}, {stage.seconds:.0f} s"]
         parts.append(
             f"learning rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch size {settings['batch']}"
@@ -255,7 +300,9 @@ def trainings(report: Report) -> list[str]:
         if settings.get("distill"):
             parts.append(f"distillation is {settings['distill']['share']:.0%} of the loss")
         if name == "qat":
-            parts.append(f"{settings['ranges']} ranges, whose bounds moved by {done['moved']:.1%} of their width (median)")
+            parts.append(
+                f"{settings['ranges']} ranges, whose bounds moved by {done['moved']:.1%} of their width (median)"
+            )
         sentences.append("; ".join(parts) + ".")
     return sentences
 
@@ -264,11 +311,18 @@ def _tuned(report: Report) -> list[str]:
     """What the search for fast settings has found, target by target."""
     if not report.recipe.get("tune"):
         return []
-    sentences = [f"{target}: {tuned_text(result)}." for target, results in report.tuned.items() for result in results]
+    sentences = [
+        f"{target}: {tuned_text(result)}."
+        for target, results in report.tuned.items()
+        for result in results
+    ]
     absent = [target for target in report.plans if target not in report.tuned]
     return [
         *sentences,
-        *(f"{target}: not tuned, because it cannot run here: {report.absent.get(target)}." for target in absent),
+        *(
+            f"{target}: not tuned, because it cannot run here: {report.absent.get(target)}."
+            for target in absent
+        ),
     ]
 
 
@@ -277,7 +331,10 @@ def tuned_text(result: Tuned) -> str:
     if result.ratio.value >= 1:
         return f"tuned for {result.goal}: the default setting stays, no other of {len(result.tried)} is significantly faster"
     setting = result.setting
-    parts = [f"streams {setting.streams}", *([f"threads {setting.threads}"] if setting.threads else [])]
+    parts = [
+        f"streams {setting.streams}",
+        *([f"threads {setting.threads}"] if setting.threads else []),
+    ]
     parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
     interval = wording.estimate_text(result.ratio, ".3f")
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
@@ -330,23 +387,34 @@ def caveats(report: Report) -> list[str]:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
-    quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
-    sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
+    quantized = [
+        comparison for comparison in report.comparisons if comparison.candidate in report.plans
+    ]
+    sentences += dict.fromkeys(
+        each for comparison in quantized for each in chance(report.scores, comparison)
+    )
     return [*sentences, *times.noise(report.latencies, report.load)]
 
 
 def _tuning_rows(report: Report) -> list[str]:
     """Return sentences on the rows that a search was judged on: how few they are, and that the model may know them."""
-    data, wanted = report.data, report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0
+    data, wanted = (
+        report.data,
+        report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0,
+    )
     if not data.tuning_rows:
         return []
     rows = f"{data.tuning_rows:,} tuning rows"
     sentences = []
     if data.calibration_rows < wanted:
         shared = f"{data.calibration_rows:,} calibration rows and {rows}"
-        sentences.append(f"The rows are fewer than the {wanted:,} that calibration may take and the search needs: {shared}.")
+        sentences.append(
+            f"The rows are fewer than the {wanted:,} that calibration may take and the search needs: {shared}."
+        )
     if data.tuning_rows < _FINE_ROWS:
-        sentences.append(f"One of {rows} is {100 / data.tuning_rows:.3g} points: the search saw no smaller drop.")
+        sentences.append(
+            f"One of {rows} is {100 / data.tuning_rows:.3g} points: the search saw no smaller drop."
+        )
     if data.tuning_split.partition("[")[0] == "train":
         sentences.append(
             f"The {rows} are from the training split. If the model was trained on them, it is surer of them than of new rows, "
@@ -359,15 +427,21 @@ def limitations(report: Report) -> list[str]:
     """Return sentences on what else limits the results: rows and models that are left out, slow metrics."""
     data, sentences = report.data, []
     if data.dropped_rows:
-        sentences.append(f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows.")
+        sentences.append(
+            f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows."
+        )
     sentences += _tuning_rows(report)
     if data.left_out_rows:
         sentences.append(f"preprocess left out {data.left_out_rows} rows.")
-    evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]
+    evaluated = [
+        stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")
+    ]
     counts = [summary.get("truncated") for summary in evaluated]
     truncated = max((count for count in counts if isinstance(count, int)), default=0)
     if truncated:
-        sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
+        sentences.append(
+            f"{truncated} evaluation texts were longer than the model accepts and were truncated."
+        )
     sentences += _few_resamples(report)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"

@@ -53,11 +53,15 @@ class FittedTable:
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
-        self._rows.append(([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells], style))
+        self._rows.append(
+            ([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells], style)
+        )
 
     def add_numbers(self, optional: Mapping[str, int]) -> None:
         """Add columns of numbers, aligned right: name → `Column.optional`."""
-        self.columns += [Column(name, number=True, optional=rank) for name, rank in optional.items()]
+        self.columns += [
+            Column(name, number=True, optional=rank) for name, rank in optional.items()
+        ]
 
     def add_column(self, name: str) -> None:
         """Add a column of texts."""
@@ -78,11 +82,18 @@ class FittedTable:
             table.show_edge = False
             for index, width in zip(columns, widths, strict=True):
                 column = self.columns[index]
-                table.add_column(Text(column.name), justify="right" if column.number else "left", width=width, overflow="fold")
+                table.add_column(
+                    Text(column.name),
+                    justify="right" if column.number else "left",
+                    width=width,
+                    overflow="fold",
+                )
             for place, (cells, style) in enumerate(self._rows):
                 shown = [cells[i] if i < len(cells) else Text() for i in columns]
                 fitted = [
-                    _joined(cell) if cell.plain.count("\n") and len(_joined(cell)) <= width else cell
+                    _joined(cell)
+                    if cell.plain.count("\n") and len(_joined(cell)) <= width
+                    else cell
                     for cell, width in zip(shown, widths, strict=True)
                 ]
                 table.add_row(*fitted, style=style, end_section=place in self._ends)
@@ -111,14 +122,20 @@ class FittedTable:
         for index in kept:
             if index in keys:
                 continue
-            if len(part) > len(keys) and _needed(sizes[i].minimum for i in (*part, index)) > available:
+            if (
+                len(part) > len(keys)
+                and _needed(sizes[i].minimum for i in (*part, index)) > available
+            ):
                 yield part, _widths([sizes[i] for i in part], available)
                 part = list(keys)
             part.append(index)
         yield part, _widths([sizes[i] for i in part], available)
 
     def _size(self, index: int) -> _Size:
-        cells = [Text(self.columns[index].name), *(cells[index] for cells, _ in self._rows if index < len(cells))]
+        cells = [
+            Text(self.columns[index].name),
+            *(cells[index] for cells, _ in self._rows if index < len(cells)),
+        ]
         sizes = [_size(cell) for cell in cells]
         return _Size(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
 
@@ -134,7 +151,11 @@ class _Size:
 def _size(cell: Text) -> _Size:
     # A word is never parted from the spaces in front of a text, which indent it.
     indent = len(cell.plain) - len(cell.plain.lstrip(" "))
-    parts = cell.split("\n") if "\n" in cell.plain else [Text(" " * indent + word) for word in cell.plain.split()]
+    parts = (
+        cell.split("\n")
+        if "\n" in cell.plain
+        else [Text(" " * indent + word) for word in cell.plain.split()]
+    )
     return _Size(max((part.cell_len for part in parts), default=0), _joined(cell).cell_len)
 
 
@@ -158,7 +179,9 @@ def _widths(sizes: Sequence[_Size], available: int) -> list[int]:
         widest = max(range(len(widths)), key=widths.__getitem__)
         widths[widest] -= 1
     for number, index in enumerate(order):
-        grow = max(0, min(sizes[index].maximum - sizes[index].minimum, left // (len(order) - number)))
+        grow = max(
+            0, min(sizes[index].maximum - sizes[index].minimum, left // (len(order) - number))
+        )
         widths[index] += grow
         left -= grow
     return widths

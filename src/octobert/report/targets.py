@@ -22,19 +22,37 @@ _SHAPES = {
 
 def page(targets: Sequence[Capabilities]) -> str:
     """Return the page as Markdown: a table of all targets, then one section per target."""
-    lines = [_INTRODUCTION, "| target | description | runtime | placement | status |", "|---|---|---|---|---|"]
-    lines += [f"| [`{t.name}`](#{t.name}) | {t.description} | {t.runtime} | `{t.placement}` | *{t.status}* |" for t in targets]
+    lines = [
+        _INTRODUCTION,
+        "| target | description | runtime | placement | status |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| [`{t.name}`](#{t.name}) | {t.description} | {t.runtime} | `{t.placement}` | *{t.status}* |"
+        for t in targets
+    ]
     return "\n".join(lines + [_section(target) for target in targets])
 
 
 def _section(target: Capabilities) -> str:
     weights = f"symmetric {' or '.join(target.weights)}"
-    channels = "one scale per tensor" if target.weight_axis is None else "one scale per output channel or per tensor"
-    form = "floats followed by a QuantizeLinear/DequantizeLinear pair" if target.weight_form == "pair" else "integers"
+    channels = (
+        "one scale per tensor"
+        if target.weight_axis is None
+        else "one scale per output channel or per tensor"
+    )
+    form = (
+        "floats followed by a QuantizeLinear/DequantizeLinear pair"
+        if target.weight_form == "pair"
+        else "integers"
+    )
     rows = [
         ("activations computed in integers", _kinds(target.activations)),
         ("activations accepted, computed in float", _kinds(target.simulated_activations)),
-        ("dynamic quantization", "computed in integers" if target.dynamic else "not computed in integers"),
+        (
+            "dynamic quantization",
+            "computed in integers" if target.dynamic else "not computed in integers",
+        ),
         ("narrowest range", f"{target.smallest_range:g}" if target.smallest_range else ""),
         ("weights", f"{weights}; {channels}; {form}"),
         ("biases", "float, or int32 with a DequantizeLinear" if target.int32_bias else "float"),
@@ -43,18 +61,37 @@ def _section(target: Capabilities) -> str:
         ("float types in files", ", ".join(target.float_parts)),
         ("float types computed where the CPU has units for them", ", ".join(target.float_entries)),
         ("shapes", _SHAPES[target.shapes]),
-        ("last layer", "first token only, if the head reads no other" if target.first_token else "all tokens"),
-        ("norms", f"InstanceNormalization on machines with up to {target.fast_norms} cores" if target.fast_norms else ""),
+        (
+            "last layer",
+            "first token only, if the head reads no other" if target.first_token else "all tokens",
+        ),
+        (
+            "norms",
+            f"InstanceNormalization on machines with up to {target.fast_norms} cores"
+            if target.fast_norms
+            else "",
+        ),
         ("format", "integer operators (qoperator) or Q/DQ" if target.qoperator else "Q/DQ"),
         ("opset", f"{target.opset[0]} to {target.opset[1]}"),
         ("further operator domains", ", ".join(target.domains)),
         ("operators that are refused", ", ".join(target.refuses)),
-        ("lowest mask constant", f"{target.lowest_constant:g}" if target.lowest_constant > -1e38 else ""),
+        (
+            "lowest mask constant",
+            f"{target.lowest_constant:g}" if target.lowest_constant > -1e38 else "",
+        ),
         ("files in the package", ", ".join(target.formats)),
         ("status", target.status),
     ]
     table = [f"| {name} | {text} |" for name, text in rows if text]
-    return "\n".join([f"\n## {target.name}\n", f"{target.description}.\n", "| property | value |", "|---|---|", *table])
+    return "\n".join(
+        [
+            f"\n## {target.name}\n",
+            f"{target.description}.\n",
+            "| property | value |",
+            "|---|---|",
+            *table,
+        ]
+    )
 
 
 def _kinds(pairs: Sequence[tuple[DType, bool]]) -> str:

@@ -25,7 +25,16 @@ _LISTED, _TRIALS = 20, 5
 # Notes at the end of a run that say nothing of what its figures mean.
 _NOTES = 3
 # Which columns of times go first where the terminal is narrow; × float, p50 and p90 stay.
-_LATENCY_RANKS = {"avg": 9, "max": 8, "min": 7, "precision": 6, "tokens/s": 5, "p99": 4, "rows/s": 3, "× fastest float": 1}
+_LATENCY_RANKS = {
+    "avg": 9,
+    "max": 8,
+    "min": 7,
+    "precision": 6,
+    "tokens/s": 5,
+    "p99": 4,
+    "rows/s": 3,
+    "× fastest float": 1,
+}
 
 
 def render(report: Report) -> RenderableType:
@@ -37,23 +46,41 @@ def render(report: Report) -> RenderableType:
     if report.choice is not None:
         parts.append(choice_table(report.choice))
     if report.footprints:
-        timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
+        timings = [
+            *(model.timing for model in summary.model_results(report)),
+            *summary.throughputs(report),
+        ]
         parts.append(quality_table(report))
-        parts += [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
+        parts += (
+            [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
+        )
         parts.append(latency_table(timings, shapes(report.latencies)))
     found = _notes(report, answer)
     more = len(found) - _NOTES
     rest = [Text(f"… and {more} more note{'' if more == 1 else 's'}: {PAGE}")] if more > 0 else []
-    return Group(*parts, Text(), *notes([], summary.caveats(report)), *notes(found[:_NOTES], []), *rest)
+    return Group(
+        *parts, Text(), *notes([], summary.caveats(report)), *notes(found[:_NOTES], []), *rest
+    )
 
 
 def _notes(report: Report, answer: Verdict) -> list[str]:
     """Sentences that do not change what the answer means, the most telling first."""
     choice = report.choice
-    why = [choice.sentence] if choice is not None and choice.sentence not in ("", answer.sentence) else []
+    why = (
+        [choice.sentence]
+        if choice is not None and choice.sentence not in ("", answer.sentence)
+        else []
+    )
     facts = choices.facts(choice) if choice is not None else []
     asked = [*summary.outcomes(report), *summary.trainings(report)]
-    found = [*why, *asked, *summary.comparisons(report), *facts, *summary.limitations(report), *summary.exports(report)]
+    found = [
+        *why,
+        *asked,
+        *summary.comparisons(report),
+        *facts,
+        *summary.limitations(report),
+        *summary.exports(report),
+    ]
     # Where nothing was measured, the answer is the reason.
     return [sentence for sentence in found if sentence != answer.sentence]
 
@@ -71,7 +98,9 @@ def notes(sentences: Iterable[str], warnings: Iterable[str]) -> list[Text]:
     ]
 
 
-def table_of(title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1) -> FittedTable:
+def table_of(
+    title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1
+) -> FittedTable:
     """Return an empty table.
 
     Args:
@@ -90,7 +119,9 @@ def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
     own = report.model.source_bytes
-    table = table_of(f"{title}; the weights of your model have {own / 1e6:.1f} MB" if own else title, ("model",))
+    table = table_of(
+        f"{title}; the weights of your model have {own / 1e6:.1f} MB" if own else title, ("model",)
+    )
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
     table.columns.append(Column("precision", optional=5))
@@ -116,15 +147,26 @@ def quality_table(report: Report) -> FittedTable:
 def score_table(report: Report) -> FittedTable:
     """Return every metric of every model, one metric per row."""
     models = summary.model_results(report)
-    table = table_of("Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models])
+    table = table_of(
+        "Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models]
+    )
     for metric in summary.metrics(report):
-        cells = [next((_breakable(wording.score_text(s)) for s in model.scores if s.metric == metric), "") for model in models]
+        cells = [
+            next(
+                (_breakable(wording.score_text(s)) for s in model.scores if s.metric == metric), ""
+            )
+            for model in models
+        ]
         table.add_row(metric, *cells)
     return table
 
 
 def latency_table(
-    timings: Sequence[times.Timing], shapes: Sequence[TimedShape], *, elsewhere: str = PAGE, every: bool = False
+    timings: Sequence[times.Timing],
+    shapes: Sequence[TimedShape],
+    *,
+    elsewhere: str = PAGE,
+    every: bool = False,
 ) -> FittedTable:
     """Return statistics in ms, rows and tokens per second, and the speedup over float models, shape by shape.
 
@@ -146,7 +188,11 @@ def latency_table(
     table.add_numbers({name: _LATENCY_RANKS.get(name, 0) for name in figures})
     for column in table.columns if every else ():
         column.optional = 0
-    others = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
+    others = [
+        f"The float baseline of {t.name} ran on another device: {t.elsewhere}."
+        for t in timings
+        if t.elsewhere
+    ]
     table.caption = "\n".join(others) or None
     for shape in shapes:
         table.add_row(str(shape), style="bold")
@@ -159,7 +205,10 @@ def latency_table(
                 *(wording.ms(measured.statistics_ms[name]) for name in times.SHOWN),
                 f"{measured.rows_per_second:.0f}",
                 f"{measured.tokens_per_second:.0f}",
-                *(_breakable(wording.estimate_text(each.ratio)) if each else "" for each in speedups),
+                *(
+                    _breakable(wording.estimate_text(each.ratio)) if each else ""
+                    for each in speedups
+                ),
                 style="bold" if timing.quantized else "",
             )
         table.add_section()
@@ -169,7 +218,11 @@ def latency_table(
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
     words = Words.of(choice)
-    drop = f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]" if choice.metric else ""
+    drop = (
+        f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]"
+        if choice.metric
+        else ""
+    )
     title = f"Compared with {choice.reference}: time{drop}"
     table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
     table.elsewhere = PAGE
@@ -188,7 +241,10 @@ def choice_table(choice: Selection) -> FittedTable:
             f"{1 / found.ratio.value:.2f}" if found.ratio else "",
             words.drop_cell(choice.metric or "", figure) if figure else "",
             choices.state_of(found),
-            *(f"{size / 1e6:.0f}" if size else "" for size in (found.size_bytes, found.peak_memory_bytes)),
+            *(
+                f"{size / 1e6:.0f}" if size else ""
+                for size in (found.size_bytes, found.peak_memory_bytes)
+            ),
             str(found.rows) if found.rows else "",
             found.reason,
             style="bold" if is_best else "",
@@ -208,7 +264,9 @@ def finetuned(result: Finetuned) -> FittedTable:
     )
     table = table_of(title, (), ("steps", "final loss", *(score.metric for score in result.scores)))
     loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
-    table.add_row(str(trained.get("steps", "")), loss, *(wording.score_text(score) for score in result.scores))
+    table.add_row(
+        str(trained.get("steps", "")), loss, *(wording.score_text(score) for score in result.scores)
+    )
     if result.scores and (better := summary.than_chance(result.scores[0])):
         table.caption = f"It scores {better}: train it longer, or with another learning rate, before it is quantized."
     return table
@@ -224,7 +282,10 @@ def tuned_table(result: Tuned) -> FittedTable:
     table.caption = f"{summary.tuned_text(result)}."
     for tried in sorted(result.tried, key=lambda t: t.ratio or float("inf")):
         setting = tried.setting
-        options = ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items()) or "default"
+        options = (
+            ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items())
+            or "default"
+        )
         table.add_row(
             f"{tried.ratio:.3f}" if tried.ratio is not None else "",
             str(setting.streams),
@@ -245,8 +306,14 @@ def lint_table(result: Lint) -> RenderableType:
         return total
     table = table_of("", ("severity", "finding", "nodes", "how to fix it"))
     for finding in result.findings:
-        more = f" and {finding.count - len(finding.nodes)} more" if finding.count > len(finding.nodes) > 0 else ""
-        table.add_row(finding.severity, finding.text, ", ".join(finding.nodes[:2]) + more, finding.fix or "")
+        more = (
+            f" and {finding.count - len(finding.nodes)} more"
+            if finding.count > len(finding.nodes) > 0
+            else ""
+        )
+        table.add_row(
+            finding.severity, finding.text, ", ".join(finding.nodes[:2]) + more, finding.fix or ""
+        )
     return Group(total, table)
 
 
@@ -263,7 +330,11 @@ def trials_table(search: Search, *, every: bool = True) -> FittedTable:
     table.add_column("falls back to float")
     last = len(search.trials) if every else _TRIALS
     numbered = list(enumerate(search.trials, start=1))
-    shown = [(number, trial) for number, trial in numbered if trial == search.taken or number > len(numbered) - last]
+    shown = [
+        (number, trial)
+        for number, trial in numbered
+        if trial == search.taken or number > len(numbered) - last
+    ]
     for number, trial in shown:
         table.add_row(
             str(number),
@@ -296,5 +367,10 @@ def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
     """
     table = table_of("Fields of the config", ("field", "value", "became", "why"))
     for row in rows:
-        table.add_row(row["field"] or "", row["value"] or "", row["key"] or row["verdict"] or "", row["note"] or "")
+        table.add_row(
+            row["field"] or "",
+            row["value"] or "",
+            row["key"] or row["verdict"] or "",
+            row["note"] or "",
+        )
     return table

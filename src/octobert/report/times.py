@@ -71,7 +71,11 @@ def timings(
             if speedup.candidate == name:
                 over.setdefault(speedup.reference, {})[speedup.shape] = speedup
         reference = next(iter(over), "")
-        strongest = min(over, key=lambda rival: prod(each.ratio.value for each in over[rival].values()), default="")
+        strongest = min(
+            over,
+            key=lambda rival: prod(each.ratio.value for each in over[rival].values()),
+            default="",
+        )
         device = devices.get(reference, footprint.device)
         result.append(
             Timing(
@@ -82,7 +86,9 @@ def timings(
                 latencies=times[name],
                 baseline=over.get(reference, {}),
                 fastest=over[strongest] if strongest != reference else {},
-                elsewhere=None if device == footprint.device else f"{reference} ran on the {device}",
+                elsewhere=None
+                if device == footprint.device
+                else f"{reference} ran on the {device}",
             )
         )
     return result
@@ -135,7 +141,9 @@ def speed(timing: Timing) -> list[str]:
     device = f" ({timing.elsewhere})" if timing.elsewhere else ""
     figures = [f"{_span(timing.baseline)} × {reference}{device}"]
     if timing.fastest:
-        figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
+        figures.append(
+            f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)"
+        )
     sentences = [f"{timing.name}: speed {', '.join(figures)}."]
     over = strongest(timing)
     slow = [
@@ -145,8 +153,14 @@ def speed(timing: Timing) -> list[str]:
     ]
     if slow:
         where = "any timed shape: " if len(slow) == len(over) else ""
-        verdict = "not faster" if any(each.ratio.high < 1 for each in over.values()) else "not clearly faster"
-        sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
+        verdict = (
+            "not faster"
+            if any(each.ratio.high < 1 for each in over.values())
+            else "not clearly faster"
+        )
+        sentences.append(
+            f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}."
+        )
     return sentences
 
 
@@ -164,13 +178,21 @@ def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
     """Return sentences on what makes times unreliable: a busy machine, and times that vary."""
     sentences = []
     if load is not None and (load.others > _BUSY * load.cores or load.stolen > _STOLEN):
-        stolen = f", and the hypervisor took {load.stolen:.0%} of the CPU time" if load.stolen > _STOLEN else ""
+        stolen = (
+            f", and the hypervisor took {load.stolen:.0%} of the CPU time"
+            if load.stolen > _STOLEN
+            else ""
+        )
         sentences.append(
             f"The machine was busy during the timing: other programs used {load.others:.1f} of {load.cores} cores{stolen}. "
             "Compare models with each other, and repeat absolute times on an idle machine."
         )
     # Rows of the data differ in length, so their times differ on an idle machine too.
-    spread = {each: each.percentile_ms(99) / each.percentile_ms(50) for each in latencies if each.sequence != "data"}
+    spread = {
+        each: each.percentile_ms(99) / each.percentile_ms(50)
+        for each in latencies
+        if each.sequence != "data"
+    }
     worst = max(spread, key=spread.__getitem__, default=None)
     if worst is not None and spread[worst] > _NOISY:
         sentences.append(

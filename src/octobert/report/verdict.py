@@ -16,7 +16,13 @@ from octobert.config import checks
 from octobert.config.choosing import Limit
 from octobert.config.recipe import Accuracy
 from octobert.config.words import COSTS, Words, loss, words_of
-from octobert.core.measurements import Comparison, Speedup, at_first_shape, paired_speedup, score_named
+from octobert.core.measurements import (
+    Comparison,
+    Speedup,
+    at_first_shape,
+    paired_speedup,
+    score_named,
+)
 from octobert.core.results import Report
 from octobert.core.selection import Check
 from octobert.core.wording import rows_text, speed_text, times_text
@@ -111,7 +117,14 @@ class _Candidate:
     @property
     def state(self) -> str:
         """Of its checks, the worst."""
-        return next((state for state in ("missed", "unclear") if any(each.state == state for each in self.checks)), "kept")
+        return next(
+            (
+                state
+                for state in ("missed", "unclear")
+                if any(each.state == state for each in self.checks)
+            ),
+            "kept",
+        )
 
     @property
     def lost(self) -> bool:
@@ -149,7 +162,11 @@ def accepted_of(report: Report) -> Accepted:
         drop = choice.accepted_drop
         return Accepted(drop, "" if drop is None else _amount(words, drop), stated=True)
     drop = words.lines([limit_of(report)]).get("accepted_drop")
-    return Accepted(drop, "" if drop is None else _amount(words, drop), stated=report.recipe.get("accuracy") is not None)
+    return Accepted(
+        drop,
+        "" if drop is None else _amount(words, drop),
+        stated=report.recipe.get("accuracy") is not None,
+    )
 
 
 def checks_of(report: Report, name: str) -> tuple[Check, ...]:
@@ -161,14 +178,20 @@ def checks_of(report: Report, name: str) -> tuple[Check, ...]:
 
 def fastest_float(report: Report) -> str | None:
     """The fastest float form of the model that was timed; None where none was."""
-    times_of = {each.candidate: each for each in at_first_shape(report.latencies) if each.candidate not in report.plans}
+    times_of = {
+        each.candidate: each
+        for each in at_first_shape(report.latencies)
+        if each.candidate not in report.plans
+    }
     return min(times_of, key=lambda name: times_of[name].percentile_ms(50), default=None)
 
 
 def paired(report: Report, name: str, reference: str) -> Speedup | None:
     """How fast a model is compared with any other one at the first shape; None where one of them was not timed."""
     timed = {each.candidate: each for each in reversed(at_first_shape(report.latencies))}
-    return paired_speedup(timed[name], timed[reference]) if {name, reference} <= timed.keys() else None
+    return (
+        paired_speedup(timed[name], timed[reference]) if {name, reference} <= timed.keys() else None
+    )
 
 
 def _of_targets(report: Report) -> Verdict:
@@ -178,16 +201,39 @@ def _of_targets(report: Report) -> Verdict:
     compared = {each.candidate: each for each in report.comparisons}
     targets = [each.name for each in summary.model_results(report) if each.name in report.plans]
     found = [
-        _Candidate(name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)) for name in targets
+        _Candidate(
+            name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)
+        )
+        for name in targets
     ]
-    kept, fitting = (tuple(each for each in found if each.state in states) for states in (("kept",), ("kept", "unclear")))
+    kept, fitting = (
+        tuple(each for each in found if each.state in states)
+        for states in (("kept",), ("kept", "unclear"))
+    )
     best = _fastest(report, kept or fitting or found, reference)
-    figures, numbers = ", ".join(_figures(report, best, reference, words)), _numbers(report, best, reference, words)
+    figures, numbers = (
+        ", ".join(_figures(report, best, reference, words)),
+        _numbers(report, best, reference, words),
+    )
     if not reference or best.gain is None:
-        return Verdict("unmeasured", f"No float model was timed beside {best.name}.", numbers=numbers, accepted=accepted)
+        return Verdict(
+            "unmeasured",
+            f"No float model was timed beside {best.name}.",
+            numbers=numbers,
+            accepted=accepted,
+        )
     if _hopeless(report, best):
-        start = f"Do not ship {best.name}: the float model is no better than one that reads no input"
-        return Verdict("no", f"{start}. Fine-tune it first, or check the data.", f"It is {figures}.", "", numbers, accepted)
+        start = (
+            f"Do not ship {best.name}: the float model is no better than one that reads no input"
+        )
+        return Verdict(
+            "no",
+            f"{start}. Fine-tune it first, or check the data.",
+            f"It is {figures}.",
+            "",
+            numbers,
+            accepted,
+        )
     if best.state == "missed" and all(each.lost for each in found):
         why = f"{best.name} {best.reason}: it is {figures}."
     elif best.gain.ratio.high < _GAIN:
@@ -199,9 +245,21 @@ def _of_targets(report: Report) -> Verdict:
         reason = f"{reason}{_as_fast(report, best, kept or fitting)}"
         start = "Ship" if state == "ship" else "Not clear yet:"
         return Verdict(
-            state, f"{start} {best.name}{':' if state == 'ship' else ' is'} {figures}.", reason, best.name, numbers, accepted
+            state,
+            f"{start} {best.name}{':' if state == 'ship' else ' is'} {figures}.",
+            reason,
+            best.name,
+            numbers,
+            accepted,
         )
-    return Verdict("no", f"Use {reference}, the fastest float form here. {why}", "", reference, numbers, accepted)
+    return Verdict(
+        "no",
+        f"Use {reference}, the fastest float form here. {why}",
+        "",
+        reference,
+        numbers,
+        accepted,
+    )
 
 
 def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Candidate:
@@ -216,9 +274,19 @@ def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Ca
 
 def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
     """Which other models are as fast as the best one within the noise, as a sentence."""
-    speeds = [(each.name, paired(report, each.name, best.name)) for each in found if each is not best]
-    names = [name for name, speed in speeds if speed is not None and speed.ratio.low <= 1 <= speed.ratio.high]
-    return f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise." if names else ""
+    speeds = [
+        (each.name, paired(report, each.name, best.name)) for each in found if each is not best
+    ]
+    names = [
+        name
+        for name, speed in speeds
+        if speed is not None and speed.ratio.low <= 1 <= speed.ratio.high
+    ]
+    return (
+        f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise."
+        if names
+        else ""
+    )
 
 
 def _of_choice(report: Report) -> Verdict:
@@ -226,18 +294,33 @@ def _of_choice(report: Report) -> Verdict:
     choice = report.choice
     assert choice is not None
     best, accepted, words = choice.best, accepted_of(report), words_of(report)
-    compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
+    compared = next(
+        (each for each in report.comparisons if each.candidate == best.variant.target), None
+    )
     over = choices.speeds(choice, report)
     own = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
     reference = own[0].reference if own else ""
-    candidate = _Candidate(best.variant.name, best.variant.target, own[0] if own else None, compared, choice.checks)
+    candidate = _Candidate(
+        best.variant.name, best.variant.target, own[0] if own else None, compared, choice.checks
+    )
     numbers = _numbers(report, candidate, reference, words)
-    if not choice.met or best.variant.precision == "f32" or candidate.state == "missed" or _hopeless(report, candidate):
+    if (
+        not choice.met
+        or best.variant.precision == "f32"
+        or candidate.state == "missed"
+        or _hopeless(report, candidate)
+    ):
         return Verdict("no", choice.sentence, "", best.variant.name, numbers, accepted)
     size = [] if choice.goal == "size" else _size(report, candidate, reference)
-    figures = ", ".join([*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)])
+    figures = ", ".join(
+        [*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)]
+    )
     state, reason = _held(report, candidate, timed=choice.goal not in COSTS)
-    start = f"Ship {best.variant.name}:" if state == "ship" else f"Not clear yet: {best.variant.name} is"
+    start = (
+        f"Ship {best.variant.name}:"
+        if state == "ship"
+        else f"Not clear yet: {best.variant.name} is"
+    )
     return Verdict(state, f"{start} {figures}.", reason, best.variant.name, numbers, accepted)
 
 
@@ -265,11 +348,17 @@ def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[Sta
     if timed and gain is not None and gain.ratio.low <= 1:
         ratio = gain.ratio
         times_here = f"{times_text(ratio.value)} × the speed of {gain.reference} ({ratio.low:.2f} to {ratio.high:.2f})"
-        return "unclear", f"It was timed at {times_here}: repeat the run on an idle machine, or with more benchmark.repeats."
+        return (
+            "unclear",
+            f"It was timed at {times_here}: repeat the run on an idle machine, or with more benchmark.repeats.",
+        )
     if compared is None:
         return "unclear", "Its answers were not compared with those of the float model."
     if summary.chance(report.scores, compared):
-        return "unclear", "The float model is not clearly better than one that reads no input, so equal scores say nothing."
+        return (
+            "unclear",
+            "The float model is not clearly better than one that reads no input, so equal scores say nothing.",
+        )
     if compared.difference is None:
         same = compared.fidelity_name == "agreement" and compared.fidelity >= 1 - DEFAULT_DROP
         why = f"The data has no labels: {compared.fidelity_name} says how closely it follows the float model, not who is right."
@@ -292,7 +381,11 @@ def _figures(report: Report, found: _Candidate, reference: str, words: Words) ->
     """What a model gains over a float model, and what it loses."""
     gain = found.gain
     speed = [speed_text(gain.reference, gain.ratio)] if gain is not None else []
-    return [*speed, *_size(report, found, reference), *loss(words, found.compared, report.data.evaluation_rows)]
+    return [
+        *speed,
+        *_size(report, found, reference),
+        *loss(words, found.compared, report.data.evaluation_rows),
+    ]
 
 
 def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
@@ -319,13 +412,22 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
         numbers.append(Number("speed", times_text(gain.ratio.value), "×", interval))
     ours, theirs, whose = _sizes(report, found.target, reference)
     if ours and theirs:
-        numbers.append(Number("smaller", times_text(theirs / ours), "×", f"{ours / 1e6:.3g} MB, {whose} {theirs / 1e6:.3g} MB"))
+        numbers.append(
+            Number(
+                "smaller",
+                times_text(theirs / ours),
+                "×",
+                f"{ours / 1e6:.3g} MB, {whose} {theirs / 1e6:.3g} MB",
+            )
+        )
     if compared is None:
         return tuple(numbers)
     rows = f"on {rows_text(report.data.evaluation_rows)}"
     if compared.difference is None or math.isnan(compared.difference) or compared.metric is None:
         share = compared.fidelity_name == "agreement"
-        value, unit = (f"{100 * compared.fidelity:.1f}", "%") if share else (f"{compared.fidelity:.4f}", "")
+        value, unit = (
+            (f"{100 * compared.fidelity:.1f}", "%") if share else (f"{compared.fidelity:.4f}", "")
+        )
         return (
             *numbers,
             Number(
@@ -352,7 +454,9 @@ def _amount(words: Words, drop: float) -> str:
 def _not_measured(report: Report) -> str:
     """Why there are no figures."""
     if not report.recipe.get("measure", True):
-        return "Nothing was measured (measure: false), so no figures say whether to ship the models."
+        return (
+            "Nothing was measured (measure: false), so no figures say whether to ship the models."
+        )
     for name in report.plans:
         if name in report.absent:
             return f"{name} was exported but not measured: {report.absent[name]}."

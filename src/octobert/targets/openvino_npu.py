@@ -34,7 +34,9 @@ probe, model_file = _DEVICE.probe, openvino.model_file
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph with a static shape, its IR, and an ONNX file with an EPContext node that refers to the IR."""
-    openvino.convert(files.write(quantized, folder, options, (static_shapes.STATIC,)), model_file(folder))
+    openvino.convert(
+        files.write(quantized, folder, options, (static_shapes.STATIC,)), model_file(folder)
+    )
     epcontext.write(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 

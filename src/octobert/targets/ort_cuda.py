@@ -87,4 +87,7 @@ class PaddedSession(ort.OrtSession):
         # Zeros in the mask hide the padding tokens, whatever the id 0 means.
         padding = ((0, 0), (0, -length % qordered.MULTIPLE))
         results = super().run({name: np.pad(array, padding) for name, array in feeds.items()})
-        return {name: result[:, :length] if name in self.per_token else result for name, result in results.items()}
+        return {
+            name: result[:, :length] if name in self.per_token else result
+            for name, result in results.items()
+        }

@@ -36,7 +36,11 @@ PROVIDER_OPTIONS = {
 }
 # The simulator needs to know which chip to simulate: this is the first one with a 45-TOPS NPU.
 SIMULATED = {"soc_model": "60", "htp_arch": "73", "vtcm_mb": "8"}
-CONTEXT = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": "model_context.onnx"}
+CONTEXT = {
+    "ep.context_enable": "1",
+    "ep.context_embed_mode": "0",
+    "ep.context_file_path": "model_context.onnx",
+}
 
 CAPABILITIES = Capabilities(
     name="qnn",
@@ -54,7 +58,16 @@ CAPABILITIES = Capabilities(
     shapes="fixed",
     opset=(13, 21),
     refuses=("DynamicQuantizeLinear", "MatMulInteger"),
-    integer_operators=("MatMul", "Gemm", "Add", "Mul", "Softmax", "LayerNormalization", "Gelu", "Tanh"),
+    integer_operators=(
+        "MatMul",
+        "Gemm",
+        "Add",
+        "Mul",
+        "Softmax",
+        "LayerNormalization",
+        "Gelu",
+        "Tanh",
+    ),
     whole_graph=True,
     lowest_constant=-3.0e30,
     extra="qnn",
@@ -74,11 +87,15 @@ def probe() -> Probe:
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the graph with a static shape, linear layers as Gemm and GELU as one operator; and the provider options."""
     path = files.write(quantized, folder, options, PASSES)
-    (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
+    (path.parent / SESSION).write_text(
+        json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1)
+    )
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     settings = PROVIDER_OPTIONS | (SIMULATED if platform.machine() in X86 else {})
     devices = ort.plugin_devices(PACKAGE, PROVIDER)
-    return StaticShapeSession(ort.OrtSession(path, options, PROVIDER, settings, devices=devices, whole=True))
+    return StaticShapeSession(
+        ort.OrtSession(path, options, PROVIDER, settings, devices=devices, whole=True)
+    )

@@ -42,7 +42,11 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
+RUNTIME_OPTIONS = {
+    **ort.RUNTIME_OPTIONS,
+    "trt_builder_optimization_level": ("3", "5"),
+    "trt_cuda_graph_enable": ("0", "1"),
+}
 
 
 def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
@@ -50,19 +54,32 @@ def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
     return {**read_profile(path), "trt_engine_cache_path": options.cache or str(path.parent)}
 
 
-_PROVIDER = ort.Provider("TensorrtExecutionProvider", "pip install onnxruntime-gpu tensorrt", _settings)
+_PROVIDER = ort.Provider(
+    "TensorrtExecutionProvider", "pip install onnxruntime-gpu tensorrt", _settings
+)
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph, a script that builds an engine with `trtexec`, and the options of ONNX Runtime's provider."""
-    path, shapes = write_profiled(quantized, folder, options, "trt_profile_{}_shapes", {"trt_engine_cache_enable": "1"})
-    lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
-    command = ["trtexec", f"--onnx={path.name}", "--stronglyTyped", *lines, "--saveEngine=model.plan"]
-    script = (
-        "#!/bin/sh\n# Builds model.plan for the GPU of this machine. The graph says its precisions: no --int8, no --fp16.\n"
+    path, shapes = write_profiled(
+        quantized, folder, options, "trt_profile_{}_shapes", {"trt_engine_cache_enable": "1"}
     )
-    (path.parent / BUILD).write_text(script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n")
+    lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
+    command = [
+        "trtexec",
+        f"--onnx={path.name}",
+        "--stronglyTyped",
+        *lines,
+        "--saveEngine=model.plan",
+    ]
+    script = (
+        "#!/bin/sh\n# Builds model.plan for the GPU of this machine. "
+        "The graph says its precisions: no --int8, no --fp16.\n"
+    )
+    (path.parent / BUILD).write_text(
+        script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n"
+    )
 
 
 def write_profiled(
@@ -79,7 +96,10 @@ def write_profiled(
         The file; and the profile: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`.
     """
     assert options.shape is not None
-    path, largest = files.write(quantized, folder, options), (options.shape.batch, options.shape.sequence)
+    path, largest = (
+        files.write(quantized, folder, options),
+        (options.shape.batch, options.shape.sequence),
+    )
     inputs = files.inputs_of(path)
     shapes = {
         end: ",".join(f"{name}:{batch}x{length}" for name in inputs)

@@ -27,7 +27,10 @@ RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "enable_cuda_graph": ("0", "1")}
 _PROVIDER = ort.Provider(
     "NvTensorRTRTXExecutionProvider",
     "install onnxruntime with the TensorRT RTX provider, for Windows or built from source",
-    lambda path, options: tensorrt.read_profile(path) | ({"nv_runtime_cache_path": options.cache} if options.cache else {}),
+    lambda path, options: (
+        tensorrt.read_profile(path)
+        | ({"nv_runtime_cache_path": options.cache} if options.cache else {})
+    ),
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 

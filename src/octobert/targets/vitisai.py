@@ -35,7 +35,9 @@ RUNTIME_OPTIONS = NO_OPTIONS
 _PROVIDER = ort.Provider(
     "VitisAIExecutionProvider",
     "install AMD's Ryzen AI software",
-    lambda path, options: {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {},
+    lambda path, options: (
+        {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
+    ),
     whole=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
@@ -48,4 +50,6 @@ def _describe_(model: ir.Model) -> int:
 
 
 # The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
-export = functools.partial(files.write, passes=(static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_)))
+export = functools.partial(
+    files.write, passes=(static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_))
+)

@@ -137,12 +137,17 @@ def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ((('text',), ('label',)), (('question', 'context'), ('answers',)), ((), ()))
     """
     options = load(name).Options.model_fields
-    texts, golds = (("text",), ("words",), ("question", "context")), (("label",), ("score",), ("tags",), ("answers",))
+    texts, golds = (
+        (("text",), ("words",), ("question", "context")),
+        (("label",), ("score",), ("tags",), ("answers",)),
+    )
     own, expected = (next((o for o in known if o[0] in options), ()) for known in (texts, golds))
     return own, expected
 
 
-def check_columns(name: str, task: Task, rows: Sequence[Row], *, where: str, gold: bool = True) -> None:
+def check_columns(
+    name: str, task: Task, rows: Sequence[Row], *, where: str, gold: bool = True
+) -> None:
     """Check that rows have the columns that a task reads.
 
     Args:
@@ -167,8 +172,13 @@ def check_columns(name: str, task: Task, rows: Sequence[Row], *, where: str, gol
     misspelled = len(errors) == 1 and str(errors[0].fix).startswith("did you mean")
     if misspelled or not texts or getattr(task, "form", "") == "retrieval":
         raise errors[0]
-    pair = texts == ("text",) and 2 in (getattr(task, "texts", 0), len(getattr(task, "columns", ())))
-    flags = ["--text-column COLUMN"] * (2 if pair else len(texts)) + ["--label-column COLUMN"] * (gold and len(golds))
+    pair = texts == ("text",) and 2 in (
+        getattr(task, "texts", 0),
+        len(getattr(task, "columns", ())),
+    )
+    flags = ["--text-column COLUMN"] * (2 if pair else len(texts)) + ["--label-column COLUMN"] * (
+        gold and len(golds)
+    )
     written = [f"{option}: {'[COLUMN, COLUMN]' if pair else 'COLUMN'}" for option in texts]
     written += [f"{option}: COLUMN" for option in golds if gold]
     raise ColumnError(

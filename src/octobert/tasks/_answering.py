@@ -27,7 +27,17 @@ from octobert.tasks._common import (
     text_of,
 )
 from octobert.tasks._spans import Prediction
-from octobert.tasks._task import Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
+from octobert.tasks._task import (
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Judged,
+    Metric,
+    Outputs,
+    Pair,
+    objects,
+)
 
 # Defaults of the reference implementations; each is smaller where the model's own length is.
 MAX_LENGTH, STEP, MAX_QUERY_LENGTH = 384, 128, 64
@@ -61,7 +71,10 @@ class WindowOptions(StepOptions):
                     f"a window of max_length {self.max_length} has no room for a context beside a question of "
                     f"max_query_length {self.max_query_length}"
                 )
-            for name, stated, end in (("step", self.step, "overlap"), ("overlap", self.overlap, "advance")):
+            for name, stated, end in (
+                ("step", self.step, "overlap"),
+                ("overlap", self.overlap, "advance"),
+            ):
                 if stated is not None and stated >= room:
                     raise ValueError(
                         f"{name} must be less than the {room} tokens of context in a window, or windows do not {end}"
@@ -101,7 +114,10 @@ class Answering:
         question, context, _ = self.columns
         need_columns(rows, (question, context), where=where)
         _refuse_duplicates(rows, where)
-        texts = ([text_of(*cell) for cell in cells(rows, column, where=where)] for column in (question, context))
+        texts = (
+            [text_of(*cell) for cell in cells(rows, column, where=where)]
+            for column in (question, context)
+        )
         return list(zip(*texts, strict=True))
 
     def parse(self, given: Any, *, where: str) -> Text:
@@ -115,7 +131,10 @@ class Answering:
             texts = tuple(given.get(key) for key in ("question", "context"))
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             raise DataError(
-                "the input is not a question with its context", where=where, got=preview(given), expected="(question, context)"
+                "the input is not a question with its context",
+                where=where,
+                got=preview(given),
+                expected="(question, context)",
             )
         check_texts(texts, where=where)
         return texts
@@ -129,13 +148,22 @@ class Answering:
         length, most = self._window(tokenizer, frame)
         least = length - frame.size - most
         distinct = list(dict.fromkeys(context for _, context in texts))
-        contexts = {c: _spans.visible(c, own) for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)}
+        contexts = {
+            c: _spans.visible(c, own)
+            for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)
+        }
         rows = []
-        for (_, context), question in zip(texts, tokenizer.offsets([q.strip() for q, _ in texts]), strict=True):
+        for (_, context), question in zip(
+            texts, tokenizer.offsets([q.strip() for q, _ in texts]), strict=True
+        ):
             ids, cut = question.ids[:most], len(question.ids) > most
             room = length - frame.size - len(ids)
             step = step_within(self.options, room, least=least, usual=STEP, of="context")
-            rows.append(windows(frame, contexts[context], length=length, step=step, question=ids, truncated=cut))
+            rows.append(
+                windows(
+                    frame, contexts[context], length=length, step=step, question=ids, truncated=cut
+                )
+            )
         return EncodedTexts(texts, rows)
 
     def _window(self, tokenizer: Tokenizer, frame: Frame) -> tuple[int, int]:
@@ -181,7 +209,9 @@ class Answering:
         """Empty: this head has no classes."""
         return ()
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def targets(
+        self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         """First and last token of the answer; the first token of the row if the window does not hold the whole answer."""
         targets = []
         for (_, context), rows, answer in zip(encoded.texts, encoded.rows, gold, strict=True):
@@ -209,7 +239,9 @@ class Answering:
             at += len(own)
         return predictions
 
-    def _scored(self, row: Any, starts: np.ndarray, ends: np.ndarray, count: int) -> list[tuple[float, int, int]]:
+    def _scored(
+        self, row: Any, starts: np.ndarray, ends: np.ndarray, count: int
+    ) -> list[tuple[float, int, int]]:
         """(score, first character, end) of the best spans in a window."""
         held = row.spans[:, 0] != NOWHERE
         first = _spans.highest(starts, held & row.best, self.options.n_best)
@@ -217,12 +249,20 @@ class Answering:
         lengths = last[None, :] - first[:, None] + 1
         # Sums in float64, so that the order of answers does not depend on the last bit of a float32 sum.
         scores = starts[first].astype(np.float64)[:, None] + ends[last].astype(np.float64)[None, :]
-        scores = np.where((lengths >= 1) & (lengths <= self.options.max_answer_length), scores, -np.inf)
+        scores = np.where(
+            (lengths >= 1) & (lengths <= self.options.max_answer_length), scores, -np.inf
+        )
         order = np.argsort(-scores, axis=None, kind="stable")[:count]
         order = order[np.isfinite(scores.reshape(-1)[order])]
         begun, ended = np.unravel_index(order, scores.shape)
         spans = row.spans[first[begun], 0], row.spans[last[ended], 1]
-        return list(zip(scores.reshape(-1)[order].tolist(), *(places.tolist() for places in spans), strict=True))
+        return list(
+            zip(
+                scores.reshape(-1)[order].tolist(),
+                *(places.tolist() for places in spans),
+                strict=True,
+            )
+        )
 
     def final_answer(self, prediction: Prediction) -> str:
         """The text of the best answer; empty for "no answer"."""
@@ -230,21 +270,35 @@ class Answering:
             return ""
         return prediction.best_text
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> np.ndarray:
+    def items(
+        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
+    ) -> np.ndarray:
         """[questions, 10]: the columns of `_squad`."""
         items = []
-        for index, (prediction, right) in enumerate(zip(self.predictions(outputs, encoded, 1), gold, strict=True)):
+        for index, (prediction, right) in enumerate(
+            zip(self.predictions(outputs, encoded, 1), gold, strict=True)
+        ):
             golds, best = right["texts"], prediction.best_text
-            chance = _squad.by_chance(encoded.texts[index][1], tuple(golds), unanswerable=self.unanswerable, seed=index)
-            final = _squad.judge(self.final_answer(prediction), golds, unanswerable=self.unanswerable)
+            chance = _squad.by_chance(
+                encoded.texts[index][1], tuple(golds), unanswerable=self.unanswerable, seed=index
+            )
+            final = _squad.judge(
+                self.final_answer(prediction), golds, unanswerable=self.unanswerable
+            )
             best_scores = _squad.judge(best, golds, unanswerable=self.unanswerable)
             difference = min(prediction.null_minus_best, np.finfo(np.float32).max)
-            items.append((*final, float(bool(golds)), difference, *best_scores, float(bool(best)), *chance))
+            items.append(
+                (*final, float(bool(golds)), difference, *best_scores, float(bool(best)), *chance)
+            )
         return np.array(items, dtype=np.float64)
 
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> Judged:
+    def judged(
+        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
+    ) -> Judged:
         """The answer to each question, and the list of acceptable answers; empty ones for "no answer"."""
-        answers = [self.final_answer(prediction) for prediction in self.predictions(outputs, encoded, 1)]
+        answers = [
+            self.final_answer(prediction) for prediction in self.predictions(outputs, encoded, 1)
+        ]
         return Judged(objects(answers), objects([right["texts"] for right in gold]))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
@@ -252,7 +306,9 @@ class Answering:
         if not len(items):
             return {}
         without = float(np.mean(items[:, _squad.ANSWERABLE] == 0)) if self.unanswerable else 0.0
-        exact, f1, whole = items[:, [_squad.CHANCE_EXACT, _squad.CHANCE_F1, _squad.ALL_F1]].mean(axis=0).tolist()
+        exact, f1, whole = (
+            items[:, [_squad.CHANCE_EXACT, _squad.CHANCE_F1, _squad.ALL_F1]].mean(axis=0).tolist()
+        )
         return {"exact": max(exact, without), "f1": max(f1, whole, without)}
 
     def extremes(self, items: np.ndarray) -> Extremes:
@@ -262,23 +318,35 @@ class Answering:
         return " | ".join(dict.fromkeys(gold["texts"])) or _NO_ANSWER
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        after, before = ([self.final_answer(p) for p in self.predictions(o, encoded, 1)] for o in (ours, reference))
+        after, before = (
+            [self.final_answer(p) for p in self.predictions(o, encoded, 1)]
+            for o in (ours, reference)
+        )
         fidelity = agreement(before, after, output_error(ours, reference))
-        return replace(fidelity, changed=tuple((i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed))
+        return replace(
+            fidelity,
+            changed=tuple((i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed),
+        )
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""
         single, own = encoded.single(index, outputs)
         prediction = self.predictions(own, single, self.options.n_best)[0]
         spans = prediction.spans
-        logits = [span.score for span in spans] + ([prediction.null] if self.unanswerable or not spans else [])
+        logits = [span.score for span in spans] + (
+            [prediction.null] if self.unanswerable or not spans else []
+        )
         likely = probabilities(np.array(logits))
         answers: list[dict[str, Any]] = [
             {"answer": span.text, "score": float(score), "start": span.start, "end": span.end}
             for span, score in zip(spans, likely, strict=False)
         ]
         if not self.final_answer(prediction):
-            answers.insert(0, {"answer": "", "score": float(likely[-1]), "start": None, "end": None})
+            answers.insert(
+                0, {"answer": "", "score": float(likely[-1]), "start": None, "end": None}
+            )
         return {**answers[0], "others": answers[1 : 1 + _OTHERS]}
 
     def official(
@@ -292,19 +360,27 @@ class Answering:
         """
         predictions = self.predictions(outputs, encoded, _OFFICIAL)
         most = float(np.finfo(np.float32).max)
-        odds = [min(prediction.null_minus_best, most) for prediction in predictions] if self.unanswerable else None
+        odds = (
+            [min(prediction.null_minus_best, most) for prediction in predictions]
+            if self.unanswerable
+            else None
+        )
         return list(map(self.final_answer, predictions)), odds, list(map(self._best, predictions))
 
     def _best(self, prediction: Prediction) -> list[dict[str, Any]]:
         """Answers to one question with their probabilities among each other, most likely first."""
         entries: list[dict[str, Any]] = [
-            {"text": span.text, "score": span.score, "start": span.start, "end": span.end} for span in prediction.spans
+            {"text": span.text, "score": span.score, "start": span.start, "end": span.end}
+            for span in prediction.spans
         ]
         if self.unanswerable or not entries:
             entries.append({"text": "", "score": prediction.null, "start": None, "end": None})
         entries.sort(key=lambda entry: -entry["score"])
         likely = probabilities(np.array([entry["score"] for entry in entries]))
-        return [{**entry, "probability": float(share)} for entry, share in zip(entries, likely, strict=True)]
+        return [
+            {**entry, "probability": float(share)}
+            for entry, share in zip(entries, likely, strict=True)
+        ]
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
         """With the places of the answers in the context."""
@@ -313,13 +389,23 @@ class Answering:
             spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
             explained = [
                 Answer(
-                    text=text, score=side["score"], marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),)
+                    text=text,
+                    score=side["score"],
+                    marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),),
                 )
                 for text, side, span in zip(answers, sides, spans, strict=True)
             ]
-            marks = tuple(Mark(text=1, start=start, end=end) for start, end in _spans.right_spans(texts[1], pair.expected(i)))
+            marks = tuple(
+                Mark(text=1, start=start, end=end)
+                for start, end in _spans.right_spans(texts[1], pair.expected(i))
+            )
             yield Explanation(
-                texts, explained, marks, (_move(*spans),), shift=sides[0]["score"] - sides[1]["score"], questions=(0,)
+                texts,
+                explained,
+                marks,
+                (_move(*spans),),
+                shift=sides[0]["score"] - sides[1]["score"],
+                questions=(0,),
             )
 
     def quality(self, items: np.ndarray) -> np.ndarray:

@@ -28,7 +28,17 @@ from octobert.tasks._common import (
     share_of_most_frequent,
 )
 from octobert.tasks._metrics import AUROC, CLASSES, OF_TWO, named
-from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Judged,
+    Metric,
+    Outputs,
+    Pair,
+)
 from octobert.tasks._texts import LabelledTexts
 
 # Labels that a message spells out.
@@ -50,7 +60,11 @@ class Classification(LabelledTexts):
     @property
     def offered(self) -> Mapping[str, Metric | None]:
         """All metrics that a recipe can name; None for AUROC."""
-        offered = {name: metric for name, metric in CLASSES.items() if len(self.labels) <= 2 or name not in OF_TWO}
+        offered = {
+            name: metric
+            for name, metric in CLASSES.items()
+            if len(self.labels) <= 2 or name not in OF_TWO
+        }
         return {**offered, AUROC: None}
 
     @lazy
@@ -64,7 +78,12 @@ class Classification(LabelledTexts):
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
         labels = {str(cell).strip().removesuffix(".0") for cell, _ in self.cells(rows, where)}
-        return tuple(sorted(labels, key=lambda name: (not is_number(name), int(name) if is_number(name) else 0, name)))
+        return tuple(
+            sorted(
+                labels,
+                key=lambda name: (not is_number(name), int(name) if is_number(name) else 0, name),
+            )
+        )
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
@@ -80,28 +99,43 @@ class Classification(LabelledTexts):
         # No metric is best for a rare class. Trying a hundred thousand of them would take hours.
         frequent = classes[np.argsort(-rows, kind="stable")[:_FREQUENT]]
         constant = [np.stack([np.full_like(right, each), right], axis=1) for each in frequent]
-        return {name: max(metric(each) for each in constant) for name, metric in self.metrics.items()}
+        return {
+            name: max(metric(each) for each in constant) for name, metric in self.metrics.items()
+        }
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """One text of each class."""
         classes = np.arange(max(2, len(self.labels), int(items.max()) + 1))
-        return np.stack([np.roll(classes, 1), classes], axis=1), np.stack([classes, classes], axis=1)
+        return np.stack([np.roll(classes, 1), classes], axis=1), np.stack(
+            [classes, classes], axis=1
+        )
 
     def expected(self, gold: int) -> str:
         return self._name(gold)
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         after, before = self._classes(ours), self._classes(reference)
-        changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
+        changed = [
+            (int(i), self._name(int(before[i])), self._name(int(after[i])))
+            for i in np.flatnonzero(after != before)
+        ]
         chance = share_of_most_frequent(before.tolist())
-        return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed), chance)
+        return Fidelity(
+            "agreement",
+            float(np.mean(after == before)),
+            output_error(ours, reference),
+            tuple(changed),
+            chance,
+        )
 
     def divergence(self, ours: Outputs, reference: Outputs) -> float:
         """Over all classes, from logits."""
         after, before = (log_probabilities(outputs["logits"]) for outputs in (ours, reference))
         return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         best = int(self._classes(outputs)[index])
         scores = probabilities(outputs["logits"][index])
         return {"label": self._name(best), "score": float(scores[best])}
@@ -112,7 +146,11 @@ class Classification(LabelledTexts):
             sides = [probabilities(outputs["logits"][i]) for outputs in pair.sides]
             names = [self._name(index) for index in range(len(sides[0]))]
             answers = [
-                Answer(text=text, score=float(likely.max()), scores=best_scores(zip(names, likely.tolist(), strict=True)))
+                Answer(
+                    text=text,
+                    score=float(likely.max()),
+                    scores=best_scores(zip(names, likely.tolist(), strict=True)),
+                )
                 for text, likely in zip(texts, sides, strict=True)
             ]
             meant = names.index(texts[0]) if pair.expected(i) is None else pair.expected(i)
@@ -134,7 +172,9 @@ class Classification(LabelledTexts):
                 "the model has another number of logits than the task has classes",
                 where="task.labels",
                 got=f"{logits.shape[-1]} logits",
-                expected=f"{len(self.labels)} ({', '.join(self.labels)})" if self.labels else "one for each class",
+                expected=f"{len(self.labels)} ({', '.join(self.labels)})"
+                if self.labels
+                else "one for each class",
                 fix="one logit is a score: set problem: regression"
                 if logits.shape[-1] == 1
                 else "name one label for each logit",
@@ -158,7 +198,9 @@ class Classification(LabelledTexts):
         if is_number(number) and (not self.labels or int(number) < len(self.labels)):
             return int(number)
         names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
-        named = "correct the row, or name the labels in the task's options in the order of the logits"
+        named = (
+            "correct the row, or name the labels in the task's options in the order of the logits"
+        )
         # What the hub writes where a row has no label, as in the test sets of GLUE.
         unlabelled = "take a split that has labels: -1 stands for none"
         if number == str(len(self.labels)) and not self.spellings:
@@ -262,7 +304,9 @@ def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str
         raise DataError(
             "the model does not give one of several labels to a text",
             where="task",
-            got="a model that gives a score" if problem == "regression" else "a model that gives several labels to a text",
+            got="a model that gives a score"
+            if problem == "regression"
+            else "a model that gives several labels to a text",
             expected=f"{len(classes)} classes",
             fix="use the task text-classification",
         )
@@ -276,7 +320,9 @@ def spellings_of(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) ->
 
     A model that has its classes in another order, and says so by known names, is read in its own order.
     """
-    numbers = {name: number for number, names in enumerate(classes) for name in (str(number), *names)}
+    numbers = {
+        name: number for number, names in enumerate(classes) for name in (str(number), *names)
+    }
     own = [numbers.get(name.lower()) for name in of_model]
     told = set(own) == set(range(len(classes)))
     return {name: own.index(number) if told else number for name, number in numbers.items()}

@@ -48,7 +48,11 @@ def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> 
     missing = [column for column in columns if column not in rows[0]]
     if missing:
         what = "there is no column " + " and no column ".join(f'"{column}"' for column in missing)
-        fix = did_you_mean(missing[0], names) if len(missing) == 1 else "rename the columns of the file"
+        fix = (
+            did_you_mean(missing[0], names)
+            if len(missing) == 1
+            else "rename the columns of the file"
+        )
         raise ColumnError(what, where=where, got=f"columns {', '.join(names)}", fix=fix)
 
 
@@ -74,7 +78,9 @@ def unrecognized(kind: str, row: Row, expected: str, *, where: str) -> ColumnErr
         expected: the usual names.
     """
     what, fix = f"no column is recognized as {kind}", "rename a column of the file"
-    return ColumnError(what, where=where, got=f"columns {', '.join(column_names(row))}", expected=expected, fix=fix)
+    return ColumnError(
+        what, where=where, got=f"columns {', '.join(column_names(row))}", expected=expected, fix=fix
+    )
 
 
 def is_number(name: str) -> bool:
@@ -161,7 +167,10 @@ def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least 
             text.encode()
         except UnicodeEncodeError:
             raise DataError(
-                "the text is not Unicode", where=where, got=ascii(text)[:100], fix="decode it from its own encoding first"
+                "the text is not Unicode",
+                where=where,
+                got=ascii(text)[:100],
+                fix="decode it from its own encoding first",
             ) from None
 
 
@@ -219,7 +228,13 @@ def agreement(before: Sequence[str], after: Sequence[str], error: float) -> Fide
         error: of the outputs.
     """
     changed = changed_answers(before, after)
-    return Fidelity("agreement", 1 - len(changed) / max(len(after), 1), error, changed, share_of_most_frequent(before))
+    return Fidelity(
+        "agreement",
+        1 - len(changed) / max(len(after), 1),
+        error,
+        changed,
+        share_of_most_frequent(before),
+    )
 
 
 def share_of_most_frequent(answers: Sequence[Hashable]) -> float | None:
@@ -243,7 +258,12 @@ def number_of(value: Any, place: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError("the score is not a number", where=place, got=preview(value, 60), fix="remove the row or correct it")
+        raise DataError(
+            "the score is not a number",
+            where=place,
+            got=preview(value, 60),
+            fix="remove the row or correct it",
+        )
     return number
 
 
@@ -284,7 +304,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def output_error(ours: Outputs, reference: Outputs) -> float:
     """Root mean square difference of all outputs."""
-    squares = [np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours]
+    squares = [
+        np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours
+    ]
     return float(np.sqrt(np.mean(np.concatenate(squares))))
 
 
@@ -303,7 +325,9 @@ def f1_of_rows(right: np.ndarray, predicted: np.ndarray, expected: np.ndarray) -
     return np.where(predicted + expected > 0, 2 * right / np.maximum(predicted + expected, 1), 1.0)
 
 
-def explained_scores(texts: Sequence[str], answers: Sequence[str], scores: Sequence[float]) -> Explanation:
+def explained_scores(
+    texts: Sequence[str], answers: Sequence[str], scores: Sequence[float]
+) -> Explanation:
     """A row with another score. It went from lower to higher, or the other way."""
     shown = [Answer(text=text, score=score) for text, score in zip(answers, scores, strict=True)]
     move = ("lower", "higher") if scores[0] < scores[1] else ("higher", "lower")

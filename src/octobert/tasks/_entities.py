@@ -92,7 +92,11 @@ def extremes(items: np.ndarray) -> Extremes:
 
 def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Right, predicted and expected entities of all sentences."""
-    return items[:, [RIGHT]].sum(axis=0), items[:, [PREDICTED]].sum(axis=0), items[:, [EXPECTED]].sum(axis=0)
+    return (
+        items[:, [RIGHT]].sum(axis=0),
+        items[:, [PREDICTED]].sum(axis=0),
+        items[:, [EXPECTED]].sum(axis=0),
+    )
 
 
 def _accuracy(items: np.ndarray) -> float:

@@ -55,7 +55,9 @@ class Measures(FrozenModel):
     postprocess: UserCode | None = None
 
 
-def measures_of(metrics: Sequence[str | EvaluateMetric], postprocess: str | None, task: Task) -> Measures:
+def measures_of(
+    metrics: Sequence[str | EvaluateMetric], postprocess: str | None, task: Task
+) -> Measures:
     """What a recipe asks for, checked against a task.
 
     Raises:
@@ -78,11 +80,26 @@ def measures_of(metrics: Sequence[str | EvaluateMetric], postprocess: str | None
             found.append(ALIASES.get(metric, metric))
     titles = [_title(metric) for metric in found]
     if len(set(titles)) < len(titles):
-        raise RecipeError("two metrics have the same name", where="metric", got=", ".join(titles), fix="name each once")
-    code = None if postprocess is None else user_code.at(postprocess, "postprocess", where="postprocess")
-    if (code is not None or any(not isinstance(metric, str) for metric in found)) and not isinstance(task, Judges):
+        raise RecipeError(
+            "two metrics have the same name",
+            where="metric",
+            got=", ".join(titles),
+            fix="name each once",
+        )
+    code = (
+        None
+        if postprocess is None
+        else user_code.at(postprocess, "postprocess", where="postprocess")
+    )
+    if (
+        code is not None or any(not isinstance(metric, str) for metric in found)
+    ) and not isinstance(task, Judges):
         where = "metric" if code is None else "postprocess"
-        raise RecipeError("the task's answers cannot be given to functions", where=where, fix="use the task's own metrics")
+        raise RecipeError(
+            "the task's answers cannot be given to functions",
+            where=where,
+            fix="use the task's own metrics",
+        )
     return Measures(metrics=tuple(found), postprocess=code)
 
 
@@ -94,7 +111,11 @@ def built_in(task: Task) -> Mapping[str, Metric | None]:
 
 def _evaluated(metric: EvaluateMetric) -> Evaluated:
     if importlib.util.find_spec("evaluate") is None:
-        raise RecipeError("the library evaluate is not installed", where="metric", fix=environment.install("metrics"))
+        raise RecipeError(
+            "the library evaluate is not installed",
+            where="metric",
+            fix=environment.install("metrics"),
+        )
     path = Path(metric.name)
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
     content = canonical_digest([[file.name, file_digest(file)] for file in files]) if files else ""
@@ -103,7 +124,13 @@ def _evaluated(metric: EvaluateMetric) -> Evaluated:
 
 def _title(metric: UserCode | Evaluated | str) -> str:
     """The name of a metric in results."""
-    return metric if isinstance(metric, str) else metric.function if isinstance(metric, UserCode) else Path(metric.name).stem
+    return (
+        metric
+        if isinstance(metric, str)
+        else metric.function
+        if isinstance(metric, UserCode)
+        else Path(metric.name).stem
+    )
 
 
 @dataclass(frozen=True)
@@ -196,8 +223,15 @@ def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
     name = "prediction_scores" if "prediction_scores" in features else "predictions"
     if name == "prediction_scores" and _SCORES in (packed.dtype.names or ()):
         scores = packed[_SCORES]
-        predictions = scores[:, 1] if scores.ndim == 2 and scores.shape[1] == 2 and references.ndim == 1 else scores
-    elif isinstance(features.get("predictions"), Mapping) and "prediction_text" in features["predictions"]:
+        predictions = (
+            scores[:, 1]
+            if scores.ndim == 2 and scores.shape[1] == 2 and references.ndim == 1
+            else scores
+        )
+    elif (
+        isinstance(features.get("predictions"), Mapping)
+        and "prediction_text" in features["predictions"]
+    ):
         predictions, references = _of_squad(predictions, references, features["predictions"])
     try:
         return module.compute(references=references, **{name: predictions}, **metric.arguments)
@@ -206,16 +240,21 @@ def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
     except Exception as error:  # a module of somebody else
         message = " ".join(str(error).split())[:200]
         raise RecipeError(
-            "the metric of evaluate failed", where=f"metric: {metric.name}", got=f"{type(error).__name__}: {message}"
+            "the metric of evaluate failed",
+            where=f"metric: {metric.name}",
+            got=f"{type(error).__name__}: {message}",
         ) from error
 
 
-def _of_squad(predictions: Sequence[str], references: Sequence[Sequence[str]], features: Mapping[str, Any]) -> tuple[Any, Any]:
+def _of_squad(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], features: Mapping[str, Any]
+) -> tuple[Any, Any]:
     """Answers as the metrics squad and squad_v2 read them."""
     more = {"no_answer_probability": 0.0} if "no_answer_probability" in features else {}
     told = [{"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)]
     right = [
-        {"id": str(i), "answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for i, texts in enumerate(references)
+        {"id": str(i), "answers": {"text": list(texts), "answer_start": [0] * len(texts)}}
+        for i, texts in enumerate(references)
     ]
     return told, right
 
@@ -267,10 +306,14 @@ class Measured:
         wrong[_REFERENCES] = items[_REFERENCES]
         if _ITEMS in (items.dtype.names or ()) and items.dtype[_PREDICTIONS].base.kind in "biuf":
             ends = self.task.extremes(items[_ITEMS])
-            wrong, right = (np.resize(own, len(end)) for own, end in zip((wrong, right), ends, strict=True))
+            wrong, right = (
+                np.resize(own, len(end)) for own, end in zip((wrong, right), ends, strict=True)
+            )
             for own, end in zip((wrong, right), ends, strict=True):
                 own[_ITEMS] = end
-                own[_PREDICTIONS], own[_REFERENCES] = (half.reshape(own[_PREDICTIONS].shape) for half in np.hsplit(end, 2))
+                own[_PREDICTIONS], own[_REFERENCES] = (
+                    half.reshape(own[_PREDICTIONS].shape) for half in np.hsplit(end, 2)
+                )
         elif isinstance(items[_PREDICTIONS][0], list):
             # Tags of one sentence do not fit another.
             wrong = items
@@ -278,7 +321,11 @@ class Measured:
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the task's metrics, and one half of AUROC."""
-        own = self.task.chance(unpacked(items)) if not self.packs or _ITEMS in (items.dtype.names or ()) else {}
+        own = (
+            self.task.chance(unpacked(items))
+            if not self.packs or _ITEMS in (items.dtype.names or ())
+            else {}
+        )
         return {**own, AUROC: 0.5}
 
 
@@ -294,9 +341,15 @@ def unpacked(items: np.ndarray) -> np.ndarray:
 
 def _like(predictions: np.ndarray, references: np.ndarray) -> bool:
     """Whether predictions are numbers as the task has them: scores, or classes by their numbers."""
-    if predictions.dtype.kind not in "biuf" or references.dtype.kind not in "biuf" or predictions.shape != references.shape:
+    if (
+        predictions.dtype.kind not in "biuf"
+        or references.dtype.kind not in "biuf"
+        or predictions.shape != references.shape
+    ):
         return False
-    return references.dtype.kind == "f" or bool(np.all((predictions >= 0) & (predictions == np.round(predictions))))
+    return references.dtype.kind == "f" or bool(
+        np.all((predictions >= 0) & (predictions == np.round(predictions)))
+    )
 
 
 def _packed(columns: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -377,7 +430,11 @@ def _of_packed(name: str, metric: Metric | None) -> Metric:
         if metric is not None and _ITEMS in columns:
             return metric(packed[_ITEMS])
         # Of several labels, each needs scores of its own.
-        if metric is None and _SCORES in columns and references.shape[1:] in ((), packed[_SCORES].shape[1:]):
+        if (
+            metric is None
+            and _SCORES in columns
+            and references.shape[1:] in ((), packed[_SCORES].shape[1:])
+        ):
             return auroc(packed[_SCORES], references)
         raise DataError(
             f"{name} cannot be computed from what postprocess gives",

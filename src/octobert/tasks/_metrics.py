@@ -22,18 +22,26 @@ Counts = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def of_counts(
-    counts: Counts, name: Literal["f1", "precision", "recall"], average: Literal["class 1", "macro", "micro"]
+    counts: Counts,
+    name: Literal["f1", "precision", "recall"],
+    average: Literal["class 1", "macro", "micro"],
 ) -> Metric:
     """F1, precision or recall of class 1, of all decisions, or the mean over the classes that occur in gold or predictions."""
 
     def metric(items: np.ndarray) -> float:
         right, predicted, expected = counts(items)
         if average == "micro":
-            right, predicted, expected = (count.sum(keepdims=True) for count in (right, predicted, expected))
+            right, predicted, expected = (
+                count.sum(keepdims=True) for count in (right, predicted, expected)
+            )
         elif average == "class 1":
             right, predicted, expected = right[1:2], predicted[1:2], expected[1:2]
-        total = {"f1": predicted + expected, "precision": 2 * predicted, "recall": 2 * expected}[name]
-        values = np.divide(2 * right, total, out=np.zeros(len(total)), where=total > 0)[predicted + expected > 0]
+        total = {"f1": predicted + expected, "precision": 2 * predicted, "recall": 2 * expected}[
+            name
+        ]
+        values = np.divide(2 * right, total, out=np.zeros(len(total)), where=total > 0)[
+            predicted + expected > 0
+        ]
         return float(np.mean(values)) if len(values) else 0.0
 
     return metric
@@ -111,7 +119,12 @@ LABELS: Mapping[str, Metric] = {
     "macro_precision": of_counts(label_counts, "precision", "macro"),
     "macro_recall": of_counts(label_counts, "recall", "macro"),
 }
-SCORES: Mapping[str, Metric] = {"spearman": spearman, "pearson": pearson, "mse": _error(2), "mae": _error(1)}
+SCORES: Mapping[str, Metric] = {
+    "spearman": spearman,
+    "pearson": pearson,
+    "mse": _error(2),
+    "mae": _error(1),
+}
 
 
 def named(metrics: Mapping[str, Metric], *names: str) -> dict[str, Metric]:
@@ -147,4 +160,8 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
 
     count = int(positive.sum())
     pairs = count * (len(positive) - count)
-    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / pairs) if pairs else math.nan
+    return (
+        float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / pairs)
+        if pairs
+        else math.nan
+    )

@@ -90,7 +90,9 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
     if isinstance(cell, list):
         entries = [entry if isinstance(entry, Mapping) else {"text": entry} for entry in cell]
         texts = [entry.get("text") for entry in entries]
-        starts = [entry["answer_start"] for entry in entries if entry.get("answer_start") is not None]
+        starts = [
+            entry["answer_start"] for entry in entries if entry.get("answer_start") is not None
+        ]
         if (
             all(isinstance(t, str) for t in texts)
             and all(isinstance(s, int) for s in starts)
@@ -184,7 +186,9 @@ def characters_of(context: str, gold: Mapping[str, Any]) -> tuple[int, int]:
     start = gold["starts"][0] if gold["starts"] else context.find(text)
     if start < 0:
         raise DataError(
-            "the answer is not in the context, so a model cannot be trained on it", got=f'"{text}"', fix="correct the row"
+            "the answer is not in the context, so a model cannot be trained on it",
+            got=f'"{text}"',
+            fix="correct the row",
         )
     return start, start + len(text)
 
@@ -200,7 +204,9 @@ def right_spans(context: str, gold: Mapping[str, Any] | None) -> list[tuple[int,
 
 def tokens_in(row: Any, start: int, end: int) -> np.ndarray:
     """Indices of the tokens of a window that overlap the characters [start, end)."""
-    return np.flatnonzero((row.spans[:, 0] < end) & (row.spans[:, 1] > start) & (row.spans[:, 0] != NOWHERE))
+    return np.flatnonzero(
+        (row.spans[:, 0] < end) & (row.spans[:, 1] > start) & (row.spans[:, 0] != NOWHERE)
+    )
 
 
 def highest(values: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:

@@ -20,7 +20,18 @@ from octobert.tasks._task import Extremes
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Columns of the numbers of a question.
-EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS, CHANCE_EXACT, CHANCE_F1, ALL_F1 = range(10)
+(
+    EXACT,
+    F1,
+    ANSWERABLE,
+    NULL_MINUS_BEST,
+    BEST_EXACT,
+    BEST_F1,
+    SAYS,
+    CHANCE_EXACT,
+    CHANCE_F1,
+    ALL_F1,
+) = range(10)
 # A span that is chosen by chance: words of the longest one.
 _CHANCE_WORDS = 10
 
@@ -63,12 +74,16 @@ def judge(answer: str, golds: Sequence[str], *, unanswerable: bool) -> tuple[flo
     if unanswerable:
         golds = [gold for gold in golds if normalized(gold)] or [""]
     empty = float(unanswerable)
-    return max(exact(answer, gold) for gold in golds), max(f1(answer, gold, empty=empty) for gold in golds)
+    return max(exact(answer, gold) for gold in golds), max(
+        f1(answer, gold, empty=empty) for gold in golds
+    )
 
 
 # The same for every model, too.
 @functools.lru_cache(maxsize=1 << 17)
-def by_chance(context: str, golds: tuple[str, ...], *, unanswerable: bool, seed: int) -> tuple[float, float, float]:
+def by_chance(
+    context: str, golds: tuple[str, ...], *, unanswerable: bool, seed: int
+) -> tuple[float, float, float]:
     """Scores of answers that do not read the question: (exact match, F1) of a few words anywhere, F1 of the whole context."""
     words, generator = context.split(), random.Random(seed)
     first = generator.randrange(len(words))
@@ -84,8 +99,12 @@ def extremes(items: np.ndarray) -> Extremes:
     for own in (wrong, right):
         own[:, ANSWERABLE], own[:, SAYS] = kinds, 1.0
     # Wrong: "no answer" where there is one, and an answer where there is none.
-    wrong[:, NULL_MINUS_BEST] = np.where(kinds == 1, items[:, NULL_MINUS_BEST].max(), items[:, NULL_MINUS_BEST].min())
-    right[:, NULL_MINUS_BEST] = np.where(kinds == 1, items[:, NULL_MINUS_BEST].min(), items[:, NULL_MINUS_BEST].max())
+    wrong[:, NULL_MINUS_BEST] = np.where(
+        kinds == 1, items[:, NULL_MINUS_BEST].max(), items[:, NULL_MINUS_BEST].min()
+    )
+    right[:, NULL_MINUS_BEST] = np.where(
+        kinds == 1, items[:, NULL_MINUS_BEST].min(), items[:, NULL_MINUS_BEST].max()
+    )
     right[:, [EXACT, F1]] = 1.0
     right[:, [BEST_EXACT, BEST_F1]] = kinds[:, None]
     return wrong, right

@@ -105,9 +105,14 @@ class Pair:
         """The outputs of both."""
         return self.before, self.after
 
-    def answers(self, answer: Callable[[Outputs, EncodedTexts, int, Any], dict[str, Any]], index: int) -> list[dict[str, Any]]:
+    def answers(
+        self, answer: Callable[[Outputs, EncodedTexts, int, Any], dict[str, Any]], index: int
+    ) -> list[dict[str, Any]]:
         """What `answer` of a task decodes from both outputs for an item."""
-        return [answer(outputs, self.encoded, index, self.encoded.texts[index]) for outputs in self.sides]
+        return [
+            answer(outputs, self.encoded, index, self.encoded.texts[index])
+            for outputs in self.sides
+        ]
 
     def expected(self, index: int) -> Any:
         """Gold of an item; None without labels."""
@@ -248,6 +253,8 @@ class Task(Protocol):
         """How closely outputs follow reference outputs."""
         ...
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """The answer to the text at `index`, which the user gave as `given`, as plain data."""
         ...

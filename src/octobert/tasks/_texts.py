@@ -14,11 +14,24 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.rows import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import cells, check_texts, first_column, need_columns, text_of, unrecognized
+from octobert.tasks._common import (
+    cells,
+    check_texts,
+    first_column,
+    need_columns,
+    text_of,
+    unrecognized,
+)
 from octobert.tasks._task import Judges, Metric, Outputs
 
 # Names of text columns, in groups; the first group that the data has is used.
-USUAL = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
+USUAL = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("text",),
+    ("sentence",),
+)
 
 
 class TextOptions(FrozenModel):
@@ -49,9 +62,17 @@ class WholeTexts:
         Raises:
             DataError: it is neither, is empty, or is not Unicode.
         """
-        texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        texts = (
+            (given,)
+            if isinstance(given, str)
+            else tuple(given)
+            if isinstance(given, (tuple, list))
+            else ()
+        )
         if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
-            raise DataError("the input is not a text or a pair of texts", where=where, got=preview(given))
+            raise DataError(
+                "the input is not a text or a pair of texts", where=where, got=preview(given)
+            )
         check_texts(texts, where=where)
         return texts
 
@@ -82,9 +103,19 @@ class RowTexts(WholeTexts):
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         columns = self._text_columns(rows, where)
         if wrong := self._wrong_count(columns):
-            two, one = "give two text columns, such as sentence1 and sentence2", "give one text column, such as text"
-            raise ColumnError(wrong, where=where, got=f"columns {', '.join(columns)}", fix=two if self.texts == 2 else one)
-        texts = ([text_of(*cell) for cell in cells(rows, column, where=where)] for column in columns)
+            two, one = (
+                "give two text columns, such as sentence1 and sentence2",
+                "give one text column, such as text",
+            )
+            raise ColumnError(
+                wrong,
+                where=where,
+                got=f"columns {', '.join(columns)}",
+                fix=two if self.texts == 2 else one,
+            )
+        texts = (
+            [text_of(*cell) for cell in cells(rows, column, where=where)] for column in columns
+        )
         return list(zip(*texts, strict=True))
 
     def parse(self, given: Any, *, where: str) -> Text:
@@ -104,12 +135,18 @@ class RowTexts(WholeTexts):
         """What is wrong with the number of texts of an input; None where the model reads as many."""
         if self.texts in (0, len(given)):
             return None
-        return "the model reads pairs of texts" if self.texts == 2 else "the model reads single texts, not pairs"
+        return (
+            "the model reads pairs of texts"
+            if self.texts == 2
+            else "the model reads single texts, not pairs"
+        )
 
     def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
         group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)
         if group is None and rows and len(self.text) > 1:
-            raise unrecognized("text", rows[0], " or ".join(" + ".join(group) for group in self.text), where=where)
+            raise unrecognized(
+                "text", rows[0], " or ".join(" + ".join(group) for group in self.text), where=where
+            )
         group = group or self.text[0]
         need_columns(rows, group, where=where)
         return group

@@ -30,7 +30,17 @@ from octobert.tasks._common import (
     unit,
 )
 from octobert.tasks._metrics import SCORES, named
-from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Judged,
+    Metric,
+    Outputs,
+    Pair,
+)
 from octobert.tasks._texts import WholeTexts
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
@@ -124,7 +134,10 @@ def build(options: Options, stated: Stated = NOTHING) -> Embedding:
     prompt = (stated.default_prompt or "") if options.prompt is None else options.prompt
     used = (prompt,) * len(columns)
     if form == "retrieval":
-        used = (_chosen(options.query_prompt, ("query",), prompts), _chosen(options.document_prompt, _DOCUMENTS, prompts))
+        used = (
+            _chosen(options.query_prompt, ("query",), prompts),
+            _chosen(options.document_prompt, _DOCUMENTS, prompts),
+        )
     for name in (prompt, *used):
         # Before the model is read, none of its prompts is known.
         if stated is not NOTHING:
@@ -204,7 +217,11 @@ class Embedding(WholeTexts):
         name = self.prompt
         if isinstance(given, Mapping):
             if set(given) != {"text", "prompt"}:
-                raise DataError("the input is not a text with the name of its prompt", where=where, got=preview(dict(given)))
+                raise DataError(
+                    "the input is not a text with the name of its prompt",
+                    where=where,
+                    got=preview(dict(given)),
+                )
             given, name = given["text"], str(given["prompt"])
             check_prompt(name, self.prompts, where=where)
         first, *second = super().parse(given, where=where)
@@ -219,7 +236,9 @@ class Embedding(WholeTexts):
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         raise DataError(
-            "embeddings are not fine-tuned here", where="finetune", fix="train them with sentence-transformers first"
+            "embeddings are not fine-tuned here",
+            where="finetune",
+            fix="train them with sentence-transformers first",
         )
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
@@ -263,12 +282,16 @@ class Embedding(WholeTexts):
         if self.form != "retrieval":
             return extreme_scores(items)
         documents = items[:1, 1]
-        return np.stack([documents, documents], axis=1), np.stack([np.ones_like(documents), documents], axis=1)
+        return np.stack([documents, documents], axis=1), np.stack(
+            [np.ones_like(documents), documents], axis=1
+        )
 
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
 
-    def neighbours(self, outputs: Outputs, encoded: EncodedTexts, indices: Sequence[int], count: int) -> list[list[Near]]:
+    def neighbours(
+        self, outputs: Outputs, encoded: EncodedTexts, indices: Sequence[int], count: int
+    ) -> list[list[Near]]:
         """The nearest documents of some queries, or the nearest other texts of some texts, the nearest first.
 
         Args:
@@ -282,14 +305,24 @@ class Embedding(WholeTexts):
             block = first[part] @ distinct.T
             if self.form != "retrieval":
                 block[np.arange(len(part)), own[part]] = -np.inf
-            top = np.sort(np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count], axis=1)
+            top = np.sort(
+                np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count], axis=1
+            )
             for places, cosines in zip(top, block, strict=True):
                 # By falling cosine, equal ones by their place.
                 ordered = places[np.argsort(-cosines[places], kind="stable")]
-                found.append([(int(firsts[i]), float(cosines[i])) for i in ordered if np.isfinite(cosines[i])])
+                found.append(
+                    [
+                        (int(firsts[i]), float(cosines[i]))
+                        for i in ordered
+                        if np.isfinite(cosines[i])
+                    ]
+                )
         return found
 
-    def _searched(self, outputs: Outputs, encoded: EncodedTexts) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _searched(
+        self, outputs: Outputs, encoded: EncodedTexts
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(vectors that ask, distinct vectors that are found, text of each of those, which of those belongs to each that asks).
 
         Documents that several queries share are one document.
@@ -315,11 +348,19 @@ class Embedding(WholeTexts):
         cosine = np.sum(unit(ours[OUTPUT]) * unit(reference[OUTPUT]), axis=-1)
         # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
         before = unit(reference[OUTPUT])
-        chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1))) if len(before) > 1 else None
+        chance = (
+            float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1)))
+            if len(before) > 1
+            else None
+        )
         changed = tuple(self._changed(ours, reference, encoded))
-        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), changed, chance)
+        return Fidelity(
+            "mean cosine", float(cosine.mean()), output_error(ours, reference), changed, chance
+        )
 
-    def _changed(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Iterator[tuple[int, str, str]]:
+    def _changed(
+        self, ours: Outputs, reference: Outputs, encoded: EncodedTexts
+    ) -> Iterator[tuple[int, str, str]]:
         if self.form == "retrieval":
             after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
             for i in np.flatnonzero((after != before) & (np.minimum(after, before) <= MRR_DEPTH)):
@@ -329,14 +370,21 @@ class Embedding(WholeTexts):
             yield from ((i, f"{before[i]:.4f}", f"{after[i]:.4f}") for i in moved(after, before))
         else:
             every = range(len(encoded.texts))
-            nearest = zip(every, *(self.neighbours(each, encoded, every, 1) for each in (reference, ours)), strict=True)
+            nearest = zip(
+                every,
+                *(self.neighbours(each, encoded, every, 1) for each in (reference, ours)),
+                strict=True,
+            )
             for i, old, new in nearest:
                 if old and old[0][0] != new[0][0]:
                     yield i, encoded.texts[old[0][0]][0], encoded.texts[new[0][0]][0]
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
         """With the nearest texts; the cosine of the right document, of the pair, or of the nearest text."""
-        texts, prompts = pair.encoded.texts, [self.prompts.get(name, "") for name in self.used] or [""]
+        texts, prompts = (
+            pair.encoded.texts,
+            [self.prompts.get(name, "") for name in self.used] or [""],
+        )
         retrieval, second = self.form == "retrieval", len(texts) // 2
         shown = [(i, answers, texts[i][0].removeprefix(prompts[0])) for i, *answers in changed]
         right = [self.cosines(outputs) for outputs in pair.sides] if self.form != "texts" else None
@@ -357,7 +405,9 @@ class Embedding(WholeTexts):
                 Answer(
                     text=answer if retrieval else beginning(answer, _NEIGHBOUR),
                     score=float(right[side][i] if right is not None else near[side][number][0][1]),
-                    neighbours=tuple((beginning_of(place), cosine) for place, cosine in near[side][number]),
+                    neighbours=tuple(
+                        (beginning_of(place), cosine) for place, cosine in near[side][number]
+                    ),
                 )
                 for side, answer in enumerate(answers)
             ]
@@ -371,9 +421,15 @@ class Embedding(WholeTexts):
 
     def quality(self, items: np.ndarray) -> np.ndarray | None:
         """The reciprocal rank."""
-        return np.where(items[:, 0] <= MRR_DEPTH, 1 / items[:, 0], 0.0) if self.form == "retrieval" else None
+        return (
+            np.where(items[:, 0] <= MRR_DEPTH, 1 / items[:, 0], 0.0)
+            if self.form == "retrieval"
+            else None
+        )
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}
 
 
@@ -395,4 +451,10 @@ def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:
 def _depth(rank: str) -> str:
     """Where a rank lies."""
     place = int(rank.split()[-1])
-    return "rank 1" if place == 1 else f"rank 2–{MRR_DEPTH}" if place <= MRR_DEPTH else f"beyond rank {MRR_DEPTH}"
+    return (
+        "rank 1"
+        if place == 1
+        else f"rank 2–{MRR_DEPTH}"
+        if place <= MRR_DEPTH
+        else f"beyond rank {MRR_DEPTH}"
+    )

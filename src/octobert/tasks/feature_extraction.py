@@ -38,7 +38,9 @@ class Options(TextOptions):
 
 def build(options: Options, stated: Stated = NOTHING) -> FeatureExtraction:
     """The task for any model."""
-    return FeatureExtraction(text=(options.text,) if options.text else USUAL, max_length=options.max_length)
+    return FeatureExtraction(
+        text=(options.text,) if options.text else USUAL, max_length=options.max_length
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,11 @@ class FeatureExtraction(RowTexts):
         return []
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
-        raise DataError("token states have no labels to train on", where="finetune", fix="train the model for its task first")
+        raise DataError(
+            "token states have no labels to train on",
+            where="finetune",
+            fix="train the model for its task first",
+        )
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
         return np.zeros((0, 0))
@@ -85,10 +91,17 @@ class FeatureExtraction(RowTexts):
             neighbours += float(np.sum(unit(b) * np.roll(unit(b), 1, axis=0)))
         count = max(len(after), 1)
         chance = neighbours / count if len(after) > 1 else None
-        return Fidelity("mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance)
+        return Fidelity(
+            "mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance
+        )
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """The tokens of a text and their states."""
         single, own = encoded.single(index, outputs)
         assert single.tokenizer is not None
-        return {"tokens": single.tokenizer.words(single.flat[0].ids.tolist()), "states": own[STATES].tolist()}
+        return {
+            "tokens": single.tokenizer.words(single.flat[0].ids.tolist()),
+            "states": own[STATES].tolist(),
+        }

@@ -23,7 +23,16 @@ from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._common import cells, changed_answers, check_texts, first_column, text_of
-from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Metric, Outputs, Pair
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Metric,
+    Outputs,
+    Pair,
+)
 from octobert.tasks._texts import WholeTexts
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
@@ -108,9 +117,19 @@ class FillMask(WholeTexts):
         if isinstance(given, Mapping) and set(given) == {"text", "top"}:
             text, top = given["text"], given["top"]
             if not isinstance(top, int) or not 1 <= top <= TOP:
-                raise DataError("not a number of fillers", where=where, got=preview(top, 60), expected=f"1 to {TOP}")
+                raise DataError(
+                    "not a number of fillers",
+                    where=where,
+                    got=preview(top, 60),
+                    expected=f"1 to {TOP}",
+                )
         if not isinstance(text, str):
-            raise DataError("the input is not a text", where=where, got=preview(given), expected="one text with masks")
+            raise DataError(
+                "the input is not a text",
+                where=where,
+                got=preview(given),
+                expected="one text with masks",
+            )
         check_texts([text], where=where)
         return (text,)
 
@@ -119,7 +138,10 @@ class FillMask(WholeTexts):
         _, mask = tokenizer.mask
         special = tokenizer.frame(1).special
         inside = (len(special[0]), len(special[-1]))
-        rows = [masked(row, mask, tokenizer.vocabulary, inside, self.share) for row in tokenizer.encode(texts)]
+        rows = [
+            masked(row, mask, tokenizer.vocabulary, inside, self.share)
+            for row in tokenizer.encode(texts)
+        ]
         return EncodedTexts(texts, rows, tokenizer)
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[str]:
@@ -141,15 +163,26 @@ class FillMask(WholeTexts):
         the first guess, how many were among the first five, and how many are the token, and one of the five tokens, that were
         masked most often in all texts. Texts with masks of their own count nothing.
         """
-        every = Counter(token for row in encoded.flat for token in row.wanted.tolist() if token != UNKNOWN)  # type: ignore[attr-defined]
-        frequent = [token for token, _ in sorted(every.items(), key=lambda item: (-item[1], item[0]))[:5]]
+        every = Counter(
+            token
+            for row in encoded.flat
+            for token in row.wanted.tolist()  # type: ignore[attr-defined]
+            if token != UNKNOWN
+        )
+        frequent = [
+            token for token, _ in sorted(every.items(), key=lambda item: (-item[1], item[0]))[:5]
+        ]
         numbers, at = [], 0
         for rows in encoded.rows:
             count = sum(row.entries for row in rows)
             part, at = slice(at, at + count), at + count
             wanted = np.concatenate([row.wanted for row in rows])  # type: ignore[attr-defined]
             known = wanted != UNKNOWN
-            rank, logs, wanted = outputs[RANK][part][known], outputs[RIGHT][part][known], wanted[known]
+            rank, logs, wanted = (
+                outputs[RANK][part][known],
+                outputs[RIGHT][part][known],
+                wanted[known],
+            )
             hits = [
                 np.sum(rank <= 1),
                 np.sum(rank <= 5),
@@ -168,7 +201,9 @@ class FillMask(WholeTexts):
     def extremes(self, items: np.ndarray) -> Extremes:
         """No masked token of a text is among the first guesses, or all are the first guess."""
         tokens = items[:, :1]
-        worst, best = (end(items[:, 1:2] / np.maximum(tokens, 1)) * tokens for end in (np.min, np.max))
+        worst, best = (
+            end(items[:, 1:2] / np.maximum(tokens, 1)) * tokens for end in (np.min, np.max)
+        )
         wrong = np.concatenate([tokens, worst, 0 * tokens, 0 * tokens, items[:, 4:]], axis=1)
         return wrong, np.concatenate([tokens, best, tokens, tokens, items[:, 4:]], axis=1)
 
@@ -180,8 +215,13 @@ class FillMask(WholeTexts):
         assert encoded.tokenizer is not None
         after, before = (firsts(outputs, encoded.rows) for outputs in (ours, reference))
         words = encoded.tokenizer.words
-        changed = tuple((i, " ".join(words(b)), " ".join(words(a))) for i, b, a in changed_answers(before, after))
-        pairs = [pair for both in zip(after, before, strict=True) for pair in zip(*both, strict=True)]
+        changed = tuple(
+            (i, " ".join(words(b)), " ".join(words(a)))
+            for i, b, a in changed_answers(before, after)
+        )
+        pairs = [
+            pair for both in zip(after, before, strict=True) for pair in zip(*both, strict=True)
+        ]
         same, total = sum(a == b for a, b in pairs), max(len(pairs), 1)
         frequent = Counter(b for _, b in pairs).most_common(1)
         return Fidelity(
@@ -208,7 +248,10 @@ class FillMask(WholeTexts):
             answers = []
             for side, filled in zip(sides, ids, strict=True):
                 fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
-                marks = [Mark(text=0, start=s, end=e, label=name) for (s, e), name in zip(spans, fillers, strict=True)]
+                marks = [
+                    Mark(text=0, start=s, end=e, label=name)
+                    for (s, e), name in zip(spans, fillers, strict=True)
+                ]
                 score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
                 answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
             yield Explanation(
@@ -223,7 +266,9 @@ class FillMask(WholeTexts):
         # Texts with masks of their own have nothing to judge.
         return np.asarray(items[:, 2] / np.maximum(items[:, 0], 1))
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """For each mask of a text the most likely tokens with their probabilities, and the text with the first of each.
 
         Raises:
@@ -237,20 +282,34 @@ class FillMask(WholeTexts):
         if not row.stated:
             late = mask in text
             raise DataError(
-                f"the mask stands after the {len(row)} tokens that the model reads" if late else "the text has no mask",
+                f"the mask stands after the {len(row)} tokens that the model reads"
+                if late
+                else "the text has no mask",
                 got=preview(text),
-                fix="shorten the text before it" if late else f"write {mask} in place of the word that is to be filled in",
+                fix="shorten the text before it"
+                if late
+                else f"write {mask} in place of the word that is to be filled in",
             )
         count = given["top"] if isinstance(given, Mapping) else FILLERS
         masks = []
-        for ids, logs in zip(own[IDS][:, :count].tolist(), own[LOGS][:, :count].tolist(), strict=True):
+        for ids, logs in zip(
+            own[IDS][:, :count].tolist(), own[LOGS][:, :count].tolist(), strict=True
+        ):
             fillers = zip(ids, tokenizer.words(ids), logs, strict=True)
             masks.append(
-                [{"token": word, "text": tokenizer.decoded([i]), "score": float(np.exp(log))} for i, word, log in fillers]
+                [
+                    {"token": word, "text": tokenizer.decoded([i]), "score": float(np.exp(log))}
+                    for i, word, log in fillers
+                ]
             )
         filled, special = row.ids.copy(), tokenizer.frame(1).special
         filled[row.places] = own[IDS][:, 0]
-        return {"masks": masks, "text": tokenizer.decoded(filled[len(special[0]) : len(filled) - len(special[-1])].tolist())}
+        return {
+            "masks": masks,
+            "text": tokenizer.decoded(
+                filled[len(special[0]) : len(filled) - len(special[-1])].tolist()
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -306,7 +365,9 @@ def _log_sum(logits: np.ndarray) -> np.ndarray:
     return total
 
 
-def masked(row: Encoded, mask: int, vocabulary: int, inside: tuple[int, int], share: float | None) -> list[MaskedRow]:
+def masked(
+    row: Encoded, mask: int, vocabulary: int, inside: tuple[int, int], share: float | None
+) -> list[MaskedRow]:
     """The rows in which tokens of a text are masked.
 
     Args:
@@ -318,7 +379,17 @@ def masked(row: Encoded, mask: int, vocabulary: int, inside: tuple[int, int], sh
     """
     own = np.flatnonzero(row.ids == mask)
     if len(own):
-        return [MaskedRow(row.ids, row.types, row.truncated, own, np.full(len(own), UNKNOWN), vocabulary, stated=True)]
+        return [
+            MaskedRow(
+                row.ids,
+                row.types,
+                row.truncated,
+                own,
+                np.full(len(own), UNKNOWN),
+                vocabulary,
+                stated=True,
+            )
+        ]
     tokens = np.arange(inside[0], len(row) - inside[1])
     if share is None:
         groups = [tokens[i : i + 1] for i in range(len(tokens))] or [tokens]
@@ -330,7 +401,11 @@ def masked(row: Encoded, mask: int, vocabulary: int, inside: tuple[int, int], sh
     for places in groups:
         ids = row.ids.copy()
         ids[places] = mask
-        rows.append(MaskedRow(ids, row.types, row.truncated, places, row.ids[places], vocabulary, stated=False))
+        rows.append(
+            MaskedRow(
+                ids, row.types, row.truncated, places, row.ids[places], vocabulary, stated=False
+            )
+        )
     return rows
 
 
@@ -392,7 +467,9 @@ def log_error(ours: Outputs, reference: Outputs) -> float:
 def _kept_by_both(ours: Outputs, reference: Outputs) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each masked token, the log-probabilities of the tokens that both keep: (ours, those of the reference)."""
     for i in range(len(reference[IDS])):
-        _, before, after = np.intersect1d(reference[IDS][i], ours[IDS][i], assume_unique=True, return_indices=True)
+        _, before, after = np.intersect1d(
+            reference[IDS][i], ours[IDS][i], assume_unique=True, return_indices=True
+        )
         yield ours[LOGS][i][after].astype(np.float64), reference[LOGS][i][before].astype(np.float64)
 
 

@@ -46,5 +46,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
     """
     text = (options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2)
     metrics = ("accuracy", "f1")
-    task = of_data_set(CLASSES, stated, options.max_length, text=text, label=(options.label,), metrics=metrics)
+    task = of_data_set(
+        CLASSES, stated, options.max_length, text=text, label=(options.label,), metrics=metrics
+    )
     return replace(task, head="next-sentence", texts=2)

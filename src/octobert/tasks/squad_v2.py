@@ -22,4 +22,6 @@ class Options(WindowOptions):
 
 def build(options: Options, stated: Stated = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
-    return Answering(("question", "context", "answers"), options, True, options.null_score_diff_threshold)
+    return Answering(
+        ("question", "context", "answers"), options, True, options.null_score_diff_threshold
+    )

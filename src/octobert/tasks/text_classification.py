@@ -33,11 +33,22 @@ from octobert.tasks._common import (
     sigmoid,
 )
 from octobert.tasks._metrics import AUROC, CLASSES, LABELS, SCORES, named, pearson
-from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Judged,
+    Metric,
+    Outputs,
+    Pair,
+)
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 
 DESCRIPTION = (
-    "classify or score one text or a pair; accuracy, F1, Matthews; micro-F1 of several labels; Spearman, Pearson of scores"
+    "classify or score one text or a pair; accuracy, F1, Matthews; "
+    "micro-F1 of several labels; Spearman, Pearson of scores"
 )
 FILES = ()
 
@@ -55,7 +66,9 @@ class Options(TextOptions):
     label: str | None = None
     labels: tuple[str, ...] = ()
     problem: Problem | None = None
-    metric: Literal["accuracy", "f1", "macro_f1", "matthews", "micro_f1", "spearman", "pearson"] | None = None
+    metric: (
+        Literal["accuracy", "f1", "macro_f1", "matthews", "micro_f1", "spearman", "pearson"] | None
+    ) = None
     max_length: int | None = Field(default=None, ge=2)
 
     @field_validator("labels")
@@ -74,13 +87,17 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
     """
     refuse_prompt(stated)
     names = check_labels(options.labels, stated.labels)
-    stated = stated.model_copy(update={"labels": names, "problem": options.problem or stated.problem})
+    stated = stated.model_copy(
+        update={"labels": names, "problem": options.problem or stated.problem}
+    )
     problem = options.problem or problem_of(stated)
     usual = ("label", "labels", "class")
     label = (
         (options.label,)
         if options.label
-        else {"regression": ("score", *usual), "multi-label": ("labels", *usual)}.get(problem, usual)
+        else {"regression": ("score", *usual), "multi-label": ("labels", *usual)}.get(
+            problem, usual
+        )
     )
     shared: dict[str, Any] = {
         "text": (options.text,) if options.text else USUAL,
@@ -119,7 +136,9 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
             expected=", ".join(metrics),
         )
     first, *_ = metrics
-    task: Classification | MultiLabel | Scores = kind(**shared, labels=names, primary=options.metric or first, metrics=metrics)
+    task: Classification | MultiLabel | Scores = kind(
+        **shared, labels=names, primary=options.metric or first, metrics=metrics
+    )
     return task
 
 
@@ -141,21 +160,38 @@ class MultiLabel(LabelledTexts):
         """Indices of the labels of each row, in order."""
         if self.labels and rows and all(name in rows[0] for name in self.labels):
             return [
-                [index for index, name in enumerate(self.labels) if self._flag(row, name, place_of(row, name, i, where=where))]
+                [
+                    index
+                    for index, name in enumerate(self.labels)
+                    if self._flag(row, name, place_of(row, name, i, where=where))
+                ]
                 for i, row in enumerate(rows)
             ]
         return [
-            sorted({self._index(name, place) for name in self._names(cell, place)}) for cell, place in self.cells(rows, where)
+            sorted({self._index(name, place) for name in self._names(cell, place)})
+            for cell, place in self.cells(rows, where)
         ]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The labels that occur, in order."""
-        return tuple(sorted({str(name) for cell, place in self.cells(rows, where) for name in self._names(cell, place)}))
+        return tuple(
+            sorted(
+                {
+                    str(name)
+                    for cell, place in self.cells(rows, where)
+                    for name in self._names(cell, place)
+                }
+            )
+        )
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-        return [{"labels": [float(index in own) for index in range(len(self.labels))]} for own in gold]
+        return [
+            {"labels": [float(index in own) for index in range(len(self.labels))]} for own in gold
+        ]
 
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> Judged:
+    def judged(
+        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]
+    ) -> Judged:
         """[items, labels] 1 for each predicted label, and for each right label."""
         predicted = self._decided(outputs)
         right = np.zeros_like(predicted)
@@ -167,7 +203,9 @@ class MultiLabel(LabelledTexts):
         """Of no label for any text, and of all labels for every text."""
         right = np.split(items, 2, axis=1)[1]
         constant = [np.concatenate([np.full_like(right, value), right], axis=1) for value in (0, 1)]
-        return {name: max(metric(each) for each in constant) for name, metric in self.metrics.items()}
+        return {
+            name: max(metric(each) for each in constant) for name, metric in self.metrics.items()
+        }
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """All decisions on a text are wrong, or right."""
@@ -179,36 +217,53 @@ class MultiLabel(LabelledTexts):
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         """Agreement is the share of texts with the same labels."""
-        after, before = ([self.expected(np.flatnonzero(row).tolist()) for row in self._decided(o)] for o in (ours, reference))
+        after, before = (
+            [self.expected(np.flatnonzero(row).tolist()) for row in self._decided(o)]
+            for o in (ours, reference)
+        )
         return agreement(before, after, output_error(ours, reference))
 
     def divergence(self, ours: Outputs, reference: Outputs) -> float:
         """Of one binary distribution for each label, which are independent."""
         # A binary distribution is a softmax over the logit and 0.
-        both = (np.stack([outputs["logits"], np.zeros_like(outputs["logits"])], axis=-1) for outputs in (ours, reference))
+        both = (
+            np.stack([outputs["logits"], np.zeros_like(outputs["logits"])], axis=-1)
+            for outputs in (ours, reference)
+        )
         after, before = map(log_probabilities, both)
         return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """The labels that are given, and the probability of every label."""
         likely = dict(zip(self.labels, self._likely(outputs)[index].tolist(), strict=True))
-        return {"labels": [name for name, share in likely.items() if share >= THRESHOLD], "scores": likely}
+        return {
+            "labels": [name for name, share in likely.items() if share >= THRESHOLD],
+            "scores": likely,
+        }
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
         """With the most likely labels; a transition for each label that differs."""
         for i, *texts in changed:
             sides = pair.answers(self.answer, i)
             answers = [
-                Answer(text=text, scores=best_scores(side["scores"].items())) for text, side in zip(texts, sides, strict=True)
+                Answer(text=text, scores=best_scores(side["scores"].items()))
+                for text, side in zip(texts, sides, strict=True)
             ]
             old, new = (set(side["labels"]) for side in sides)
             differ = [name for name in self.labels if name in old ^ new]
-            moves = [(name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ]
+            moves = [
+                (name, f"(not {name})") if name in old else (f"(not {name})", name)
+                for name in differ
+            ]
             yield Explanation(
                 pair.encoded.texts[i],
                 answers,
                 transitions=tuple(moves),
-                shift=max(abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels),
+                shift=max(
+                    abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
+                ),
             )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
@@ -240,9 +295,9 @@ class MultiLabel(LabelledTexts):
         flags = len(cells) == len(self.labels) and set(cells) <= {0, 1}
         if not flags:
             return cells
-        if all(isinstance(cell, (int, np.integer)) and not isinstance(cell, bool) for cell in cells) and len(set(cells)) == len(
-            cells
-        ):
+        if all(
+            isinstance(cell, (int, np.integer)) and not isinstance(cell, bool) for cell in cells
+        ) and len(set(cells)) == len(cells):
             raise DataError(
                 "the cell can be read as indices of labels and as one 0 or 1 for each label",
                 where=place,
@@ -257,7 +312,12 @@ class MultiLabel(LabelledTexts):
             return index
         if is_number(str(name)) and int(name) < len(self.labels):
             return int(name)
-        raise DataError("the task has no such label", where=place, got=preview(name), expected=", ".join(self.labels))
+        raise DataError(
+            "the task has no such label",
+            where=place,
+            got=preview(name),
+            expected=", ".join(self.labels),
+        )
 
     def _flag(self, row: Row, name: str, place: str) -> bool:
         value = str(row[name]).strip().lower()
@@ -333,17 +393,25 @@ class Scores(LabelledTexts):
         """Scores that changed clearly count as changed, see `moved`."""
         after, before = self._scores(ours), self._scores(reference)
         correlation = pearson(np.stack([after, before], axis=1))
-        agreement = correlation if np.isfinite(correlation) else float(np.array_equal(after, before))
+        agreement = (
+            correlation if np.isfinite(correlation) else float(np.array_equal(after, before))
+        )
         changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
         return Fidelity("correlation of scores", agreement, output_error(ours, reference), changed)
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         return {"score": float(self._scores({"logits": outputs["logits"][index : index + 1]})[0])}
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
         """With the scores themselves."""
         for i, *texts in changed:
-            yield explained_scores(pair.encoded.texts[i], texts, [side["score"] for side in pair.answers(self.answer, i)])
+            yield explained_scores(
+                pair.encoded.texts[i],
+                texts,
+                [side["score"] for side in pair.answers(self.answer, i)],
+            )
 
     def quality(self, items: np.ndarray) -> None:
         """A score says nothing alone."""

@@ -30,7 +30,18 @@ from octobert.tasks._common import (
     output_error,
     probabilities,
 )
-from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Judged,
+    Metric,
+    Outputs,
+    Pair,
+    objects,
+)
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES = ()
@@ -110,7 +121,12 @@ class Tagging:
         for cell, place in cells(rows, column, where=where):
             words = _list(cell, place)
             if not all(isinstance(word, str) for word in words):
-                raise DataError("a word is not a text", where=place, got=preview(words), fix="write every word as text")
+                raise DataError(
+                    "a word is not a text",
+                    where=place,
+                    got=preview(words),
+                    fix="write every word as text",
+                )
             check_texts([" ".join(words)], where=place, fix="remove the row or fill it in")
             texts.append(tuple(words))
         return texts
@@ -124,8 +140,14 @@ class Tagging:
         if isinstance(given, str):
             check_texts([given], where=where)
             return tuple(_words(given))
-        if not isinstance(given, (list, tuple)) or not given or not all(isinstance(word, str) for word in given):
-            raise DataError("the input is not a text or a list of words", where=where, got=preview(given))
+        if (
+            not isinstance(given, (list, tuple))
+            or not given
+            or not all(isinstance(word, str) for word in given)
+        ):
+            raise DataError(
+                "the input is not a text or a list of words", where=where, got=preview(given)
+            )
         check_texts([" ".join(given)], where=where)
         return tuple(given)
 
@@ -139,7 +161,9 @@ class Tagging:
         step = step_within(self.steps, length - frame.size)
         offsets = tokenizer.offsets([" ".join(words) for words in texts])
         aligned = [_aligned(words, own) for words, own in zip(texts, offsets, strict=True)]
-        return EncodedTexts(texts, [windows(frame, own, length=length, step=step) for own in aligned])
+        return EncodedTexts(
+            texts, [windows(frame, own, length=length, step=step) for own in aligned]
+        )
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
@@ -170,13 +194,26 @@ class Tagging:
         for rows, tags in zip(encoded.rows, gold, strict=True):
             unknown = sorted(set(tags) - set(index))
             if unknown:
-                raise DataError("the model has no such tag", where="finetune", got=unknown[0], expected=", ".join(self.labels))
+                raise DataError(
+                    "the model has no such tag",
+                    where="finetune",
+                    got=unknown[0],
+                    expected=", ".join(self.labels),
+                )
             for row in rows:
                 places = row.spans[:, 0]  # type: ignore[attr-defined]
-                targets.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
+                targets.append(
+                    {
+                        "labels": np.array(
+                            [IGNORED if word == NOWHERE else index[tags[word]] for word in places]
+                        )
+                    }
+                )
         return targets
 
-    def predictions(self, outputs: Outputs, encoded: EncodedTexts) -> list[tuple[list[str], list[float]]]:
+    def predictions(
+        self, outputs: Outputs, encoded: EncodedTexts
+    ) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word without tokens has the tag O."""
         logits, predictions, at = split(outputs["logits"], encoded.flat), [], 0
         for words, rows in zip(encoded.texts, encoded.rows, strict=True):
@@ -190,7 +227,9 @@ class Tagging:
             predictions.append((tags, likely))
         return predictions
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
+    def items(
+        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
+    ) -> np.ndarray:
         """[sentences, 7]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
         predicted = self.judged(outputs, encoded, gold).predictions
         # Tags that know how often each occurs, and nothing of the words: those of other words.
@@ -202,14 +241,19 @@ class Tagging:
             counts.append((*_entities.counts(own, tags), right, said))
         return np.array(counts, dtype=np.float64)
 
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> Judged:
+    def judged(
+        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
+    ) -> Judged:
         """The tags of each sentence in IOB2, as seqeval reads them."""
         predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
         return Judged(objects(predicted), objects(gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the right tags of other words."""
-        return {name: _entities.METRICS[name](_entities.by_chance(items)) for name in ("f1", "precision", "recall")}
+        return {
+            name: _entities.METRICS[name](_entities.by_chance(items))
+            for name in ("f1", "precision", "recall")
+        }
 
     def extremes(self, items: np.ndarray) -> Extremes:
         return _entities.extremes(items)
@@ -219,28 +263,40 @@ class Tagging:
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         """Agreement is the share of words with the same tag. A sentence has changed where its entities have."""
-        after, before = ([tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference))
+        after, before = (
+            [tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference)
+        )
         same = sum(
             a == b
             for ours_tags, reference_tags in zip(after, before, strict=True)
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        changed = changed_answers([_shown(tags) for tags in before], [_shown(tags) for tags in after])
+        changed = changed_answers(
+            [_shown(tags) for tags in before], [_shown(tags) for tags in after]
+        )
         frequent = Counter(tag for tags in before for tag in tags).most_common(1)
         chance = frequent[0][1] / total if frequent else None
-        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), changed, chance)
+        return Fidelity(
+            "agreement", same / max(total, 1), output_error(ours, reference), changed, chance
+        )
 
-    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(
+        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
+    ) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         single, own = encoded.single(index, outputs)
         tags, likely = self.predictions(own, single)[0]
         words = encoded.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         entities = []
-        for (kind, first, last), (start, end) in zip(_entities.entities(tags), places_of(words, text, tags), strict=True):
+        for (kind, first, last), (start, end) in zip(
+            _entities.entities(tags), places_of(words, text, tags), strict=True
+        ):
             score = float(np.mean(likely[first : last + 1]))
-            entities.append({"type": kind, "text": text[start:end], "start": start, "end": end, "score": score})
+            entities.append(
+                {"type": kind, "text": text[start:end], "start": start, "end": end, "score": score}
+            )
         return {"words": list(words), "tags": tags, "entities": entities}
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
@@ -248,15 +304,26 @@ class Tagging:
         for i, *answers in changed:
             words, gold = pair.encoded.texts[i], pair.expected(i) or ()
             text = " ".join(words)
-            found = [[(e["type"], e["start"], e["end"]) for e in side["entities"]] for side in pair.answers(self.answer, i)]
+            found = [
+                [(e["type"], e["start"], e["end"]) for e in side["entities"]]
+                for side in pair.answers(self.answer, i)
+            ]
             kinds = [kind for kind, _, _ in _entities.entities(gold)]
-            right = [(kind, *place) for kind, place in zip(kinds, places_of(words, text, gold), strict=True)]
-            marked = [Answer(text=answer, marks=_marks(own)) for answer, own in zip(answers, found, strict=True)]
+            right = [
+                (kind, *place)
+                for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
+            ]
+            marked = [
+                Answer(text=answer, marks=_marks(own))
+                for answer, own in zip(answers, found, strict=True)
+            ]
             moves = tuple(_moves(*found))
             yield Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
 
     def quality(self, items: np.ndarray) -> np.ndarray:
-        return f1_of_rows(items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED])
+        return f1_of_rows(
+            items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED]
+        )
 
     def _label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
@@ -269,7 +336,10 @@ class Tagging:
         if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
             return self.labels[int(tag)]
         raise DataError(
-            "a tag is not a name or the index of a name", where=place, got=preview(tag), fix="name the tags as text"
+            "a tag is not a name or the index of a name",
+            where=place,
+            got=preview(tag),
+            fix="name the tags as text",
         )
 
     def _check_types(self, gold: Sequence[Sequence[str]], where: str) -> None:
@@ -277,7 +347,9 @@ class Tagging:
         if not self.labels:
             return
         ours = {_entities.kind_of(label) for label in self.labels}
-        foreign = sorted({_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
+        foreign = sorted(
+            {_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE}
+        )
         if foreign:
             raise DataError(
                 "the data has tags that the model does not have",
@@ -302,7 +374,9 @@ def _marks(found: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
     return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in found)
 
 
-def _moves(before: Sequence[tuple[str, int, int]], after: Sequence[tuple[str, int, int]]) -> Iterator[tuple[str, str]]:
+def _moves(
+    before: Sequence[tuple[str, int, int]], after: Sequence[tuple[str, int, int]]
+) -> Iterator[tuple[str, str]]:
     """(type before, type after) of entities that changed; those that overlap belong together."""
     new = [entity for entity in after if entity not in before]
     for kind, start, end in (entity for entity in before if entity not in after):
@@ -317,7 +391,11 @@ def _words(text: str) -> Iterator[str]:
     """Words: runs of letters, digits and their combining marks; every other sign is a word of its own."""
     word = ""
     for character in text:
-        if character.isalnum() or character == "_" or unicodedata.category(character).startswith("M"):
+        if (
+            character.isalnum()
+            or character == "_"
+            or unicodedata.category(character).startswith("M")
+        ):
             word += character
             continue
         if word:
@@ -346,12 +424,20 @@ def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
 
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
-    return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or _NO_ENTITY
+    return (
+        ", ".join(
+            f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)
+        )
+        or _NO_ENTITY
+    )
 
 
 def _list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, (list, tuple)) or not len(value):
         raise DataError(
-            "the cell is not a list of words or tags", where=place, got=preview(value), fix="give one entry for each word"
+            "the cell is not a list of words or tags",
+            where=place,
+            got=preview(value),
+            fix="give one entry for each word",
         )
     return list(value)

@@ -95,10 +95,17 @@ class Attached:
         path = Path(folder)
         bad = non_finite_weight(self.model)
         if bad is not None:
-            raise ModelError("after the training, weights are not numbers", where=bad, fix="lower the learning rate")
+            raise ModelError(
+                "after the training, weights are not numbers",
+                where=bad,
+                fix="lower the learning rate",
+            )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StorageError("the folder is not empty", where=str(path), fix="give a new folder")
-        scales = {name: np.asarray(scale, np.float64).tolist() for name, scale in self._simulation.weight_scales().items()}
+        scales = {
+            name: np.asarray(scale, np.float64).tolist()
+            for name, scale in self._simulation.weight_scales().items()
+        }
         kind = "learned" if self.learned else "moving-average"
         record = Quantization(plan=self.plan, ranges=kind, intervals=self.ranges, scales=scales)
         self.detach()
@@ -122,18 +129,37 @@ def attach(
     """See `octobert.attach`."""
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if model_type is None or not hasattr(model, "save_pretrained"):
-        expected = "a model of transformers, such as AutoModelForSequenceClassification.from_pretrained(…)"
-        raise RecipeError("not a model that can be quantized", where="model", got=type(model).__name__, expected=expected)
+        expected = (
+            "a model of transformers, such as AutoModelForSequenceClassification.from_pretrained(…)"
+        )
+        raise RecipeError(
+            "not a model that can be quantized",
+            where="model",
+            got=type(model).__name__,
+            expected=expected,
+        )
     family = family_of(str(model_type))
     if family is None:
         fix = did_you_mean(str(model_type), families())
-        raise ModelError(f'model type "{model_type}" is not supported', where="model.config", fix=fix)
+        raise ModelError(
+            f'model type "{model_type}" is not supported', where="model.config", fix=fix
+        )
     if hasattr(model, Simulation.ATTRIBUTE):
-        raise PlanError("a plan is attached to the model already", where="model", fix="call detach() of what attach returned")
+        raise PlanError(
+            "a plan is attached to the model already",
+            where="model",
+            fix="call detach() of what attach returned",
+        )
     if not plan.quantized:
-        raise PlanError("the plan quantizes nothing", where="plan", fix="give the plan of a package: octobert.manifest(…).plan")
+        raise PlanError(
+            "the plan quantizes nothing",
+            where="plan",
+            fix="give the plan of a package: octobert.manifest(…).plan",
+        )
     started = plan if ranges is None else with_ranges(plan, ranges.intervals)
-    simulation = Simulation(model, started, family, learned=learned, keep=keep, rate=average).attach()
+    simulation = Simulation(
+        model, started, family, learned=learned, keep=keep, rate=average
+    ).attach()
     simulation.observing = not learned
     return Attached(model, plan, learned, simulation)
 
@@ -150,10 +176,14 @@ def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
         if quantizer is not None and quantizer.low is not None:
             if value not in intervals:
                 fix = "give the ranges of the same run: octobert.manifest(…).ranges"
-                raise PlanError("there is no range of a value that the plan quantizes", where=value, fix=fix)
+                raise PlanError(
+                    "there is no range of a value that the plan quantizes", where=value, fix=fix
+                )
             own = intervals[value]
             low, high = (-own.bound, own.bound) if quantizer.symmetric else (own.low, own.high)
-            decision = decision.model_copy(update={"quantizer": quantizer.model_copy(update={"low": low, "high": high})})
+            decision = decision.model_copy(
+                update={"quantizer": quantizer.model_copy(update={"low": low, "high": high})}
+            )
         decisions.append(decision)
     return plan.model_copy(update={"decisions": tuple(decisions)})
 
@@ -167,9 +197,16 @@ def read(folder: Path) -> Quantization:
     path = folder / QUANTIZATION
     if not path.is_file():
         fix = "give the folder that finish() of octobert.attach wrote"
-        raise ModelError("the folder holds no finished training", where=str(folder), got=f"no {QUANTIZATION}", fix=fix)
+        raise ModelError(
+            "the folder holds no finished training",
+            where=str(folder),
+            got=f"no {QUANTIZATION}",
+            fix=fix,
+        )
     try:
         return Quantization.model_validate_json(content_of(path))
     except ValueError as error:
         what = first_problem(error) if hasattr(error, "errors") else str(error)
-        raise ModelError("the finished training cannot be read", where=str(path), got=what, fix="train again") from error
+        raise ModelError(
+            "the finished training cannot be read", where=str(path), got=what, fix="train again"
+        ) from error

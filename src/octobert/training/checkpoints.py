@@ -43,7 +43,11 @@ def check_same_training(job: Job) -> None:
 
 def last_checkpoint(folder: Path) -> str | None:
     """Return the newest complete checkpoint, and remove those after it. None without a complete one."""
-    for path in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
+    for path in sorted(
+        folder.glob("checkpoint-*"),
+        key=lambda path: int(path.name.rpartition("-")[2]),
+        reverse=True,
+    ):
         if _is_complete(path):
             return str(path)
         if is_first():
@@ -54,7 +58,9 @@ def last_checkpoint(folder: Path) -> str | None:
 def _is_complete(checkpoint: Path) -> bool:
     """Whether a checkpoint is as it was written."""
     listed = read_sealed(checkpoint / _COMPLETE)
-    return listed is not None and all(digest_or_none(checkpoint / name) == d for name, d in json.loads(listed).items())
+    return listed is not None and all(
+        digest_or_none(checkpoint / name) == d for name, d in json.loads(listed).items()
+    )
 
 
 def mark_complete(folder: Path, step: int) -> None:
@@ -67,4 +73,6 @@ def non_finite_weight(model: Any) -> str | None:
     """Return the name of a weight with a NaN or an infinity; None if all weights are finite."""
     import torch
 
-    return next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+    return next(
+        (name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None
+    )

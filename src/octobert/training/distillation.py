@@ -46,7 +46,12 @@ class Teacher:
         compared: Sequence[int] | None = None,
     ) -> None:
         self.model, self.settings = model, settings
-        self._head, self._inputs, self._pooler, self._compared = head_of(head), inputs, pooler, compared
+        self._head, self._inputs, self._pooler, self._compared = (
+            head_of(head),
+            inputs,
+            pooler,
+            compared,
+        )
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the distance of a model's outputs from the teacher's, as a scalar.
@@ -60,12 +65,22 @@ class Teacher:
         with torch.no_grad():
             expected = self.model(**accepted, output_hidden_states=self.settings.hidden > 0)
         mask = inputs["attention_mask"].bool()
-        pairs = list(zip(self._compared_outputs(outputs, mask), self._compared_outputs(expected, mask), strict=True))
+        pairs = list(
+            zip(
+                self._compared_outputs(outputs, mask),
+                self._compared_outputs(expected, mask),
+                strict=True,
+            )
+        )
         total = outputs_loss(self._head.shape, pairs, mask, self.settings.temperature)
         if self.settings.hidden:
             states = expected["hidden_states"]
-            states = states if self._compared is None else [states[index] for index in self._compared]
-            total = total + self.settings.hidden * hidden_loss(outputs["hidden_states"], states, mask)
+            states = (
+                states if self._compared is None else [states[index] for index in self._compared]
+            )
+            total = total + self.settings.hidden * hidden_loss(
+                outputs["hidden_states"], states, mask
+            )
         return total
 
     def _compared_outputs(self, outputs: Any, mask: Any) -> list[Any]:
@@ -75,7 +90,12 @@ class Teacher:
 
 
 def checkpoint_teacher(
-    folder: Path, head: str, settings: Distill, *, kept: Sequence[int] | None = None, allow_pickle: bool = False
+    folder: Path,
+    head: str,
+    settings: Distill,
+    *,
+    kept: Sequence[int] | None = None,
+    allow_pickle: bool = False,
 ) -> Teacher:
     """Load a teacher.
 
@@ -89,7 +109,9 @@ def checkpoint_teacher(
     Raises:
         ModelError: the checkpoint cannot be loaded.
     """
-    model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle).requires_grad_(False)
+    model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle).requires_grad_(
+        False
+    )
     pooler = pooler_of(folder, allow_pickle=allow_pickle) if head_of(head).pooled else None
     # Hidden states of the embeddings and behind each layer that is kept. The last layer in training does the work of all layers
     # behind it.
@@ -97,7 +119,9 @@ def checkpoint_teacher(
     return Teacher(model, head, settings, inputs_of(model), pooler=pooler, compared=compared)
 
 
-def outputs_loss(shape: str, pairs: Sequence[tuple[Any, Any]], mask: Any, temperature: float) -> Any:
+def outputs_loss(
+    shape: str, pairs: Sequence[tuple[Any, Any]], mask: Any, temperature: float
+) -> Any:
     """Return the distance of outputs from those of a teacher, the mean over the outputs.
 
     Args:
@@ -108,7 +132,9 @@ def outputs_loss(shape: str, pairs: Sequence[tuple[Any, Any]], mask: Any, temper
     """
     if shape in ("states", "embedding"):
         vectors = pairs if shape == "embedding" else [(a[mask], b[mask]) for a, b in pairs]
-        return torch.stack([(1 - F.cosine_similarity(a, b, dim=-1)).mean() for a, b in vectors]).mean()
+        return torch.stack(
+            [(1 - F.cosine_similarity(a, b, dim=-1)).mean() for a, b in vectors]
+        ).mean()
     if shape == "tokens":
         pairs = [(a.masked_fill(~mask, _MASKED), b.masked_fill(~mask, _MASKED)) for a, b in pairs]
     elif shape == "token-classes":
@@ -125,7 +151,9 @@ def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
         return F.mse_loss(student, teacher)
     log_student = F.log_softmax(student / temperature, dim=-1)
     log_teacher = F.log_softmax(teacher / temperature, dim=-1)
-    return F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean") * temperature**2
+    return (
+        F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean") * temperature**2
+    )
 
 
 def hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
@@ -137,7 +165,9 @@ def hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> An
     return torch.stack(shares).mean()
 
 
-def check_teacher(teacher: ModelSource, student: ModelSource, labels: Sequence[str], settings: Distill) -> None:
+def check_teacher(
+    teacher: ModelSource, student: ModelSource, labels: Sequence[str], settings: Distill
+) -> None:
     """Refuse a teacher that does not fit the model in training.
 
     Args:
@@ -159,7 +189,11 @@ def check_teacher(teacher: ModelSource, student: ModelSource, labels: Sequence[s
             fix="give a teacher with the same labels in the same order",
         )
     folders = [model.tokenizer_folder for model in (teacher, student)]
-    vocabularies = [canonical_digest(open_tokenizer(folder).get_vocab()) for folder in folders if tokenizer_file(folder)]
+    vocabularies = [
+        canonical_digest(open_tokenizer(folder).get_vocab())
+        for folder in folders
+        if tokenizer_file(folder)
+    ]
     if len(set(vocabularies)) > 1:
         where, fix = str(tokenizer_file(folders[0])), "give a teacher with the same vocabulary"
         raise ModelError("the teacher has another tokenizer", where=where, fix=fix)

@@ -67,7 +67,16 @@ class FakeQuantizeLearned(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Any, low: Any, high: Any, scale: Any, lowest: int, highest: int, symmetric: bool) -> Any:
+    def forward(
+        ctx: Any,
+        x: Any,
+        low: Any,
+        high: Any,
+        scale: Any,
+        lowest: int,
+        highest: int,
+        symmetric: bool,
+    ) -> Any:
         scaled = x / scale
         codes = scaled.round()
         ctx.save_for_backward(scaled, codes, high)
@@ -91,7 +100,15 @@ class FakeQuantizeLearned(torch.autograd.Function):
             return gradient * inside, None, bound, None, None, None, None
         levels = highest - lowest
         by_error = total(error) / levels
-        return gradient * inside, total(at_low) - by_error, total(at_high) + by_error, None, None, None, None
+        return (
+            gradient * inside,
+            total(at_low) - by_error,
+            total(at_high) + by_error,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 class ActivationRanges(torch.nn.Module):
@@ -105,7 +122,10 @@ class ActivationRanges(torch.nn.Module):
     def __init__(self, quantizers: Sequence[Quantizer], *, learned: bool) -> None:
         super().__init__()
         self.quantizers = tuple(quantizers)
-        bounds = [(_UNKNOWN, _UNKNOWN) if q.low is None or q.high is None else (q.low, q.high) for q in quantizers]
+        bounds = [
+            (_UNKNOWN, _UNKNOWN) if q.low is None or q.high is None else (q.low, q.high)
+            for q in quantizers
+        ]
         start = torch.tensor(bounds, dtype=torch.float32).reshape(-1, 2)
         self.low: torch.Tensor
         self.high: torch.Tensor
@@ -125,9 +145,13 @@ class ActivationRanges(torch.nn.Module):
         """Return the current lower [N] and upper [N] bounds; with gradients where they are learned."""
         if not self.learned:
             return self.low, self.high
-        return self.low * self.log_low.exp(), torch.minimum(self.high * self.log_high.exp(), self.ceiling)
+        return self.low * self.log_low.exp(), torch.minimum(
+            self.high * self.log_high.exp(), self.ceiling
+        )
 
-    def update(self, indices: Sequence[int], lows: Sequence[Any], highs: Sequence[Any], rate: float) -> None:
+    def update(
+        self, indices: Sequence[int], lows: Sequence[Any], highs: Sequence[Any], rate: float
+    ) -> None:
         """Move ranges towards the values of a batch, as moving averages, equally in all processes.
 
         Args:
@@ -147,7 +171,10 @@ class ActivationRanges(torch.nn.Module):
         low, high = observed[0].clamp(max=0.0), (-observed[1]).clamp(min=0.0)
         bound = torch.maximum(-low, high)
         symmetric = self.symmetric.to(device)
-        low, high = torch.where(symmetric, -bound, low), torch.minimum(torch.where(symmetric, bound, high), self.ceiling)
+        low, high = (
+            torch.where(symmetric, -bound, low),
+            torch.minimum(torch.where(symmetric, bound, high), self.ceiling),
+        )
         has_data = ~torch.isinf(observed[0])
         for current, batch in ((self.low, low), (self.high, high)):
             moved = torch.where(current.isnan(), batch, current + rate * (batch - current))
@@ -156,10 +183,15 @@ class ActivationRanges(torch.nn.Module):
     def parameters_of_quantization(self) -> list[tuple[float, int, int]]:
         """Return (scale, lowest, highest) of every range; see `quantization_parameters`."""
         low, high = (bounds.detach().cpu().tolist() for bounds in self.bounds())
-        return [quantization_parameters(q, a, b) for q, a, b in zip(self.quantizers, low, high, strict=True)]
+        return [
+            quantization_parameters(q, a, b)
+            for q, a, b in zip(self.quantizers, low, high, strict=True)
+        ]
 
 
-def quantization_parameters(quantizer: Quantizer, low: float, high: float) -> tuple[float, int, int]:
+def quantization_parameters(
+    quantizer: Quantizer, low: float, high: float
+) -> tuple[float, int, int]:
     """Return the scale, and the smallest and largest code minus the zero point, as the Q/DQ graph has them.
 
     Args:
@@ -204,7 +236,9 @@ def fake_quantize_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips
     highest = quantizer.weight_limits[1]
     scale = (bound / highest).clamp(min=MIN_SCALE)
     if bound.requires_grad:
-        return FakeQuantizeLearned.apply(weight, None, bound, scale.detach(), -highest, highest, True)  # type: ignore[no-untyped-call]
+        return FakeQuantizeLearned.apply(
+            weight, None, bound, scale.detach(), -highest, highest, True
+        )  # type: ignore[no-untyped-call]
     if clips:
         return FakeQuantize.apply(weight, scale, -highest, highest)  # type: ignore[no-untyped-call]
     return FakeQuantizeUnclipped.apply(weight, scale)  # type: ignore[no-untyped-call]

@@ -74,13 +74,18 @@ def train_(
     follower.make_parameters_()
     distill = Distill(share=1.0, temperature=settings.temperature, hidden=settings.hidden)
     teacher = Teacher(guide, head, distill, guide.input_names)
-    parts_held = [[held_out[i] for i in indices] for indices in batches(held_out, max_tokens=_BATCH_TOKENS)]
+    parts_held = [
+        [held_out[i] for i in indices] for indices in batches(held_out, max_tokens=_BATCH_TOKENS)
+    ]
     before = _loss(follower, teacher, parts_held, rows.pad_id)
     job = Job(
         model=follower,
         rows=TrainingRows(trained, [{} for _ in trained], rows.pad_id),
         settings=TrainingSettings(
-            epochs=settings.epochs, learning_rate=settings.learning_rate, batch=settings.batch, distill=distill
+            epochs=settings.epochs,
+            learning_rate=settings.learning_rate,
+            batch=settings.batch,
+            distill=distill,
         ),
         how=Training(),
         seed=seed,
@@ -98,13 +103,21 @@ def train_(
     return Recovery(rows=len(trained), before=before, after=after, kept=kept), curve
 
 
-def _shares(rows: Sequence[Encoded], samples: int | None, seed: int) -> tuple[list[Encoded], list[Encoded]]:
+def _shares(
+    rows: Sequence[Encoded], samples: int | None, seed: int
+) -> tuple[list[Encoded], list[Encoded]]:
     """Rows to train on, and rows to hold out."""
     order = np.random.default_rng(seed).permutation(len(rows))[:samples]
     count = min(_MOST_HELD_OUT, max(1, round(_HELD_OUT * len(order))))
     if len(order) < 2:
         fix = "give more training rows, or leave prune.recover out"
-        raise DataError("there are too few rows to train on", where="prune.recover", got=str(len(order)), expected="2", fix=fix)
+        raise DataError(
+            "there are too few rows to train on",
+            where="prune.recover",
+            got=str(len(order)),
+            expected="2",
+            fix=fix,
+        )
     return [rows[i] for i in order[count:]], [rows[i] for i in order[:count]]
 
 
@@ -167,7 +180,9 @@ class Graph(torch.nn.Module):
 
 def _trainable(graph: ir.Graph) -> set[str]:
     """Names of the initializers that are trained: weights and biases of linear layers and norms, where no table shares them."""
-    words = {len(operators.constant_of(node.inputs[0])) for node in graph if sites.looks_words_up(node)}
+    words = {
+        len(operators.constant_of(node.inputs[0])) for node in graph if sites.looks_words_up(node)
+    }
     values: list[ir.Value | None] = []
     for linear in parts.all_linears(graph):
         if linear.sizes[1] not in words:
@@ -175,14 +190,23 @@ def _trainable(graph: ir.Graph) -> set[str]:
     for node in graph:
         norm = parts.norm_of(node.outputs[0])
         if norm is not None:
-            values += [*norm.node.inputs[1:], *(norm.mul.inputs[1:] if norm.mul is not None else ())]
+            values += [
+                *norm.node.inputs[1:],
+                *(norm.mul.inputs[1:] if norm.mul is not None else ()),
+            ]
         # Of a sublayer that is gone, a bias is left on the residual path.
         elif node.op_type == "Add":
             values += [value for value in node.inputs if parts.is_vector(value)]
-    return {str(value.name) for value in values if value is not None and value.name in graph.initializers}
+    return {
+        str(value.name)
+        for value in values
+        if value is not None and value.name in graph.initializers
+    }
 
 
-def _loss(follower: Graph, teacher: Teacher, parts_held: Sequence[Sequence[Encoded]], pad_id: int) -> float:
+def _loss(
+    follower: Graph, teacher: Teacher, parts_held: Sequence[Sequence[Encoded]], pad_id: int
+) -> float:
     """The mean loss over rows.
 
     Raises:
@@ -199,5 +223,10 @@ def _loss(follower: Graph, teacher: Teacher, parts_held: Sequence[Sequence[Encod
         count += len(part)
     if not np.isfinite(total):
         fix = "lower prune.recover.learning_rate, or leave prune.recover out"
-        raise ModelError("the loss of the pruned model is not a number", where="prune.recover", got=str(total), fix=fix)
+        raise ModelError(
+            "the loss of the pruned model is not a number",
+            where="prune.recover",
+            got=str(total),
+            fix=fix,
+        )
     return total / count

@@ -55,7 +55,9 @@ class JobTrainer(transformers.Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> RowSampler:
         return RowSampler(self._job)
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """Return the loss of a batch: of the labels, of the teacher, or the weighted sum of both."""
         teacher = self._job.teacher
         if teacher is None:
@@ -71,12 +73,18 @@ class JobTrainer(transformers.Trainer):
         """Return the optimizer; learned ranges have their own learning rate and no weight decay."""
         optimizer = super().create_optimizer(model)
         settings = self._job.settings
-        ends = [p for n, p in self._job.model.named_parameters() if n.rpartition(".")[2].startswith("log_")]
+        ends = [
+            p
+            for n, p in self._job.model.named_parameters()
+            if n.rpartition(".")[2].startswith("log_")
+        ]
         if isinstance(settings, Qat) and settings.ranges == "learned" and ends:
             ids = set(map(id, ends))
             for group in optimizer.param_groups:
                 group["params"] = [p for p in group["params"] if id(p) not in ids]
-            optimizer.add_param_group({"params": ends, "lr": settings.range_rate, "weight_decay": 0.0})
+            optimizer.add_param_group(
+                {"params": ends, "lr": settings.range_rate, "weight_decay": 0.0}
+            )
         return optimizer
 
 
@@ -112,12 +120,16 @@ class JobCallback(transformers.TrainerCallback):
         if loss is None:
             return
         if not math.isfinite(float(loss)):
-            last, low = last_checkpoint(Path(args.output_dir)), self._job.settings.precision != "float32"
+            last, low = (
+                last_checkpoint(Path(args.output_dir)),
+                self._job.settings.precision != "float32",
+            )
             raise ModelError(
                 "the training loss is not a number",
                 where=f"step {state.global_step} of {state.max_steps}",
                 got=f"{loss}; the last good checkpoint is {last}" if last else str(loss),
-                fix=f"lower {self._job.key}.learning_rate" + (", or train in float32" if low else ""),
+                fix=f"lower {self._job.key}.learning_rate"
+                + (", or train in float32" if low else ""),
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -136,7 +148,9 @@ class JobCallback(transformers.TrainerCallback):
         # None at the last step: a training that resumes then runs a step, at which transformers completes the config.
         due = state.global_step < state.max_steps
         # All processes have to save at the same step.
-        if due and decision_of_first(time.monotonic() - self._saved > self._job.how.checkpoint_minutes * 60):
+        if due and decision_of_first(
+            time.monotonic() - self._saved > self._job.how.checkpoint_minutes * 60
+        ):
             control.should_save, self._saved = True, time.monotonic()
 
 
@@ -151,7 +165,11 @@ def tensorboard_callbacks(how: Training) -> list[Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ModelError("TensorBoard is not installed", where="training.tensorboard", fix="pip install tensorboard") from error
+        raise ModelError(
+            "TensorBoard is not installed",
+            where="training.tensorboard",
+            fix="pip install tensorboard",
+        ) from error
     from transformers.integrations.integration_utils import TensorBoardCallback
 
     return [TensorBoardCallback(SummaryWriter(how.tensorboard))]  # type: ignore[no-untyped-call]

@@ -47,7 +47,9 @@ class ModuleNames:
         self.reader: dict[str, str] = {}
         self.attention: dict[str, str] = {}
         norms = {family.embeddings_norm, family.final_norm}
-        for layer in range(1 + max((site.layer for site in sites if site.layer is not None), default=-1)):
+        for layer in range(
+            1 + max((site.layer for site in sites if site.layer is not None), default=-1)
+        ):
             for role in family.parts:
                 name, part = family.part(layer, role), part_of(role)
                 self.calls.setdefault(family.module(layer, role), []).append(name)
@@ -117,7 +119,13 @@ class Interceptor(TorchFunctionMode):
             **dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul), self._product),
         }
         # Operators whose outputs are quantized, or marked for the operators that read them.
-        moves = (torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.transpose, torch.Tensor.permute)
+        moves = (
+            torch.Tensor.view,
+            torch.Tensor.reshape,
+            torch.Tensor.contiguous,
+            torch.Tensor.transpose,
+            torch.Tensor.permute,
+        )
         self._after: dict[Any, Callable[..., Any]] = {
             F.layer_norm: self._norm,
             F.embedding: self._embedding,
@@ -145,7 +153,11 @@ class Interceptor(TorchFunctionMode):
 
     def observations(self) -> tuple[list[int], list[Any], list[Any]]:
         """Return (indices of ranges, minimums, maximums) of the values of this forward pass."""
-        return [s[0] for s in self._observations], [s[1] for s in self._observations], [s[2] for s in self._observations]
+        return (
+            [s[0] for s in self._observations],
+            [s[1] for s in self._observations],
+            [s[2] for s in self._observations],
+        )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -240,11 +252,24 @@ class Interceptor(TorchFunctionMode):
                 continue
             roles = ("residual.branch", "residual.skip")
             first, second = roles if branch is left else reversed(roles)
-            total = func(self._quantized(first, path, left), self._quantized(second, path, right), *rest, **kwargs)
+            total = func(
+                self._quantized(first, path, left),
+                self._quantized(second, path, right),
+                *rest,
+                **kwargs,
+            )
             return self._quantized("residual.output", path, total)
         return func(*args, **kwargs)
 
-    def _quantized(self, role: str, module: str, x: Any, *, transposed: bool = False, token_columns: bool = False) -> Any:
+    def _quantized(
+        self,
+        role: str,
+        module: str,
+        x: Any,
+        *,
+        transposed: bool = False,
+        token_columns: bool = False,
+    ) -> Any:
         """The value at a site: observed, and fake-quantized as the plan says.
 
         Args:
@@ -258,7 +283,9 @@ class Interceptor(TorchFunctionMode):
         if index is None:
             return x
         simulation.visited.add(index)
-        quantized_before = x.__dict__.setdefault("octobert_quantized", {}) if hasattr(x, "__dict__") else {}
+        quantized_before = (
+            x.__dict__.setdefault("octobert_quantized", {}) if hasattr(x, "__dict__") else {}
+        )
         if index in quantized_before:
             return quantized_before[index]
         if simulation.observing and simulation.model.training:
@@ -281,7 +308,9 @@ class Interceptor(TorchFunctionMode):
     def _observe(self, index: int, x: Any, *, transposed: bool, token_columns: bool) -> None:
         """Record the range of a batch, without padding."""
         if self._mask is not None and x.dim() > 2:
-            x = _without_padding(x.transpose(-1, -2) if transposed else x, self._mask, token_columns=token_columns)
+            x = _without_padding(
+                x.transpose(-1, -2) if transposed else x, self._mask, token_columns=token_columns
+            )
         if x.numel() == 0:
             return
         keep = self._simulation.keep

@@ -82,11 +82,16 @@ class Job:
         even = order[: len(order) - len(order) % world_size()] if world_size() > 1 else order
         own = even[rank() :: world_size()]
         parts = [own[start : start + size] for start in range(0, len(own), size)]
-        examples = [[{"row": self.rows.encoded[i], "targets": self.rows.targets[i]} for i in part] for part in parts]
+        examples = [
+            [{"row": self.rows.encoded[i], "targets": self.rows.targets[i]} for i in part]
+            for part in parts
+        ]
         return [collate(part, self.rows.pad_id, accepted) for part in examples]
 
 
-def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str]) -> dict[str, Any]:
+def collate(
+    batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str]
+) -> dict[str, Any]:
     """Make tensors of rows and their targets.
 
     Args:
@@ -101,11 +106,15 @@ def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str
 
     feeds = feeds_of([example["row"] for example in batch], pad_id)
     width = feeds["input_ids"].shape[1]
-    arrays: dict[str, np.ndarray] = {name: array for name, array in feeds.items() if name in accepted}
+    arrays: dict[str, np.ndarray] = {
+        name: array for name, array in feeds.items() if name in accepted
+    }
     for name in batch[0]["targets"]:
         values = [example["targets"][name] for example in batch]
         if isinstance(values[0], np.ndarray):
-            values = [np.pad(v, (0, width - len(v)), constant_values=IGNORED_TARGET) for v in values]
+            values = [
+                np.pad(v, (0, width - len(v)), constant_values=IGNORED_TARGET) for v in values
+            ]
         array = np.array(values)
         arrays[name] = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -81,7 +81,9 @@ class Simulation:
         for site, quantizer in plan.quantized:
             if quantizer.dynamic:
                 what = "quantization-aware training needs fixed ranges"
-                raise PlanError(what, where=site.node, got="a dynamic activation", fix="use the method static")
+                raise PlanError(
+                    what, where=site.node, got="a dynamic activation", fix="use the method static"
+                )
             if site.is_weight:
                 self._weights[site.value.removesuffix(".weight")] = quantizer
                 continue
@@ -102,7 +104,10 @@ class Simulation:
         """Start: from now on the model's forward is simulated, and its state contains the ranges."""
         self.model.set_attn_implementation("eager")
         device = next(self.model.parameters()).device
-        self.model.add_module(self.ATTRIBUTE, torch.nn.ModuleDict({"ranges": self.ranges, "bounds": self._bounds}).to(device))
+        self.model.add_module(
+            self.ATTRIBUTE,
+            torch.nn.ModuleDict({"ranges": self.ranges, "bounds": self._bounds}).to(device),
+        )
         self._handles = [
             self.model.register_forward_pre_hook(self._start, with_kwargs=True),
             self.model.register_forward_hook(self._end, always_call=True),
@@ -137,11 +142,15 @@ class Simulation:
         for index, values in self._values.items():
             if np.isnan(low[index]):
                 raise PlanError(
-                    "a range has seen no data", where=values[0], fix="train on more rows, or calibrate before training"
+                    "a range has seen no data",
+                    where=values[0],
+                    fix="train on more rows, or calibrate before training",
                 )
             symmetric = self.ranges.quantizers[index].symmetric
             for value in values:
-                interval = Interval(low=low[index], high=high[index], bound=max(-low[index], high[index]))
+                interval = Interval(
+                    low=low[index], high=high[index], bound=max(-low[index], high[index])
+                )
                 other = intervals.get(value)
                 # A value can have a symmetric and an asymmetric range: the one knows the bound, the other low and high.
                 if other is not None:
@@ -155,7 +164,10 @@ class Simulation:
         scales = {}
         for path in self._bound_names:
             bound = self._bound(path, None).detach().cpu().numpy()
-            scales[path] = np.maximum(bound.reshape(bound.size if bound.ndim else ()), 0) / self._weights[path].weight_limits[1]
+            scales[path] = (
+                np.maximum(bound.reshape(bound.size if bound.ndim else ()), 0)
+                / self._weights[path].weight_limits[1]
+            )
         return scales
 
     def _weight_bounds(self, scales: Mapping[str, np.ndarray], *, learned: bool) -> Any:
@@ -164,7 +176,12 @@ class Simulation:
         missing = sorted(set(self._weights) - set(weights) - set(self.names.tables.values()))
         if missing:
             fix = f'disable it: quantize: {{static: {{disable: ["{missing[0]}"]}}}}'
-            raise PlanError("the plan does not fit the model", where=missing[0], got="no such weight in the model", fix=fix)
+            raise PlanError(
+                "the plan does not fit the model",
+                where=missing[0],
+                got="no such weight in the model",
+                fix=fix,
+            )
         self._bound_names: dict[str, str] = {}
         bounds = torch.nn.Module()
         for number, (path, weight) in enumerate(weights.items()):
@@ -177,10 +194,16 @@ class Simulation:
             name = self._bound_names[path] = f"w{number}"
             start = weight_bound(weight, quantizer.axis)
             if scale is not None:
-                start = torch.from_numpy(np.asarray(scale * quantizer.weight_limits[1])).to(start).reshape(start.shape)
+                start = (
+                    torch.from_numpy(np.asarray(scale * quantizer.weight_limits[1]))
+                    .to(start)
+                    .reshape(start.shape)
+                )
             bounds.register_buffer(name, start)
             if learned:
-                bounds.register_parameter(f"log_{name}", torch.nn.Parameter(torch.zeros_like(start)))
+                bounds.register_parameter(
+                    f"log_{name}", torch.nn.Parameter(torch.zeros_like(start))
+                )
         return bounds
 
     def _matrices(self) -> dict[str, Any]:
@@ -234,4 +257,6 @@ class Simulation:
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return rows
-        return fake_quantize_weight(rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False)
+        return fake_quantize_weight(
+            rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False
+        )

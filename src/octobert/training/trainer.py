@@ -49,7 +49,11 @@ def train(job: Job) -> Trained:
     """
     rows = len(job.rows.encoded)
     if rows < world_size():
-        raise DataError("there are fewer training rows than processes", where="training.processes", got=f"{rows} rows")
+        raise DataError(
+            "there are fewer training rows than processes",
+            where="training.processes",
+            got=f"{rows} rows",
+        )
     if job.settings.epochs == 0:
         return Trained({"steps": 0, "loss": 0.0, "step_seconds": 0.0})
     check_same_training(job)
@@ -95,11 +99,18 @@ def _train_with_trainer(job: Job) -> Trained:
     # The history is part of the checkpoints, so it has the steps before an interruption too.
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     losses = tuple(float(entry["loss"]) for entry in logged)
-    values = {"loss": losses, "learning rate": tuple(float(entry["learning_rate"]) for entry in logged)}
+    values = {
+        "loss": losses,
+        "learning rate": tuple(float(entry["learning_rate"]) for entry in logged),
+    }
     steps = tuple(int(entry["step"]) for entry in logged)
     last_losses = losses[-max(1, len(losses) // 10) :]
     seconds = float(np.median(callback.seconds)) if callback.seconds else 0.0
-    facts = {"steps": trainer.state.global_step, "loss": float(np.mean(last_losses)), "step_seconds": seconds}
+    facts = {
+        "steps": trainer.state.global_step,
+        "loss": float(np.mean(last_losses)),
+        "step_seconds": seconds,
+    }
     return Trained(facts, Curve(name=job.key, steps=steps, values=values))
 
 
@@ -144,5 +155,7 @@ def _train_with_code(job: Job) -> None:
     weight = non_finite_weight(job.model)
     if weight is not None:
         raise ModelError(
-            "after training by code, weights are not numbers", where=weight, fix="lower the learning rate of the code"
+            "after training by code, weights are not numbers",
+            where=weight,
+            fix="lower the learning rate of the code",
         )

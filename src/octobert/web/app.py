@@ -96,7 +96,10 @@ class _Routes:
                 Route("/", self._file),
                 Route("/models", self._listed),
                 Route("/rows", self._rows, methods=["POST"]),
-                *(Route(path, self._posted(form, work), methods=["POST"]) for path, form, work in posts),
+                *(
+                    Route(path, self._posted(form, work), methods=["POST"])
+                    for path, form, work in posts
+                ),
                 Route("/{name}", self._file),
             ],
             exception_handlers={_RefusedError: _refused, 404: _nothing, 405: _nothing},
@@ -115,22 +118,31 @@ class _Routes:
             except OctobertError as error:
                 return JSONResponse({"error": str(error)}, 400)
 
-    def _posted(self, form: type[FrozenModel], work: Callable[[Models, Any], Work]) -> Callable[..., Any]:
+    def _posted(
+        self, form: type[FrozenModel], work: Callable[[Models, Any], Work]
+    ) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
             body = await _body(request, MOST_ASKED)
             try:
                 asked: BaseModel = form.model_validate_json(body)
             except ValueError as error:
-                return JSONResponse({"error": f"The question has another form: {first_problem(error)}."}, 400)
+                return JSONResponse(
+                    {"error": f"The question has another form: {first_problem(error)}."}, 400
+                )
             return self._streamed(lambda: work(self._models, asked))
 
         return answer
 
     async def _rows(self, request: Request) -> Response:
-        asked, size = request.query_params, min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS)
+        asked, size = (
+            request.query_params,
+            min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS),
+        )
         if self._held + size > MOST_HELD:
             what, fix = "other files are being compared", "wait until they are done, or cancel them"
-            full = DataError(what, expected=f"at most {MOST_HELD >> 20} MiB at the same time", fix=fix)
+            full = DataError(
+                what, expected=f"at most {MOST_HELD >> 20} MiB at the same time", fix=fix
+            )
             await _body(request, MOST_ROWS, _RefusedError(503, str(full)))
         self._held += size
 
@@ -145,11 +157,15 @@ class _Routes:
 
         def work() -> Work:
             # It takes the content, so that nothing else holds it.
-            return jobs.compare_rows(self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content.pop())
+            return jobs.compare_rows(
+                self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content.pop()
+            )
 
         return self._streamed(work, release)
 
-    def _streamed(self, work: Callable[[], Work], end: Callable[[], None] = lambda: None) -> Response:
+    def _streamed(
+        self, work: Callable[[], Work], end: Callable[[], None] = lambda: None
+    ) -> Response:
         return _Held(self._lines(work), end)
 
     async def _lines(self, work: Callable[[], Work]) -> AsyncIterator[bytes]:
@@ -163,7 +179,9 @@ class _Routes:
                 return {"error": str(error)}
             except Exception as error:  # noqa: BLE001  # the page has to end with a sentence
                 _LOG.debug("work failed", exc_info=True)
-                return {"error": f"octobert failed: {type(error).__name__}. octobert --verbose compare prints more."}
+                return {
+                    "error": f"octobert failed: {type(error).__name__}. octobert --verbose compare prints more."
+                }
 
         try:
             while True:
@@ -171,7 +189,12 @@ class _Routes:
                     event = await anyio.to_thread.run_sync(step)
                 if event is None:
                     return
-                yield json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+                yield (
+                    json.dumps(event, ensure_ascii=False, allow_nan=False).encode(
+                        "utf-8", "replace"
+                    )
+                    + b"\n"
+                )
         finally:
             # A cancelled step is waited for, except where the server ends: there it may still run, and cannot be closed.
             with contextlib.suppress(ValueError):
@@ -208,7 +231,9 @@ async def _body(request: Request, most: int, refusal: _RefusedError | None = Non
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, getattr(error, "status", 400), headers={"Connection": "close"})
+    return JSONResponse(
+        {"error": str(error)}, getattr(error, "status", 400), headers={"Connection": "close"}
+    )
 
 
 async def _nothing(request: Request, error: Exception) -> Response:
@@ -219,6 +244,10 @@ def _static() -> dict[str, str]:
     """The page's files by name: its own, and what it shares with reports."""
     own = files("octobert.web") / "static"
     shared = files(page.__name__)
-    found = {each.name: each.read_text("utf-8") for each in own.iterdir() if each.name.rpartition(".")[2] in _TYPES}
+    found = {
+        each.name: each.read_text("utf-8")
+        for each in own.iterdir()
+        if each.name.rpartition(".")[2] in _TYPES
+    }
     found |= {name: (shared / name).read_text("utf-8") for name in ("page.css", "page.js")}
     return found | dict(zip(("d3.js", "plot.js"), vendor.scripts(), strict=True))

@@ -101,7 +101,14 @@ def ask(models: Models, asked: Ask) -> Work:
     }
     rounds: list[dict[str, float]] = []
     for number in range(asked.rounds):
-        rounds.append({name: ms for name, (_, ms) in pair.timed(number, lambda predictor: predictor([given])).items()})
+        rounds.append(
+            {
+                name: ms
+                for name, (_, ms) in pair.timed(
+                    number, lambda predictor: predictor([given])
+                ).items()
+            }
+        )
         yield {"ms": rounds[-1]}
     answers = {name: answer for name, (answer, _) in results.items()}
     yield {"sentence": sentence(answers, rounds), "same": same(answers)}
@@ -120,7 +127,9 @@ def lengths(models: Models, asked: Lengths) -> Work:
     text = pair.task.parse(asked.input, where="the input")
     content = np.concatenate([each.ids for each in pair.tokenizer.offsets(list(text))])
     if not len(content):
-        raise DataError("the text has no tokens", where="the input", got=preview(text, 60), fix="write words")
+        raise DataError(
+            "the text has no tokens", where="the input", got=preview(text, 60), fix="write words"
+        )
     frame, most = pair.tokenizer.frame(1), min(pair.tokenizer.max_length, _LONGEST)
     wanted = [n for n in (2**k for k in range(4, 10)) if frame.size < n <= most] or [most]
     wanted += [most] if wanted[-1] < most else []
@@ -154,7 +163,9 @@ def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str
     ours = statistics.median(each[INT8] for each in rounds)
     counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {wording.ms(ours)} ms"
     if FLOAT not in answers:
-        return f"The package has no float model to compare with (--no-float left it out). {counted}."
+        return (
+            f"The package has no float model to compare with (--no-float left it out). {counted}."
+        )
     said = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[same(answers)]
     theirs = statistics.median(each[FLOAT] for each in rounds)
     speed = theirs / ours
@@ -166,22 +177,33 @@ def _row(frame: Frame, content: np.ndarray) -> Encoded:
     """Tokens between the special ones."""
     ids = (frame.special[0], content, frame.special[-1])
     types = (frame.special_types[0], np.full(len(content), frame.types[0]), frame.special_types[-1])
-    return Encoded(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), False)
+    return Encoded(
+        np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), False
+    )
 
 
 def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
     """Class → probability of the one text of outputs; empty for tasks whose answers are no classes."""
-    if pair.facts.head not in ("sequence-classification", "next-sentence") or outputs["logits"].shape[-1] == 1:
+    if (
+        pair.facts.head not in ("sequence-classification", "next-sentence")
+        or outputs["logits"].shape[-1] == 1
+    ):
         return {}
     answered = pair.task.answer(outputs, EncodedTexts([("",)], [[]]), 0, "")
     if "scores" in answered:
         return dict(answered["scores"])
     likely = probabilities(outputs["logits"][0])
-    names = pair.task.labels if len(pair.task.labels) == len(likely) else [str(i) for i in range(len(likely))]
+    names = (
+        pair.task.labels
+        if len(pair.task.labels) == len(likely)
+        else [str(i) for i in range(len(likely))]
+    )
     return {name: float(each) for name, each in zip(names, likely, strict=True)}
 
 
-def likeness(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> dict[str, Any] | None:
+def likeness(
+    pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts
+) -> dict[str, Any] | None:
     """How alike the two outputs are; None where one model answers alone."""
     if len(outputs) < 2:
         return None
@@ -205,9 +227,16 @@ def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:
     first = rows[0]
     listed = first.ids[:_LISTED].tolist()
     truncated = any(row.truncated for row in rows)
-    total = sum(len(each.ids) for each in pair.tokenizer.offsets(list(encoded.texts[0]))) if truncated else None
+    total = (
+        sum(len(each.ids) for each in pair.tokenizer.offsets(list(encoded.texts[0])))
+        if truncated
+        else None
+    )
     return {
-        "tokens": [{"id": i, "piece": piece} for i, piece in zip(listed, pair.tokenizer.words(listed), strict=True)],
+        "tokens": [
+            {"id": i, "piece": piece}
+            for i, piece in zip(listed, pair.tokenizer.words(listed), strict=True)
+        ],
         "read": sum(len(row) for row in rows),
         "rows": len(rows),
         "truncated": truncated,
@@ -220,4 +249,8 @@ def _short(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer without most numbers of token states."""
     if "states" not in answer:
         return answer
-    return {**answer, "states": [state[:_NUMBERS] for state in answer["states"]], "size": len(answer["states"][0])}
+    return {
+        **answer,
+        "states": [state[:_NUMBERS] for state in answer["states"]],
+        "size": len(answer["states"][0]),
+    }

@@ -20,7 +20,11 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > MOST:
-            waiting = [each for each in self.connections if isinstance(each, Connection) and each._is_waiting]
+            waiting = [
+                each
+                for each in self.connections
+                if isinstance(each, Connection) and each._is_waiting
+            ]
             longest = min(waiting, key=lambda each: each._since)
             self.connections.discard(longest)
             longest.transport.abort()

@@ -69,6 +69,8 @@ class Guard:
             return "This server answers only under its own address, which octobert compare has printed."
         if not slash or not hmac.compare_digest(given.encode(errors="replace"), self._token):
             return "The address lacks its token. Open the one that octobert compare has printed; a # and what follows may stay."
-        if scope["method"] not in ("GET", "HEAD") and headers.getlist("origin") not in [[each] for each in self._origins]:
+        if scope["method"] not in ("GET", "HEAD") and headers.getlist("origin") not in [
+            [each] for each in self._origins
+        ]:
             return "Another site asks. Only the page of this server may."
         return None

@@ -51,14 +51,26 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
         gold = []
     # All rows are looked at before the first is answered, so that a wrong one is named now.
     per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
-    metric = pair.facts.primary if gold and pair.facts.primary in pair.task.metrics else pair.task.primary if gold else None
+    metric = (
+        pair.facts.primary
+        if gold and pair.facts.primary in pair.task.metrics
+        else pair.task.primary
+        if gold
+        else None
+    )
     yield {**pair.said(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
     job = _Job(pair, file, per_row, metric)
     size, start = _FIRST, 0
     while start < len(rows):
         took = job.step(rows[start : start + size], gold[start : start + size])
         start += size
-        size = min(2 * size, _MOST) if took < _SHORT_MS else max(1, size // 2) if took > _LONG_MS else size
+        size = (
+            min(2 * size, _MOST)
+            if took < _SHORT_MS
+            else max(1, size // 2)
+            if took > _LONG_MS
+            else size
+        )
         yield job.event(last=start >= len(rows))
 
 
@@ -128,7 +140,10 @@ class _Job:
         agreement = self.agreed / max(self.weight, 1)
         if self.likeness == "correlation of scores":
             ours, theirs = (
-                {key: np.concatenate([part[key] for part in self.outputs[name]]) for key in self.outputs[name][0]}
+                {
+                    key: np.concatenate([part[key] for part in self.outputs[name]])
+                    for key in self.outputs[name][0]
+                }
                 for name in (INT8, FLOAT)
             )
             agreement = task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
@@ -142,7 +157,11 @@ class _Job:
         }
 
     def _compared(
-        self, outputs: dict[str, Outputs], encoded: EncodedTexts, rows: Sequence[Row], gold: Sequence[Any]
+        self,
+        outputs: dict[str, Outputs],
+        encoded: EncodedTexts,
+        rows: Sequence[Row],
+        gold: Sequence[Any],
     ) -> list[Event]:
         """Count agreement, and return the rows with different answers."""
         task = self.pair.task
@@ -156,7 +175,9 @@ class _Job:
         events = []
         for index, before, after in found.changed:
             text = encoded.texts[index]
-            answers = {name: task.answer(own, encoded, index, text) for name, own in outputs.items()}
+            answers = {
+                name: task.answer(own, encoded, index, text) for name, own in outputs.items()
+            }
             expected = task.expected(gold[index]) if len(gold) == len(rows) else None
             number = rows[index].get(ROW_NUMBER, self.done + index + 1)
             scores = {name: answer.get("score") for name, answer in answers.items()}
@@ -167,12 +188,19 @@ class _Job:
     def _compare_all(self) -> None:
         """Compare all texts with each other: ranks of documents, and metrics of embeddings."""
         count, task = self.per_row, self.pair.task
-        texts: list[Text] = [text for part in range(count) for each in self.encoded for text in _part(each.texts, part, count)]
+        texts: list[Text] = [
+            text
+            for part in range(count)
+            for each in self.encoded
+            for text in _part(each.texts, part, count)
+        ]
         nothing: list[list[Encoded]] = [[] for _ in texts]
         encoded = EncodedTexts(texts, nothing)
         whole = {
             name: {
-                key: np.concatenate([np.split(each[key], count)[part] for part in range(count) for each in parts])
+                key: np.concatenate(
+                    [np.split(each[key], count)[part] for part in range(count) for each in parts]
+                )
                 for key in parts[0]
             }
             for name, parts in self.outputs.items()
@@ -186,11 +214,21 @@ class _Job:
                 for i, before, after in found.changed
             ]
         if self.metric is not None:
-            self.items = {name: [task.items(own, encoded, self.gold)] for name, own in whole.items()}
+            self.items = {
+                name: [task.items(own, encoded, self.gold)] for name, own in whole.items()
+            }
 
 
-def _changed(number: int, text: Text, expected: str | None, before: str, after: str, scores: dict[str, Any]) -> Event:
-    event = {"row": number, "texts": list(text), "expected": expected, "float": before, "int8": after}
+def _changed(
+    number: int, text: Text, expected: str | None, before: str, after: str, scores: dict[str, Any]
+) -> Event:
+    event = {
+        "row": number,
+        "texts": list(text),
+        "expected": expected,
+        "float": before,
+        "int8": after,
+    }
     return {**event, "float_score": scores.get(FLOAT), "int8_score": scores.get(INT8)}
 
 
@@ -198,7 +236,11 @@ def _weight(task: str, encoded: EncodedTexts) -> int:
     """How many things the agreement of a task is a share of: words, masks, token states, or texts."""
     if task == "token-classification":
         return sum(map(len, encoded.texts))
-    return sum(row.entries for row in encoded.flat) if task in ("fill-mask", "feature-extraction") else len(encoded.texts)
+    return (
+        sum(row.entries for row in encoded.flat)
+        if task in ("fill-mask", "feature-extraction")
+        else len(encoded.texts)
+    )
 
 
 def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:

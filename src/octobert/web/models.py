@@ -53,7 +53,11 @@ class Side:
         """What the page says of it."""
         predictor = self.predictor
         precision = predictor.opened.precision(predictor.precision)
-        tuned = predictor.setting.runtime_options or predictor.setting.threads or predictor.setting.streams > 1
+        tuned = (
+            predictor.setting.runtime_options
+            or predictor.setting.threads
+            or predictor.setting.streams > 1
+        )
         return {
             "name": self.name,
             "title": self.title,
@@ -108,7 +112,9 @@ class Pair:
             results[side.name] = (result, (perf_counter() - start) * 1e3)
         return results
 
-    def rounds(self, count: int, call: Callable[[Predictor], T]) -> tuple[dict[str, T], dict[str, list[float]]]:
+    def rounds(
+        self, count: int, call: Callable[[Predictor], T]
+    ) -> tuple[dict[str, T], dict[str, list[float]]]:
         """Call both models several times. The first round is not counted: runtimes compile or allocate then.
 
         Returns:
@@ -116,7 +122,9 @@ class Pair:
         """
         first, *others = (self.timed(number, call) for number in range(-1, count))
         results = {name: result for name, (result, _) in first.items()}
-        return results, {side.name: [times[side.name][1] for times in others] for side in self.sides}
+        return results, {
+            side.name: [times[side.name][1] for times in others] for side in self.sides
+        }
 
 
 class Models:
@@ -140,7 +148,11 @@ class Models:
             # An error of a package itself says more.
             for path in self._found().values():
                 manifest(path)
-            raise TargetError("no package of the folder can be opened", where=str(folder), got=listed[0]["problem"])
+            raise TargetError(
+                "no package of the folder can be opened",
+                where=str(folder),
+                got=listed[0]["problem"],
+            )
 
     def listed(self) -> list[dict[str, Any]]:
         """What the folder holds now, and whether it can run here.
@@ -152,11 +164,16 @@ class Models:
         found, preferred = self._found(), None
         with contextlib.suppress(OctobertError):
             preferred = machines.for_this_machine(self._folder)
-        entries = [{**_entry(name, path), "preferred": path == preferred} for name, path in found.items()]
+        entries = [
+            {**_entry(name, path), "preferred": path == preferred} for name, path in found.items()
+        ]
         known = [entry["target"] for entry in entries]
         for target in self._wanted:
             if target not in known:
-                what, fix = f'the folder has no package for the target "{target}"', did_you_mean(target, known)
+                what, fix = (
+                    f'the folder has no package for the target "{target}"',
+                    did_you_mean(target, known),
+                )
                 raise TargetError(what, where=str(self._folder), fix=fix)
         return [entry for entry in entries if not self._wanted or entry["target"] in self._wanted]
 
@@ -171,7 +188,11 @@ class Models:
         if path is None or not (path / PACKAGE_FILE).is_file():
             self._open.pop(name, None)
             gone, fix = self._started.get(name), "make it again, or choose another one"
-            what = "the package is not there any more" if gone is not None else f'there is no package "{name}"'
+            what = (
+                "the package is not there any more"
+                if gone is not None
+                else f'there is no package "{name}"'
+            )
             raise ModelError(what, where=str(gone or self._folder), fix=fix)
         stamp = file_stamp(path / PACKAGE_FILE)
         own = self._open.pop(name, None)
@@ -202,7 +223,12 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
         opened(path).check_runs()
     except OctobertError as error:
         problem = str(error)
-    stated = {"task": task.name, "head": task.head, "texts": task.texts, "prompts": list(task.prompts)}
+    stated = {
+        "task": task.name,
+        "head": task.head,
+        "texts": task.texts,
+        "prompts": list(task.prompts),
+    }
     model = title_of(str(own.recipe["model"]))
     return {"name": name, "model": model, "target": own.target, **stated, "problem": problem}
 
@@ -218,7 +244,10 @@ def paired(name: str, model: Opened, stamp: str) -> Pair:
     sides: tuple[Side, ...] = (quantized,)
     if floating is not None:
         own, baseline = floating
-        sides = (Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision, measure=False)), quantized)
+        sides = (
+            Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision, measure=False)),
+            quantized,
+        )
     task = quantized.predictor.task
     return Pair(name, stamp, sides, task, model.facts(), model.tokenizer(task))
 
@@ -226,4 +255,8 @@ def paired(name: str, model: Opened, stamp: str) -> Pair:
 def _size(model: Opened) -> int:
     """Bytes of the files that a side opens."""
     stem = model.file.name.removesuffix(".xml")
-    return sum(file.stat().st_size for file in model.file.parent.iterdir() if file.name.startswith(stem) and file.is_file())
+    return sum(
+        file.stat().st_size
+        for file in model.file.parent.iterdir()
+        if file.name.startswith(stem) and file.is_file()
+    )

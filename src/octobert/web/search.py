@@ -48,13 +48,17 @@ def search(models: Models, asked: Search) -> Work:
     pair = models.pair(asked.model)
     if pair.facts.head != "embedding":
         fix = "search with a model for embeddings"
-        raise DataError("the model makes no embeddings", got=f"a model for {pair.facts.name}", fix=fix)
+        raise DataError(
+            "the model makes no embeddings", got=f"a model for {pair.facts.name}", fix=fix
+        )
     yield pair.said()
     key = hashlib.sha256(repr((asked.texts, asked.prompts[1])).encode(errors="replace")).hexdigest()
     if key not in pair.lists:
         vectors: dict[str, list[np.ndarray]] = {side.name: [] for side in pair.sides}
         for start in range(0, len(asked.texts), _STEP):
-            texts = [_prompted(text, asked.prompts[1]) for text in asked.texts[start : start + _STEP]]
+            texts = [
+                _prompted(text, asked.prompts[1]) for text in asked.texts[start : start + _STEP]
+            ]
             results = pair.timed(0, lambda predictor: predictor(texts))  # noqa: B023  # called at once
             for name, (answers, _) in results.items():
                 vectors[name].append(_vectors(answers))
@@ -76,14 +80,21 @@ def _found(pair: Pair, lists: dict[str, np.ndarray], asked: Search) -> Event:
             {
                 "text": asked.texts[i],
                 "score": float(scores[name][i]),
-                "other": next((int(own[i]) for other, own in places.items() if other != name), None),
+                "other": next(
+                    (int(own[i]) for other, own in places.items() if other != name), None
+                ),
             }
             for i in own[:_NEAREST].tolist()
         ]
         for name, own in order.items()
     }
     shared = len(set.intersection(*(set(own[:_NEAREST].tolist()) for own in order.values())))
-    return {"nearest": nearest, "shared": shared, "of": min(_NEAREST, len(asked.texts)), "ms": times}
+    return {
+        "nearest": nearest,
+        "shared": shared,
+        "of": min(_NEAREST, len(asked.texts)),
+        "ms": times,
+    }
 
 
 def _prompted(text: str, prompt: str) -> Any:

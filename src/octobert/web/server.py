@@ -102,7 +102,9 @@ def _models(folder: Path, targets: tuple[str, ...]) -> Models:
         import uvicorn  # noqa: F401
     except ImportError as error:
         fix = environment.install("web")
-        raise TargetError("the page needs packages that are not installed", got=f"no {error.name}", fix=fix) from error
+        raise TargetError(
+            "the page needs packages that are not installed", got=f"no {error.name}", fix=fix
+        ) from error
     from octobert.web.models import Models
 
     return Models(folder, targets)
@@ -116,6 +118,9 @@ def _bound(port: int) -> socket.socket:
         found.listen()
     except (OSError, OverflowError) as error:
         found.close()
-        got, fix = f"{port}: {getattr(error, 'strerror', None) or error}", "name another one, or leave it out for a free one"
+        got, fix = (
+            f"{port}: {getattr(error, 'strerror', None) or error}",
+            "name another one, or leave it out for a free one",
+        )
         raise RecipeError("the port cannot be had", where="--port", got=got, fix=fix) from error
     return found

@@ -25,7 +25,13 @@ from octobert.models.checkpoint import load_torch
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from octobert.quantization import placements
-from tests.support.checkpoints import FAMILY_HEADS, PRETRAINED_HEADS, batch, make_checkpoint, parity_feeds
+from tests.support.checkpoints import (
+    FAMILY_HEADS,
+    PRETRAINED_HEADS,
+    batch,
+    make_checkpoint,
+    parity_feeds,
+)
 from tests.support.pooling import reference, write_modules
 
 FAMILIES = plugins.names("families")
@@ -53,7 +59,9 @@ def test_every_family_and_head_follows_pytorch(captured, family: str, head: str)
     assert result.parity.largest_difference <= RTOL
     assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
     assert [v.name for v in result.model.graph.outputs] == list(HEADS[head].outputs)
-    assert result.sizes == Sizes(layers=2 if (family, head) in FAMILY_HEADS else 1, heads=4, hidden=32)
+    assert result.sizes == Sizes(
+        layers=2 if (family, head) in FAMILY_HEADS else 1, heads=4, hidden=32
+    )
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
@@ -64,13 +72,19 @@ def test_a_decoder_over_the_vocabulary_is_a_layer_of_the_head(captured, family: 
     (table,) = [site for site in placed if site.role == "embedding.weight"]
     assert table.module in ("embeddings.word_embeddings", "embeddings.tok_embeddings")
     (decoder,) = [site for site in placed if site.kind == "head.weight@decoder"]
-    ours, theirs = (result.model.graph.initializers[site.value].const_value.numpy() for site in (table, decoder))
+    ours, theirs = (
+        result.model.graph.initializers[site.value].const_value.numpy() for site in (table, decoder)
+    )
     assert theirs.shape[1] == len(ours) == 120
     np.testing.assert_array_equal(theirs[: ours.shape[1]], ours.T)
     # The layer that transforms the states before, which no family names as a part of its encoder.
     modules = [site.module for site in placed if site.role == "head.weight"]
     assert len({*modules}) == len(modules) >= 2
-    taken = {site.module for site in placed if site.role == "head.weight" and placements.load("matmul").takes(site)}
+    taken = {
+        site.module
+        for site in placed
+        if site.role == "head.weight" and placements.load("matmul").takes(site)
+    }
     assert taken == {modules[-1]} == {decoder.module}
 
 
@@ -96,7 +110,9 @@ def test_the_graph_is_canonical(captured, family: str) -> None:
         chain = layer.attention.softmax.inputs[0].producer()
         assert chain.op_type == "Add"
         # ModernBERT's first layer sees the whole text, its second one a window.
-        assert chain.inputs[1].name == ("attention_mask.bias_1" if family == "modernbert" and index else "attention_mask.bias")
+        assert chain.inputs[1].name == (
+            "attention_mask.bias_1" if family == "modernbert" and index else "attention_mask.bias"
+        )
         for _ in range({"mpnet": 1, "deberta-v2": 1}.get(family, 0)):
             chain = chain.inputs[0].producer()
             assert chain.op_type == "Add"
@@ -104,7 +120,9 @@ def test_the_graph_is_canonical(captured, family: str) -> None:
         assert chain.inputs[0].producer().inputs[0].producer().op_type == "MatMul"
         # Four heads; DeBERTa divides by the root of three products instead of one.
         products = 3 if family == "deberta-v2" else 1
-        assert layer.attention.scale == pytest.approx((products * layer.attention.width / 4) ** -0.5, rel=1e-6)
+        assert layer.attention.scale == pytest.approx(
+            (products * layer.attention.width / 4) ** -0.5, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -121,25 +139,42 @@ def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family
     result = captured(family, "sequence-classification")
     from octobert.models.checkpoint import load_torch
 
-    torch_model = load_torch(checkpoint(family, "sequence-classification"), "sequence-classification")
+    torch_model = load_torch(
+        checkpoint(family, "sequence-classification"), "sequence-classification"
+    )
     encoder = result.family
     modules = {encoder.strip_prefix(name): module for name, module in torch_model.named_modules()}
     values = {v.name for node in result.model.graph for v in node.outputs}
     for index in range(2):
         # The first layer of ModernBERT has no norm of its own; MobileBERT may have more feed-forwards than it has here.
-        roles = {role for role in encoder.parts if type(modules.get(encoder.module(index, role))).__name__ not in ABSENT}
-        assert {part_of(role) for role in encoder.parts} - {part_of(role) for role in roles} <= {"attention_norm"}
+        roles = {
+            role
+            for role in encoder.parts
+            if type(modules.get(encoder.module(index, role))).__name__ not in ABSENT
+        }
+        assert {part_of(role) for role in encoder.parts} - {part_of(role) for role in roles} <= {
+            "attention_norm"
+        }
         for role in roles - {"attention"}:
             assert encoder.part(index, role) in values, role
         paths = {encoder.module(index, role) for role in roles}
         layer = (encoder.shared_layer or encoder.layer).format(index)
-        assert {n for n, m in modules.items() if n.startswith(f"{layer}.") and type(m).__name__ == "Linear"} <= paths
+        assert {
+            n
+            for n, m in modules.items()
+            if n.startswith(f"{layer}.") and type(m).__name__ == "Linear"
+        } <= paths
     assert encoder.embeddings_norm in modules
     assert not encoder.final_norm or encoder.final_norm in modules
     checked = 0
     for name, value in result.model.graph.initializers.items():
         stem, _, kind = name.rpartition(".")
-        if kind == "weight" and stem in modules and len(value.shape) == 2 and type(modules[stem]).__name__ == "Linear":
+        if (
+            kind == "weight"
+            and stem in modules
+            and len(value.shape) == 2
+            and type(modules[stem]).__name__ == "Linear"
+        ):
             theirs = modules[stem].weight.detach().numpy()
             np.testing.assert_array_equal(value.const_value.numpy(), theirs.T)
             checked += 1
@@ -171,28 +206,54 @@ def test_value_shapes_say_which_axes_are_batch_and_sequence(captured) -> None:
 def test_padding_does_not_change_a_row(captured) -> None:
     model = captured("bert", "sequence-classification").model
     alone, padded = batch([9], seed=3), batch([9, 25], seed=3)
-    first = parity.onnx_outputs(model, [parity.only(alone, model), parity.only(padded, model)], ["logits"])
+    first = parity.onnx_outputs(
+        model, [parity.only(alone, model), parity.only(padded, model)], ["logits"]
+    )
     np.testing.assert_allclose(first[0][0][0], first[1][0][0], rtol=RTOL, atol=RTOL)
 
 
 def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
     import torch
 
-    dense = {"in_features": 64, "out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"}
-    modules = [("Pooling", {"pooling_mode": ["mean", "lasttoken"]}), ("Dense", dense), ("Normalize", {})]
-    folder = write_modules(make_checkpoint(tmp_path / "model", "bert", "embedding"), modules, truncate_dim=9)
+    dense = {
+        "in_features": 64,
+        "out_features": 12,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    modules = [
+        ("Pooling", {"pooling_mode": ["mean", "lasttoken"]}),
+        ("Dense", dense),
+        ("Normalize", {}),
+    ]
+    folder = write_modules(
+        make_checkpoint(tmp_path / "model", "bert", "embedding"), modules, truncate_dim=9
+    )
     result = capture.capture(resolve(folder), "embedding", batches())
     assert result.pooling is not None
     assert result.pooling.folders == ("2_Dense",)
     encoder = checkpoint.load_torch(folder, "embedding")
     feeds = [parity.only(b, result.model) for b in batches()]
-    for batch_feeds, (ours,) in zip(feeds, parity.onnx_outputs(result.model, feeds, ["sentence_embedding"]), strict=True):
+    for batch_feeds, (ours,) in zip(
+        feeds, parity.onnx_outputs(result.model, feeds, ["sentence_embedding"]), strict=True
+    ):
         with torch.inference_mode():
-            states = encoder(**{n: torch.from_numpy(a) for n, a in batch_feeds.items()}).last_hidden_state.numpy()
-        np.testing.assert_allclose(ours, reference(folder, states, batch_feeds["attention_mask"]), rtol=0, atol=RTOL)
+            states = encoder(
+                **{n: torch.from_numpy(a) for n, a in batch_feeds.items()}
+            ).last_hidden_state.numpy()
+        np.testing.assert_allclose(
+            ours, reference(folder, states, batch_feeds["attention_mask"]), rtol=0, atol=RTOL
+        )
 
 
-def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool, external: bool = False, equal: bool = False) -> Path:
+def onnx_of(
+    folder: Path,
+    target: Path,
+    *,
+    attention: str,
+    legacy: bool,
+    external: bool = False,
+    equal: bool = False,
+) -> Path:
     """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms.
 
     Args:
@@ -220,7 +281,13 @@ def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool, externa
             dynamic = {n: {0: "b", 1: "s"} for n in names}
             kwargs = dict(zip(names, example, strict=True))
             program = torch.onnx.export(
-                model, (), kwargs=kwargs, dynamo=True, opset_version=20, dynamic_shapes=dynamic, verbose=False
+                model,
+                (),
+                kwargs=kwargs,
+                dynamo=True,
+                opset_version=20,
+                dynamic_shapes=dynamic,
+                verbose=False,
             )
             program.save(target, external_data=external)
     for name in ("tokenizer.json", "config.json"):
@@ -230,7 +297,9 @@ def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool, externa
 
 def test_weights_may_be_in_a_file_beside_the_graph(checkpoint, tmp_path) -> None:
     folder = checkpoint("bert", "sequence-classification")
-    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention="sdpa", legacy=False, external=True)
+    path = onnx_of(
+        folder, tmp_path / "user" / "model.onnx", attention="sdpa", legacy=False, external=True
+    )
     assert (tmp_path / "user" / "model.onnx.data").exists()
     result = capture.capture(resolve(path), "sequence-classification", batches())
     assert result.parity.largest_difference <= RTOL
@@ -239,9 +308,13 @@ def test_weights_may_be_in_a_file_beside_the_graph(checkpoint, tmp_path) -> None
     onnx.checker.check_model(str(tmp_path / "elsewhere" / "model.onnx"))
 
 
-def test_equal_parameters_that_the_exporter_shares_are_parameters_of_their_own(checkpoint, captured, tmp_path) -> None:
+def test_equal_parameters_that_the_exporter_shares_are_parameters_of_their_own(
+    checkpoint, captured, tmp_path
+) -> None:
     folder = checkpoint("bert", "sequence-classification")
-    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention="eager", legacy=True, equal=True)
+    path = onnx_of(
+        folder, tmp_path / "user" / "model.onnx", attention="eager", legacy=True, equal=True
+    )
     assert any(node.op_type == "Identity" for node in onnx.load(path).graph.node)
     result = capture.capture(resolve(path), "sequence-classification", batches())
     assert result.parity.largest_difference <= RTOL
@@ -250,8 +323,12 @@ def test_equal_parameters_that_the_exporter_shares_are_parameters_of_their_own(c
     assert parameters <= set(result.model.graph.initializers)
 
 
-@pytest.mark.parametrize(("attention", "legacy"), [("sdpa", False), ("eager", False), ("eager", True), ("sdpa", True)])
-def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, attention: str, legacy: bool) -> None:
+@pytest.mark.parametrize(
+    ("attention", "legacy"), [("sdpa", False), ("eager", False), ("eager", True), ("sdpa", True)]
+)
+def test_a_users_onnx_file_gets_the_same_form(
+    checkpoint, captured, tmp_path, attention: str, legacy: bool
+) -> None:
     folder = checkpoint("bert", "sequence-classification")
     path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention=attention, legacy=legacy)
     result = capture.capture(resolve(path), "sequence-classification", batches())
@@ -277,7 +354,9 @@ def test_a_graph_that_computes_something_else_is_refused(captured) -> None:
     result = captured("bert", "sequence-classification")
     feeds = [parity.only(b, result.model) for b in batches()]
     wrong = [[np.ones((len(f["input_ids"]), 2), dtype=np.float32)] for f in feeds]
-    with pytest.raises(ParityError, match=r"does not compute what PyTorch computes.*relative difference"):
+    with pytest.raises(
+        ParityError, match=r"does not compute what PyTorch computes.*relative difference"
+    ):
         parity.compare(result.model, feeds, wrong, "PyTorch")
 
 
@@ -337,7 +416,9 @@ def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
     half = ir.load(tmp_path / "model.onnx")
     weight = half.graph.initializers["classifier.weight"]
     weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float16), name=weight.name)
-    with pytest.raises(ModelError, match=r"classifier\.weight: the model's weights are in half precision"):
+    with pytest.raises(
+        ModelError, match=r"classifier\.weight: the model's weights are in half precision"
+    ):
         canonical.prepare_(half)
 
 
@@ -363,13 +444,20 @@ def test_a_truncated_onnx_file(captured, tmp_path) -> None:
 
 
 def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
-    x = ir.Value(name="input_ids", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["b", "s"]))
+    x = ir.Value(
+        name="input_ids", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["b", "s"])
+    )
     node = ir.node("Cast", [x], {"to": ir.DataType.FLOAT})
     node.outputs[0].name = "logits"
-    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["b", "s"])
+    node.outputs[0].type, node.outputs[0].shape = (
+        ir.TensorType(ir.DataType.FLOAT),
+        ir.Shape(["b", "s"]),
+    )
     graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
     ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match=r"contains no supported encoder .*1 nodes and no attention"):
+    with pytest.raises(
+        ModelError, match=r"contains no supported encoder .*1 nodes and no attention"
+    ):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
@@ -391,9 +479,13 @@ def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "pickled")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"has only pickle weights.*expected model.safetensors.*--allow-pickle"):
+    with pytest.raises(
+        ModelError, match=r"has only pickle weights.*expected model.safetensors.*--allow-pickle"
+    ):
         capture.capture(resolve(folder), "sequence-classification", batches())
-    allowed = capture.capture(resolve(folder), "sequence-classification", batches(), allow_pickle=True)
+    allowed = capture.capture(
+        resolve(folder), "sequence-classification", batches(), allow_pickle=True
+    )
     assert allowed.parity.largest_difference <= RTOL
     assert load_torch(checkpoint("bert"), "sequence-classification", allow_pickle=True)
     (folder / "pytorch_model.bin").unlink()
@@ -406,8 +498,12 @@ def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
 
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "remote")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}}))
-    with pytest.raises(ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"):
+    (folder / "config.json").write_text(
+        json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}})
+    )
+    with pytest.raises(
+        ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"
+    ):
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
@@ -417,13 +513,19 @@ def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) ->
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "robertson"}))
-    with pytest.raises(ModelError, match=r'model type "robertson" is not supported; did you mean "roberta"'):
+    with pytest.raises(
+        ModelError, match=r'model type "robertson" is not supported; did you mean "roberta"'
+    ):
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
 def test_a_checkpoint_without_the_head_is_refused(checkpoint) -> None:
-    with pytest.raises(ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"):
-        capture.capture(resolve(checkpoint("bert", "question-answering")), "sequence-classification", batches())
+    with pytest.raises(
+        ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"
+    ):
+        capture.capture(
+            resolve(checkpoint("bert", "question-answering")), "sequence-classification", batches()
+        )
 
 
 def test_nan_never_passes_for_parity(captured) -> None:

@@ -86,7 +86,10 @@ def test_the_file_is_what_the_provider_expects(written) -> None:
     names = ["input_ids", "attention_mask", "token_type_ids"]
     assert [v.name for v in model.graph.input] == list(node.input) == names
     assert [v.name for v in model.graph.output] == list(node.output) == ["logits"]
-    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in [*model.graph.input, *model.graph.output]]
+    shapes = [
+        [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in [*model.graph.input, *model.graph.output]
+    ]
     assert shapes == [[2, 16]] * 3 + [[2, 2]]
     kinds = [v.type.tensor_type.elem_type for v in [*model.graph.input, *model.graph.output]]
     assert kinds == [onnx.TensorProto.INT64] * 3 + [onnx.TensorProto.FLOAT]
@@ -121,7 +124,10 @@ def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
 
 def test_a_missing_side_file_is_an_error(written) -> None:
     written.with_suffix(".bin").unlink()
-    with pytest.raises(ModelError, match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$"):
+    with pytest.raises(
+        ModelError,
+        match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$",
+    ):
         check(written)
     with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
         epcontext.write(written.with_name("absent.xml"), written, device="CPU")
@@ -138,14 +144,17 @@ def test_a_file_that_was_renamed_is_an_error(written) -> None:
 
 def test_an_ordinary_model_is_not_an_epcontext_file(xml) -> None:
     with pytest.raises(
-        ModelError, match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)"
+        ModelError,
+        match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)",
     ):
         check(xml.with_suffix(".onnx"))
 
 
 def changed(path: Path, name: str, value: object) -> None:
     model = ir.load(path)
-    model.graph[0].attributes[name] = ir.AttrString(name, value) if isinstance(value, str) else ir.AttrInt64(name, value)
+    model.graph[0].attributes[name] = (
+        ir.AttrString(name, value) if isinstance(value, str) else ir.AttrInt64(name, value)
+    )
     ir.save(model, path)
 
 
@@ -153,8 +162,16 @@ def changed(path: Path, name: str, value: object) -> None:
     ("name", "value", "message"),
     [
         ("embed_mode", 1, r"got embed_mode = 1, expected 0\); export the model again\.$"),
-        ("source", "QNNExecutionProvider", r"got source = QNN.*, expected OpenVINOExecutionProvider"),
-        ("DeviceClass", "TPU", r"the EPContext file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)"),
+        (
+            "source",
+            "QNNExecutionProvider",
+            r"got source = QNN.*, expected OpenVINOExecutionProvider",
+        ),
+        (
+            "DeviceClass",
+            "TPU",
+            r"the EPContext file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)",
+        ),
     ],
 )
 def test_a_changed_attribute_is_an_error(written, name, value, message) -> None:
@@ -189,7 +206,9 @@ def test_a_file_that_is_no_ir_is_an_error(written, text, message) -> None:
         check(written)
 
 
-@pytest.mark.skipif(PYTHON is None, reason="OCTOBERT_ORT_OPENVINO_PYTHON names no Python with onnxruntime-openvino")
+@pytest.mark.skipif(
+    PYTHON is None, reason="OCTOBERT_ORT_OPENVINO_PYTHON names no Python with onnxruntime-openvino"
+)
 def test_the_provider_gives_the_numbers_of_the_ir(written, xml, tmp_path) -> None:
     feeds = batch([16, 9])
     np.savez(tmp_path / "feeds.npz", **feeds)
@@ -197,7 +216,13 @@ def test_the_provider_gives_the_numbers_of_the_ir(written, xml, tmp_path) -> Non
     theirs = compiled(feeds)[0]
     arguments = [str(written), str(tmp_path / "feeds.npz"), str(tmp_path / "logits.npy")]
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run([str(PYTHON), "-c", RUN, *arguments], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [str(PYTHON), "-c", RUN, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     if NO_READER in done.stderr:
         # The provider passed the IR to OpenVINO.
         pytest.skip(f"{PYTHON}: its OpenVINO cannot read IRs")

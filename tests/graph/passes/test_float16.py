@@ -24,7 +24,14 @@ from octobert.graph.passes import float16
 from octobert.models.pooling import pooler_of
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import exact_options
-from tests.support.graphs import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
+from tests.support.graphs import (
+    capabilities,
+    encoded,
+    outputs_of,
+    ranges_of,
+    relative_error,
+    statistics_of,
+)
 from tests.support.pooling import write_modules
 
 # Relative error of the outputs of a float graph: 11 binary digits, a few dozen roundings. The worst here has 0.0015.
@@ -69,7 +76,9 @@ def tiny(captured, tmp_path_factory):
     def get(family: str, head: str) -> Model:
         if (family, head) not in made:
             path = folder / f"{family}-{head}.onnx"
-            made[family, head] = Model(captured(family, head), path, 1 if family == "roberta" else 0)
+            made[family, head] = Model(
+                captured(family, head), path, 1 if family == "roberta" else 0
+            )
         return made[family, head]
 
     return get
@@ -118,22 +127,32 @@ def checked(model: ir.Model, path: Path) -> ir.Model:
 def float32_constants(model: ir.Model) -> set[str]:
     """The constants with more than one number."""
     constants = model.graph.initializers.items()
-    return {name for name, v in constants if v.dtype == ir.DataType.FLOAT and v.const_value.size > 1}
+    return {
+        name for name, v in constants if v.dtype == ir.DataType.FLOAT and v.const_value.size > 1
+    }
 
 
 def norm_vectors(model: ir.Model) -> set[str]:
-    return {str(v.name) for n in model.graph if n.op_type == "LayerNormalization" for v in n.inputs[1:]}
+    return {
+        str(v.name) for n in model.graph if n.op_type == "LayerNormalization" for v in n.inputs[1:]
+    }
 
 
-def make_model(nodes: list, inputs: list, outputs: list, constants: dict[str, np.ndarray]) -> ir.Model:
+def make_model(
+    nodes: list, inputs: list, outputs: list, constants: dict[str, np.ndarray]
+) -> ir.Model:
     """A graph of opset 18 from nodes and (name, shape) of float32 inputs and outputs."""
 
     def info(values: list) -> list:
-        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values]
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values
+        ]
 
     stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "made", info(inputs), info(outputs), stored)
-    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    return ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    )
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
@@ -143,7 +162,9 @@ def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
     model = halved(source.path, tmp_path / "half.onnx")
     assert float32_constants(model) == norm_vectors(model)
     assert model.opset_imports[""] == 19
-    for ours, theirs in zip([*model.graph.inputs, *model.graph.outputs], [*before.inputs, *before.outputs], strict=True):
+    for ours, theirs in zip(
+        [*model.graph.inputs, *model.graph.outputs], [*before.inputs, *before.outputs], strict=True
+    ):
         assert (ours.name, ours.dtype, ours.shape) == (theirs.name, theirs.dtype, theirs.shape)
     for ours, theirs in zip(run(tmp_path / "half.onnx", source.feeds), source.outputs, strict=True):
         assert ours.dtype == np.float32
@@ -159,7 +180,9 @@ def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
 def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, options) -> None:
     paths, models = [], []
     for parts in ("float32", "float16"):
-        plan = static.plan(placed, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts))
+        plan = static.plan(
+            placed, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts)
+        )
         assert QuantPlan.model_validate_json(plan.model_dump_json()).float_parts == parts
         models.append(ir.load(classifier.path))
         write_(models[-1], plan)
@@ -171,7 +194,11 @@ def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, op
     assert relative_error(ours, theirs) < QUANTIZED_HALF
     (reference,) = classifier.outputs
     assert relative_error(ours, reference) < NO_WORSE * relative_error(theirs, reference)
-    optimized = plugins.load("targets", "ort-cpu").open_session(paths[1], SessionOptions()).run(classifier.feeds)["logits"]
+    optimized = (
+        plugins.load("targets", "ort-cpu")
+        .open_session(paths[1], SessionOptions())
+        .run(classifier.feeds)["logits"]
+    )
     assert relative_error(optimized, theirs) < QUANTIZED_HALF
     # Integers are those of the weight with a scale of 11 digits: at most 1 apart, if the float was near a half.
     names = [n for n, v in full.graph.initializers.items() if n.endswith(".quantized")]
@@ -186,7 +213,9 @@ def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, op
     assert {n.inputs[1].dtype for n in scaled} == {ir.DataType.FLOAT16}
 
 
-def test_weights_are_integers_times_the_scale_in_the_file(classifier, placed, measured, tmp_path) -> None:
+def test_weights_are_integers_times_the_scale_in_the_file(
+    classifier, placed, measured, tmp_path
+) -> None:
     """The integers nearest to the float weights with the stored scale, with and without a pair."""
     name = next(s.value for s in placed if s.role == "linear.weight")
     weight = ir.load(classifier.path).graph.initializers[name].const_value.numpy()
@@ -197,9 +226,16 @@ def test_weights_are_integers_times_the_scale_in_the_file(classifier, placed, me
         write_(model, static.plan(placed, measured, capabilities("ort-cpu"), chosen))
         scale = model.graph.initializers[f"{name}.scale"].const_value.numpy()
         assert scale.dtype == np.float16
-        stored = model.graph.initializers.get(f"{name}.quantized") or model.graph.initializers[f"{name}.rounded"]
+        stored = (
+            model.graph.initializers.get(f"{name}.quantized")
+            or model.graph.initializers[f"{name}.rounded"]
+        )
         array = stored.const_value.numpy()
-        integers[form] = array if form == "integers" else np.rint(array.astype(np.float32) / scale.astype(np.float32))
+        integers[form] = (
+            array
+            if form == "integers"
+            else np.rint(array.astype(np.float32) / scale.astype(np.float32))
+        )
     expected = np.clip(np.rint(weight / scale.astype(np.float32)), -127, 127)
     np.testing.assert_array_equal(integers["integers"], expected)
     np.testing.assert_array_equal(integers["pair"], expected)
@@ -215,7 +251,11 @@ def test_openvino_reads_the_same_file(classifier, placed, measured, tmp_path) ->
         options = exact_options(static, "openvino-cpu", float_parts=parts)
         write_(model, static.plan(placed, measured, target.CAPABILITIES, options))
         checked(model, tmp_path / f"{parts}.onnx")
-        results.append(target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)["logits"])
+        results.append(
+            target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)[
+                "logits"
+            ]
+        )
     assert results[1].dtype == np.float32
     assert relative_error(results[1], results[0]) < QUANTIZED_HALF
 
@@ -224,8 +264,15 @@ def test_pooling_stays_float32(tiny, tmp_path) -> None:
     model = halved(tiny("bert", "embedding").path, tmp_path / "half.onnx")
     pooling = [n for n in model.graph if str(n.name).startswith(("pooling.", "sentence_embedding"))]
     assert len(pooling) > 5
-    assert all(v.dtype != ir.DataType.FLOAT16 for n in pooling for v in (*n.inputs, *n.outputs) if v is not None)
-    assert float(model.graph.initializers["pooling.min_tokens"].const_value.numpy()) == np.float32(1e-9)
+    assert all(
+        v.dtype != ir.DataType.FLOAT16
+        for n in pooling
+        for v in (*n.inputs, *n.outputs)
+        if v is not None
+    )
+    assert float(model.graph.initializers["pooling.min_tokens"].const_value.numpy()) == np.float32(
+        1e-9
+    )
     # There are no Casts after the last norm: its float32 output is pooled.
     assert model.graph.outputs[0].producer().op_type != "Cast"
 
@@ -233,7 +280,11 @@ def test_pooling_stays_float32(tiny, tmp_path) -> None:
 def test_what_follows_the_pooling_stays_float32(bert, tmp_path) -> None:
     """Modules with weights too, though a classifier's become float16; the lowest number that a maximum begins with is none."""
     modules = [("Pooling", {"pooling_mode": "max"}), ("LayerNorm", {"dimension": 32})]
-    dense = {"in_features": 32, "out_features": 5, "activation_function": "torch.nn.modules.activation.Tanh"}
+    dense = {
+        "in_features": 32,
+        "out_features": 5,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
     pooler = pooler_of(write_modules(tmp_path / "model", [*modules, ("Dense", dense)]))
     model = bert.model.clone()
     head = next(node for node in model.graph if node.name == "pooler.dense.matmul")
@@ -244,7 +295,12 @@ def test_what_follows_the_pooling_stays_float32(bert, tmp_path) -> None:
     half = halved(tmp_path / "float.onnx", tmp_path / "half.onnx")
     own = [n for n in half.graph if str(n.name).startswith(("pooling.", "2_", "3_"))]
     assert {n.op_type for n in own} >= {"ReduceMax", "LayerNormalization", "MatMul", "Tanh"}
-    assert all(v.dtype != ir.DataType.FLOAT16 for n in own for v in (*n.inputs, *n.outputs) if v is not None)
+    assert all(
+        v.dtype != ir.DataType.FLOAT16
+        for n in own
+        for v in (*n.inputs, *n.outputs)
+        if v is not None
+    )
 
 
 def test_a_norm_does_not_overflow(tmp_path) -> None:
@@ -265,7 +321,10 @@ def test_a_norm_does_not_overflow(tmp_path) -> None:
     norm = next(n for n in model.graph if n.op_type == "LayerNormalization")
     assert {v.dtype for v in (*norm.inputs, *norm.outputs)} == {ir.DataType.FLOAT}
     # A constant that operators of both types read exists in both types.
-    assert {model.graph.initializers[n].dtype for n in ("zeros", "zeros.float16")} == {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+    assert {model.graph.initializers[n].dtype for n in ("zeros", "zeros.float16")} == {
+        ir.DataType.FLOAT,
+        ir.DataType.FLOAT16,
+    }
     (full,), (ours,) = run(tmp_path / "full.onnx", {"x": x}), run(tmp_path / "half.onnx", {"x": x})
     assert np.isfinite(ours).all()
     np.testing.assert_allclose(ours, full, rtol=HALF, atol=HALF)
@@ -277,7 +336,8 @@ def test_a_constant_beyond_float16_is_an_error(value) -> None:
     node = helper.make_node("Mul", ["x", "the.weight"], ["y"])
     model = make_model([node], [("x", [1, 2])], [("y", [1, 2])], {"the.weight": weight})
     with pytest.raises(
-        ModelError, match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); set float_parts"
+        ModelError,
+        match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); set float_parts",
     ):
         float16.convert_(model)
 
@@ -293,7 +353,11 @@ def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None
     float16.convert_(model)
     checked(model, tmp_path / "half.onnx")
     types = {n.op_type: n.outputs[0].dtype for n in model.graph if n.op_type != "Cast"}
-    assert types == {"Mul": ir.DataType.FLOAT16, "Max": ir.DataType.FLOAT, "Div": ir.DataType.FLOAT16}
+    assert types == {
+        "Mul": ir.DataType.FLOAT16,
+        "Max": ir.DataType.FLOAT,
+        "Div": ir.DataType.FLOAT16,
+    }
     (y,) = run(tmp_path / "half.onnx", {"x": np.array([[3.0, 1.0]], dtype=np.float32)})
     np.testing.assert_allclose(y, 2.0)
 
@@ -316,12 +380,16 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
     value.const_value = ir.tensor(zeroed, name=weights[1].value)
     operators.save(model, tmp_path / "small.onnx")
     plan = static.plan(placed, measured, capabilities("ort-cpu"), static.Options())
-    activation = next(s.value for s, q in plan.quantized if s.role == "linear.input" and s.part == "ffn_down")
+    activation = next(
+        s.value for s, q in plan.quantized if s.role == "linear.input" and s.part == "ffn_down"
+    )
 
     def narrow(decision: Decision) -> Decision:
         if decision.quantizer is None or decision.site.value != activation:
             return decision
-        return decision.model_copy(update={"quantizer": decision.quantizer.model_copy(update={"low": -1e-4, "high": 1e-4})})
+        return decision.model_copy(
+            update={"quantizer": decision.quantizer.model_copy(update={"low": -1e-4, "high": 1e-4})}
+        )
 
     plan = plan.model_copy(update={"decisions": tuple(narrow(d) for d in plan.decisions)})
     outputs = []
@@ -330,7 +398,11 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
         write_(model, plan.model_copy(update={"float_parts": parts}))
         checked(model, tmp_path / f"{parts}.onnx")
         outputs.append(outputs_of(tmp_path / f"{parts}.onnx", classifier.feeds))
-    wide = {n for n, v in model.graph.initializers.items() if v.dtype == ir.DataType.FLOAT and n.endswith(".scale")}
+    wide = {
+        n
+        for n, v in model.graph.initializers.items()
+        if v.dtype == ir.DataType.FLOAT and n.endswith(".scale")
+    }
     assert wide == {f"{weights[0].value}.scale", f"{table}.scale", f"{activation}.scale"}
     assert (model.graph.initializers[f"{weights[1].value}.scale"].const_value.numpy() > 0).all()
     assert np.isfinite(outputs[1]).all()
@@ -341,6 +413,7 @@ def test_dynamically_quantized_activations_are_refused(classifier, placed, measu
     plan = dynamic.plan(placed, measured, capabilities("ort-cpu"), dynamic.Options())
     model = ir.load(classifier.path)
     with pytest.raises(
-        ModelError, match=r"the graph cannot be converted to float16 \(got DynamicQuantizeLinear\); set float_parts"
+        ModelError,
+        match=r"the graph cannot be converted to float16 \(got DynamicQuantizeLinear\); set float_parts",
     ):
         write_(model, plan.model_copy(update={"float_parts": "float16"}))

@@ -29,9 +29,16 @@ LINEAR = ("linear.input@*", "linear.weight@*")
 WRONG_EPSILON = 0.1
 
 
-def counts(attention: int = LAYERS, norms: int = 4, activation: str = "BiasGelu", **others: int) -> dict[str, int]:
+def counts(
+    attention: int = LAYERS, norms: int = 4, activation: str = "BiasGelu", **others: int
+) -> dict[str, int]:
     """The fused operators of two layers."""
-    expected = {"MultiHeadAttention": attention, "SkipLayerNormalization": norms, activation: LAYERS, **others}
+    expected = {
+        "MultiHeadAttention": attention,
+        "SkipLayerNormalization": norms,
+        activation: LAYERS,
+        **others,
+    }
     return {kind: count for kind, count in sorted(expected.items()) if kind and count}
 
 
@@ -83,17 +90,36 @@ def quantized(captured, tmp_path_factory) -> Callable[..., ir.Model]:
         ({"weight_form": "pair"}, counts()),
         ({"placement": "matmul-attention"}, counts(0)),
         ({"placement": "qdqbert", "embeddings": "float"}, counts(0)),
-        ({"placement": (*LINEAR, "residual.output@*", "linear.output@value"), "embeddings": "float"}, counts(norms=0)),
+        (
+            {
+                "placement": (*LINEAR, "residual.output@*", "linear.output@value"),
+                "embeddings": "float",
+            },
+            counts(norms=0),
+        ),
         ({"placement": (*LINEAR, "probs.output@attention"), "embeddings": "float"}, counts(0)),
     ],
-    ids=["matmul", "int8-table", "weight-pairs", "matmul-attention", "qdqbert", "residual-output", "probs-output"],
+    ids=[
+        "matmul",
+        "int8-table",
+        "weight-pairs",
+        "matmul-attention",
+        "qdqbert",
+        "residual-output",
+        "probs-output",
+    ],
 )
-def test_an_8_bit_graph_computes_the_same(quantized, options: dict, expected: dict[str, int]) -> None:
+def test_an_8_bit_graph_computes_the_same(
+    quantized, options: dict, expected: dict[str, int]
+) -> None:
     """And every pair stays where it was."""
     unfused = quantized(**options)
     fused = fusion.fuse(unfused, FEEDS)
     assert fused.counts == expected
-    pairs = [sorted(str(n.name) for n in m.graph if n.op_type in operators.PAIR) for m in (unfused, fused.model)]
+    pairs = [
+        sorted(str(n.name) for n in m.graph if n.op_type in operators.PAIR)
+        for m in (unfused, fused.model)
+    ]
     assert pairs[0] == pairs[1]
     assert fused.parity.tolerance == parity.TOLERANCE
 
@@ -103,7 +129,9 @@ def test_a_dynamically_quantized_graph_computes_the_same(captured) -> None:
     unfused = captured("bert", HEAD).model.clone()
     placed = sites.find_sites(unfused.graph, captured("bert", HEAD).family)
     capabilities = targets.load("ort-cpu").CAPABILITIES
-    qdq.write(unfused, dynamic.plan(placed, None, capabilities, dynamic.Options(embeddings="float")))
+    qdq.write(
+        unfused, dynamic.plan(placed, None, capabilities, dynamic.Options(embeddings="float"))
+    )
     fused = fusion.fuse(unfused, FEEDS)
     assert fused.counts == counts()
     assert fused.parity.tolerance == fusion.ROUNDED
@@ -137,9 +165,7 @@ def test_a_wrong_epsilon_is_found(captured, quantized, options: dict | None) -> 
     fused = fusion.fuse(unfused).model
     norm = next(node for node in fused.graph if node.op_type == "SkipLayerNormalization")
     norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", WRONG_EPSILON)
-    message = (
-        r"the fused graph does not compute what the graph it was made from computes \(got a relative difference of .*5e-05\)"
-    )
+    message = r"the fused graph does not compute what the graph it was made from computes \(got a relative difference of .*5e-05\)"
     with pytest.raises(ParityError, match=message):
         fusion.check(fused, unfused, FEEDS)
 
@@ -154,12 +180,19 @@ def test_a_mask_that_is_wrong_on_the_left_is_found(captured) -> None:
     indicator = operators.initializer(graph, "test.first", np.eye(1, 64, dtype=np.int64)[0])
     zero = operators.initializer(graph, "test.zero", np.array([0]))
     length = operators.make_node("Shape", [mask], "test.length", {"start": 1, "end": 2}, **integer)
-    first = operators.make_node("Slice", [indicator, zero, length.outputs[0]], "test.row", **integer)
+    first = operators.make_node(
+        "Slice", [indicator, zero, length.outputs[0]], "test.row", **integer
+    )
     shown = operators.make_node("Max", [mask, first.outputs[0]], "test.shown", **integer)
     graph.insert_before(graph[0], [length, first, shown])
     for node, index in readers:
         node.replace_input_with(index, shown.outputs[0])
     feeds = [parity.only(batch, unfused) for batch in FEEDS]
-    parity.compare(wrong, feeds, parity.onnx_outputs(unfused, feeds, [str(v.name) for v in unfused.graph.outputs]), "the other")
+    parity.compare(
+        wrong,
+        feeds,
+        parity.onnx_outputs(unfused, feeds, [str(v.name) for v in unfused.graph.outputs]),
+        "the other",
+    )
     with pytest.raises(ParityError, match="the fused graph does not compute"):
         fusion.check(wrong, unfused, FEEDS)

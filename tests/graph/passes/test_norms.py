@@ -39,7 +39,8 @@ def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: 
         assert count >= 3 or name in WITHOUT
         pad_id = pad_of(checkpoint(name, head))
         rewritten, expected = (
-            np.concatenate([o.ravel() for o in outputs_on_batches(m, tmp_path, pad_id)]) for m in (ours, model)
+            np.concatenate([o.ravel() for o in outputs_on_batches(m, tmp_path, pad_id)])
+            for m in (ours, model)
         )
         # All outputs together: a single output may be a small difference of large numbers.
         assert np.abs(rewritten - expected).max() <= REORDERED * np.abs(expected).max()
@@ -48,11 +49,18 @@ def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: 
 def norm(attributes: dict[str, object], *, bias: bool, outputs: int = 1) -> ir.Model:
     """A graph of one norm over [B, S, 24]."""
     generator = np.random.default_rng(0)
-    x = ir.Value(name="x", shape=ir.Shape(["batch", "sequence", 24]), type=ir.TensorType(ir.DataType.FLOAT))
+    x = ir.Value(
+        name="x", shape=ir.Shape(["batch", "sequence", 24]), type=ir.TensorType(ir.DataType.FLOAT)
+    )
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 20}, name="norm")
-    inputs = [x, operators.initializer(graph, "weight", generator.normal(size=24).astype(np.float32))]
+    inputs = [
+        x,
+        operators.initializer(graph, "weight", generator.normal(size=24).astype(np.float32)),
+    ]
     if bias:
-        inputs.append(operators.initializer(graph, "bias", generator.normal(size=24).astype(np.float32)))
+        inputs.append(
+            operators.initializer(graph, "bias", generator.normal(size=24).astype(np.float32))
+        )
     node = ir.node("LayerNormalization", inputs, attributes, num_outputs=outputs)
     for index, value in enumerate(node.outputs):
         value.name, value.type = f"y{index}", ir.TensorType(ir.DataType.FLOAT)
@@ -64,17 +72,24 @@ def norm(attributes: dict[str, object], *, bias: bool, outputs: int = 1) -> ir.M
 def run(model: ir.Model, x: np.ndarray) -> np.ndarray:
     import onnxruntime as ort
 
-    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {"x": x})[0]
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 1e-1])
-def test_epsilon_counts_as_it_did_also_where_it_is_larger_than_the_deviation(bias: bool, epsilon: float) -> None:
+def test_epsilon_counts_as_it_did_also_where_it_is_larger_than_the_deviation(
+    bias: bool, epsilon: float
+) -> None:
     model = norm({"axis": -1, "epsilon": epsilon}, bias=bias)
     ours, count = vectorized(model)
     assert count == 1
-    x = np.random.default_rng(1).normal(3.0, 1.0, (2, 5, 24)) * np.array([1e-3, 1e-2, 1.0, 30.0, 0.0])[:, None]
+    x = (
+        np.random.default_rng(1).normal(3.0, 1.0, (2, 5, 24))
+        * np.array([1e-3, 1e-2, 1.0, 30.0, 0.0])[:, None]
+    )
     centred = x - x.mean(axis=-1, keepdims=True)
     unit = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
     expected = unit * model.graph.initializers["weight"].const_value.numpy()
@@ -91,7 +106,12 @@ def test_other_norms_are_left() -> None:
 
 @pytest.mark.parametrize(
     ("placement", "float_parts", "own"),
-    [("matmul", "float32", True), ("matmul", "float16", False), ("qdqbert", "float32", False), ("tensorrt", "float32", False)],
+    [
+        ("matmul", "float32", True),
+        ("matmul", "float16", False),
+        ("qdqbert", "float32", False),
+        ("tensorrt", "float32", False),
+    ],
 )
 def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
     captured, placement: str, float_parts: str, own: bool
@@ -99,7 +119,10 @@ def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
     bert, table = captured("bert"), capabilities("ort-cpu")
     placed = sites.find_sites(bert.model.graph, bert.family)
     options = exact_options(static, placement=placement, float_parts=float_parts)
-    assert export.is_for_it_alone(static.plan(placed, ranges_for(placed), table, options), table) == own
+    assert (
+        export.is_for_it_alone(static.plan(placed, ranges_for(placed), table, options), table)
+        == own
+    )
 
 
 def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pairs) -> None:
@@ -113,8 +136,12 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
     )
     here, options = environment.current(), {}
     for cores in (2, 64):
-        monkeypatch.setattr(environment, "current", lambda c=cores: here.model_copy(update={"cores": c}))
-        options[cores] = {s.name: s.options.form for s in planner.steps_of(recipe) if s.stage == "export"}
+        monkeypatch.setattr(
+            environment, "current", lambda c=cores: here.model_copy(update={"cores": c})
+        )
+        options[cores] = {
+            s.name: s.options.form for s in planner.steps_of(recipe) if s.stage == "export"
+        }
     assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
     assert not options[2]["export/openvino-cpu"].fast_norms
     assert plugins.load("targets", "ort-cpu").CAPABILITIES.fast_norms == 4

@@ -26,7 +26,10 @@ REORDERED = 2e-6
 
 
 def difference(ours: ir.Model, theirs: ir.Model) -> float:
-    batches, names = parity.sample_batches(theirs), [str(value.name) for value in theirs.graph.outputs]
+    batches, names = (
+        parity.sample_batches(theirs),
+        [str(value.name) for value in theirs.graph.outputs],
+    )
     runs = [parity.onnx_outputs(model, batches, names, optimized=False) for model in (ours, theirs)]
     return parity.largest_difference(*runs)
 
@@ -37,7 +40,8 @@ def checked(model: ir.Model, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [*((name, 14) for name in families.names()), *(("bert", each) for each in (16, 17, 20, 25))]
+    ("name", "wanted"),
+    [*((name, 14) for name in families.names()), *(("bert", each) for each in (16, 17, 20, 25))],
 )
 def test_a_float_graph_in_every_opset(captured, tmp_path: Path, name: str, wanted: int) -> None:
     model = captured(name, "sequence-classification").model
@@ -82,14 +86,20 @@ def test_what_an_opset_cannot_hold_names_the_least_that_can(
     qdq.write(model, plan)
     float16.convert_(model, plan.float_parts)
     if least > 14:
-        with pytest.raises(ModelError, match=rf"opset 14 cannot hold the model .*opset {least} or later"):
+        with pytest.raises(
+            ModelError, match=rf"opset 14 cannot hold the model .*opset {least} or later"
+        ):
             opset.convert_(model.clone(), 14, domains=domains)
     copy = model.clone()
     opset.convert_checked_(copy, WrittenOpset(opset=least, domains=domains))
     assert copy.opset_imports[""] == least
     pairs = {node.domain for node in copy.graph if node.op_type in operators.PAIR}
-    assert pairs == {operators.MICROSOFT if domains and options != {"activations": "float8e4m3"} else ""}
-    assert "largest relative difference" in copy.metadata_props.get(opset.METADATA, "largest relative difference")
+    assert pairs == {
+        operators.MICROSOFT if domains and options != {"activations": "float8e4m3"} else ""
+    }
+    assert "largest relative difference" in copy.metadata_props.get(
+        opset.METADATA, "largest relative difference"
+    )
 
 
 def test_pairs_without_norms_taken_apart_are_exact(captured) -> None:
@@ -112,7 +122,10 @@ def test_a_static_integer_file_keeps_its_norms(captured, tmp_path: Path) -> None
     vitisai.export(tmp_path / "quantized.onnx", tmp_path / "out", options)
     written = ir.load(vitisai.model_file(tmp_path / "out"))
     assert written.opset_imports[""] == 17
-    assert "from 20 to 17, 2 operators of ONNX Runtime's own; largest relative" in written.metadata_props[opset.METADATA]
+    assert (
+        "from 20 to 17, 2 operators of ONNX Runtime's own; largest relative"
+        in written.metadata_props[opset.METADATA]
+    )
     older = options.model_copy(update={"opset": wanted.model_copy(update={"opset": 16})})
     with pytest.raises(ModelError, match="opset 16 cannot hold the model"):
         vitisai.export(tmp_path / "quantized.onnx", tmp_path / "older", older)
@@ -121,20 +134,28 @@ def test_a_static_integer_file_keeps_its_norms(captured, tmp_path: Path) -> None
 def test_shape_with_an_end_is_a_slice_before_opset_15() -> None:
     x = ir.Value(name="x", shape=ir.Shape(["a", "b", 3]), type=ir.TensorType(ir.DataType.FLOAT))
     node = operators.make_node("Shape", [x], "y", {"start": 1, "end": 2}, dtype=ir.DataType.INT64)
-    model = ir.Model(ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 18}, name="shape"), ir_version=8)
+    model = ir.Model(
+        ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 18}, name="shape"),
+        ir_version=8,
+    )
     model.graph.outputs[:] = []
-    model.graph.append(last := operators.make_node("Identity", [node.outputs[0]], "z", dtype=ir.DataType.INT64))
+    model.graph.append(
+        last := operators.make_node("Identity", [node.outputs[0]], "z", dtype=ir.DataType.INT64)
+    )
     model.graph.outputs.append(last.outputs[0])
     opset.convert_(model, 14)
     import onnx.reference
 
-    (result,) = onnx.reference.ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": np.zeros((2, 5, 3), np.float32)})
+    (result,) = onnx.reference.ReferenceEvaluator(ir.to_proto(model)).run(
+        None, {"x": np.zeros((2, 5, 3), np.float32)}
+    )
     assert result.tolist() == [5]
 
 
 def test_an_opset_that_a_target_does_not_take_is_refused_before_the_run() -> None:
     with pytest.raises(
-        RecipeError, match=r"the target qnn does not take this opset \(got 23, expected 13 to 21\); set opset: 21"
+        RecipeError,
+        match=r"the target qnn does not take this opset \(got 23, expected 13 to 21\); set opset: 21",
     ):
         preflight._check_opset(qnn.CAPABILITIES, 23)
     preflight._check_opset(capabilities("ort-cpu"), 17)

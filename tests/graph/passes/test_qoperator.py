@@ -37,8 +37,13 @@ def written(got, path: Path, **options: object) -> ir.Model:
 
 
 def difference(ours: ir.Model, theirs: ir.Model) -> float:
-    batches, names = parity.sample_batches(theirs), [str(value.name) for value in theirs.graph.outputs]
-    return parity.largest_difference(*(parity.onnx_outputs(model, batches, names) for model in (ours, theirs)))
+    batches, names = (
+        parity.sample_batches(theirs),
+        [str(value.name) for value in theirs.graph.outputs],
+    )
+    return parity.largest_difference(
+        *(parity.onnx_outputs(model, batches, names) for model in (ours, theirs))
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,30 +56,44 @@ def difference(ours: ir.Model, theirs: ir.Model) -> float:
         ("modernbert", {}, {"MatMulIntegerToFloat": 8}),
     ],
 )
-def test_the_same_numbers_in_other_operators(captured, tmp_path: Path, name: str, options, expected: dict[str, int]) -> None:
+def test_the_same_numbers_in_other_operators(
+    captured, tmp_path: Path, name: str, options, expected: dict[str, int]
+) -> None:
     model = written(captured(name, "sequence-classification"), tmp_path / "pairs.onnx", **options)
     copy = model.clone()
     count = qoperator.rewrite_(copy)
     counts = Counter(node.op_type for node in copy.graph)
-    found = {kind: counts[kind] for kind in ("MatMulIntegerToFloat", "QLinearMatMul") if counts[kind]}
+    found = {
+        kind: counts[kind] for kind in ("MatMulIntegerToFloat", "QLinearMatMul") if counts[kind]
+    }
     assert count == sum(found.values())
     assert found == expected
     assert counts["MatMul"] == Counter(node.op_type for node in model.graph)["MatMul"] - count
     operators.save(copy, tmp_path / "model.onnx")
     onnx.checker.check_model(str(tmp_path / "model.onnx"))
-    assert difference(copy, model) <= (SAME if options.get("placement") != "whole" else qoperator.TOLERANCE)
+    assert difference(copy, model) <= (
+        SAME if options.get("placement") != "whole" else qoperator.TOLERANCE
+    )
 
 
 def test_the_target_writes_it_and_the_inspector_sees_integers(captured, tmp_path: Path) -> None:
     written(captured("bert", "sequence-classification"), tmp_path / "pairs.onnx")
-    ort_cpu.export(tmp_path / "pairs.onnx", tmp_path, ExportOptions(qoperator=True, opset=WrittenOpset(opset=20)))
+    ort_cpu.export(
+        tmp_path / "pairs.onnx",
+        tmp_path,
+        ExportOptions(qoperator=True, opset=WrittenOpset(opset=20)),
+    )
     path = ort_cpu.model_file(tmp_path)
     seen = profiler.products(path)
     assert len(seen) == 12
     assert all(product.weight for product in seen)
-    assert {(a.dtype, b.dtype) for a, b in (product.inputs for product in seen)} == {("uint8", "int8")}
+    assert {(a.dtype, b.dtype) for a, b in (product.inputs for product in seen)} == {
+        ("uint8", "int8")
+    }
     feeds = feeds_of(encoded(), 0)
-    ran = profiler.profile(path, feeds, SessionOptions(threads=1), warmup=1, runs=1, family="bert").operators
+    ran = profiler.profile(
+        path, feeds, SessionOptions(threads=1), warmup=1, runs=1, family="bert"
+    ).operators
     assert sum(each.type == "MatMulIntegerToFloat" for each in ran) == 12
     found = linter.lint(path, capabilities("ort-cpu"))
     assert (found.passes, found.integer) == (True, 12)
@@ -94,21 +113,31 @@ def test_dynamic_activations_are_integer_operators_already(captured) -> None:
         provenance=Provenance(samples=0, tokens=0, data_digest="", model_digest="", source=""),
     )
     placed = sites.find_sites(model.graph, got.family)
-    qdq.write(model, dynamic.plan(placed, nothing, capabilities("ort-cpu"), exact_options(dynamic, "ort-cpu")))
+    qdq.write(
+        model,
+        dynamic.plan(placed, nothing, capabilities("ort-cpu"), exact_options(dynamic, "ort-cpu")),
+    )
     before = Counter(node.op_type for node in model.graph)
     assert qoperator.rewrite_(model) == 0
     assert Counter(node.op_type for node in model.graph) == before
 
 
 def test_sixteen_bits_have_no_such_operators(captured, tmp_path: Path) -> None:
-    model = written(captured("bert", "sequence-classification"), tmp_path / "pairs.onnx", activations="uint16")
-    with pytest.raises(ModelError, match=r"no product of the model can be an integer operator .*set format: qdq"):
+    model = written(
+        captured("bert", "sequence-classification"), tmp_path / "pairs.onnx", activations="uint16"
+    )
+    with pytest.raises(
+        ModelError, match=r"no product of the model can be an integer operator .*set format: qdq"
+    ):
         qoperator.rewrite_(model)
 
 
 def test_ort_cpu_gets_integer_operators_with_their_biases_by_default(finished) -> None:
     counts = {
-        target: Counter(node.op_type for node in ir.load(finished[1] / target / "onnx" / "model_quantized.onnx").graph)
+        target: Counter(
+            node.op_type
+            for node in ir.load(finished[1] / target / "onnx" / "model_quantized.onnx").graph
+        )
         for target in ("ort-cpu", "openvino-cpu")
     }
     assert counts["ort-cpu"]["MatMulIntegerToFloat"] == 12
@@ -132,7 +161,9 @@ def test_ort_cpu_gets_integer_operators_with_their_biases_by_default(finished) -
         ("ort-cpu", {"float_parts": "float16"}, False),
     ],
 )
-def test_auto_takes_them_where_all_products_are_computed_so(captured, target: str, options, taken: bool) -> None:
+def test_auto_takes_them_where_all_products_are_computed_so(
+    captured, target: str, options, taken: bool
+) -> None:
     bert, table = captured("bert"), capabilities(target)
     placed = sites.find_sites(bert.model.graph, bert.family)
     plan = static.plan(placed, ranges_for(placed), table, exact_options(static, **options))
@@ -142,8 +173,14 @@ def test_auto_takes_them_where_all_products_are_computed_so(captured, target: st
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"targets": ["openvino-cpu"], "format": "qoperator"}, "the target openvino-cpu takes quantized products as Q/DQ only"),
-        ({"targets": ["ort-cpu"], "format": "onnx"}, "format: input should be 'auto', 'qdq' or 'qoperator'"),
+        (
+            {"targets": ["openvino-cpu"], "format": "qoperator"},
+            "the target openvino-cpu takes quantized products as Q/DQ only",
+        ),
+        (
+            {"targets": ["ort-cpu"], "format": "onnx"},
+            "format: input should be 'auto', 'qdq' or 'qoperator'",
+        ),
     ],
 )
 def test_formats_that_cannot_be(finished, keys: dict[str, object], text: str) -> None:

@@ -43,17 +43,26 @@ HALF = 1e-2
 # The same row with more padding.
 FLOAT = 1e-5
 CUDA = ort_cuda.CAPABILITIES
-A_LAYER = {"QOrderedAttention": 1, "QOrderedMatMul": 3, "QOrderedGelu": 1, "QOrderedLayerNormalization": 2}
+A_LAYER = {
+    "QOrderedAttention": 1,
+    "QOrderedMatMul": 3,
+    "QOrderedGelu": 1,
+    "QOrderedLayerNormalization": 2,
+}
 FEEDS = batch([16, 9, 3])
 
 
 class Written:
     """A tiny model whose head size is not a square number, with its sites and ranges."""
 
-    def __init__(self, folder: Path, family: str, head: str = "sequence-classification", **config: object) -> None:
+    def __init__(
+        self, folder: Path, family: str, head: str = "sequence-classification", **config: object
+    ) -> None:
         self.folder = folder
         self.captured = capture.capture(
-            resolve(make_checkpoint(folder / "model", family, head, **config)), head, [batch([9, 4])]
+            resolve(make_checkpoint(folder / "model", family, head, **config)),
+            head,
+            [batch([9, 4])],
         )
         self.float_path = folder / "float.onnx"
         ops.save(self.captured.model, self.float_path)
@@ -121,7 +130,9 @@ def test_shared_weights_are_written_for_each_layer(albert) -> None:
     plan = albert.plan()
     shared, own = albert.qdq(plan), albert.rewritten(plan)
     np.testing.assert_array_equal(albert.logits(own), albert.logits(shared))
-    weights = [n for n in own.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
+    weights = [
+        n for n in own.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()
+    ]
     assert len({n.inputs[0] for n in weights}) == len(weights) == 12
     assert all(len(n.outputs[0].uses()) == 1 for n in weights)
 
@@ -129,13 +140,18 @@ def test_shared_weights_are_written_for_each_layer(albert) -> None:
 # --- what is fused
 
 
-@pytest.mark.parametrize("options", [{}, {"embeddings": "float"}, {"per_channel": False, "fuse_qkv": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"embeddings": "float"}, {"per_channel": False, "fuse_qkv": True}], ids=str
+)
 def test_whole_layers_are_fused(bert, options) -> None:
     model = qordered.fuse(bert.rewritten(bert.plan(**options)))
     assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     left = operators(model)
     # One pair remains: Quantize after the norm of the embeddings, Dequantize before the classifier.
-    assert [left[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "LayerNormalization", "MatMul")] == [1, 1, 1, 1]
+    assert [
+        left[kind]
+        for kind in ("QuantizeLinear", "DequantizeLinear", "LayerNormalization", "MatMul")
+    ] == [1, 1, 1, 1]
     assert not {"Softmax", "Erf", "Gelu"} & set(left)
 
 
@@ -167,11 +183,14 @@ def test_weights_lie_by_columns_and_scales_are_the_plans(bert, fused) -> None:
         theirs, ours = (graph[f"{name}.quantized"].const_value.numpy() for graph in (before, after))
         assert (ours.shape, ours.dtype) == (theirs.shape, np.int8)
         np.testing.assert_array_equal(by_columns(ours), theirs)
-        np.testing.assert_array_equal(after[f"{name}.scale"].const_value.numpy(), before[f"{name}.scale"].const_value.numpy())
+        np.testing.assert_array_equal(
+            after[f"{name}.scale"].const_value.numpy(), before[f"{name}.scale"].const_value.numpy()
+        )
     for site, quantizer in plan.quantized:
         if not site.is_weight:
             np.testing.assert_array_equal(
-                after[f"{site.value}.scale"].const_value.numpy(), qdq.activation_parameters(quantizer)[0]
+                after[f"{site.value}.scale"].const_value.numpy(),
+                qdq.activation_parameters(quantizer)[0],
             )
 
 
@@ -179,9 +198,15 @@ def test_attentions_read_the_mask_itself_and_norms_keep_their_epsilon(fused) -> 
     nodes = {kind: [n for n in fused.graph if n.op_type == kind] for kind in qordered.KINDS}
     for attention in nodes["QOrderedAttention"]:
         cast = attention.inputs[17].producer()
-        assert (cast.op_type, cast.inputs[0].name, cast.attributes["to"].value) == ("Cast", "attention_mask", ir.DataType.INT32)
+        assert (cast.op_type, cast.inputs[0].name, cast.attributes["to"].value) == (
+            "Cast",
+            "attention_mask",
+            ir.DataType.INT32,
+        )
         assert attention.attributes["num_heads"].value == 2
-    assert [n.attributes["epsilon"].value for n in nodes["QOrderedLayerNormalization"]] == pytest.approx([1e-12] * 4)
+    assert [
+        n.attributes["epsilon"].value for n in nodes["QOrderedLayerNormalization"]
+    ] == pytest.approx([1e-12] * 4)
 
 
 def test_the_runtime_takes_the_fused_graph_up_to_its_kernels(fused, tmp_path) -> None:
@@ -232,7 +257,12 @@ class QOrderedLayerNormalization(OpRun):
     def _run(self, x, scale_x, gamma, beta, scale_y, *, epsilon, **orders):
         floats = x * scale_x
         centered = floats - floats.mean(-1, keepdims=True)
-        return (to_int8((centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * gamma + beta) / scale_y),)
+        return (
+            to_int8(
+                (centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * gamma + beta)
+                / scale_y
+            ),
+        )
 
 
 class QOrderedAttention(OpRun):
@@ -246,13 +276,20 @@ class QOrderedAttention(OpRun):
         assert mask.shape == x.shape[:2]
 
         def heads(part: int) -> np.ndarray:
-            floats = product(x, by_columns(weights[part])) * (scale_x * weight_scales[part]) + biases[part]
+            floats = (
+                product(x, by_columns(weights[part])) * (scale_x * weight_scales[part])
+                + biases[part]
+            )
             integers = to_int8(floats / scale_of[part])
             return integers.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
         query, key, value = (heads(part) for part in range(3))
-        scores = to_int8(product(query, key.swapaxes(-1, -2)) * (scale_of[0] * scale_of[1] / scale_scores)).astype(np.int64)
-        powers = np.exp((scores - scores.max(-1, keepdims=True)) * (scale_scores / np.sqrt(query.shape[-1])))
+        scores = to_int8(
+            product(query, key.swapaxes(-1, -2)) * (scale_of[0] * scale_of[1] / scale_scores)
+        ).astype(np.int64)
+        powers = np.exp(
+            (scores - scores.max(-1, keepdims=True)) * (scale_scores / np.sqrt(query.shape[-1]))
+        )
         powers = powers * mask[:, None, None, :]
         probs = to_int8(powers / powers.sum(-1, keepdims=True) / scale_probs)
         context = to_int8(product(probs, value) * (scale_probs * scale_of[2] / scale_y))
@@ -284,7 +321,9 @@ def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
 def test_asymmetric_activations_are_refused(bert) -> None:
     cpu = plugins.load("targets", "ort-cpu").CAPABILITIES
     plan = static.plan(bert.sites, bert.ranges, cpu, static.Options(placement="qordered"))
-    with pytest.raises(PlanError, match="ort-cuda takes symmetric int8 activations, not asymmetric uint8"):
+    with pytest.raises(
+        PlanError, match="ort-cuda takes symmetric int8 activations, not asymmetric uint8"
+    ):
         capability.check(plan, CUDA)
     error = refusal(bert, plan)
     assert isinstance(error, PlanError)
@@ -309,7 +348,10 @@ def test_a_rescaled_residual_path_is_refused(bert) -> None:
     group = next(g for g in smoothing.groups(model.graph, bert.captured.family) if g.kind == "norm")
     smoothing.scale_(model, group, np.full(64, 2.0))
     qdq.write(model, bert.plan())
-    with pytest.raises(PlanError, match=r"a residual path that SmoothQuant rescales .*; set transforms: \[\] in the recipe\."):
+    with pytest.raises(
+        PlanError,
+        match=r"a residual path that SmoothQuant rescales .*; set transforms: \[\] in the recipe\.",
+    ):
         qordered.rewrite_(model)
 
 
@@ -319,7 +361,9 @@ def test_weights_behind_a_pair_are_refused(bert) -> None:
     assert error.got.startswith("0 QOrderedAttention, ")
 
 
-@pytest.mark.parametrize(("edit", "got"), [("scale", "scores times 0.5"), ("heads", "heads of 8 channels")])
+@pytest.mark.parametrize(
+    ("edit", "got"), [("scale", "scores times 0.5"), ("heads", "heads of 8 channels")]
+)
 def test_an_attention_that_the_kernel_computes_otherwise_is_refused(bert, edit, got) -> None:
     model = bert.qdq(bert.plan())
     constants = model.graph.initializers
@@ -370,5 +414,7 @@ def test_sequences_are_padded_to_the_length_that_the_kernel_takes(bert, tmp_path
     ours = session.run(feeds)["logits"]
     assert ours.shape == (2, 13, 2)
     real = feeds["attention_mask"].astype(bool)
-    theirs = onnxruntime.OrtSession(path, SessionOptions(), "CPUExecutionProvider").run(feeds)["logits"]
+    theirs = onnxruntime.OrtSession(path, SessionOptions(), "CPUExecutionProvider").run(feeds)[
+        "logits"
+    ]
     np.testing.assert_allclose(ours[real], theirs[real], atol=FLOAT)

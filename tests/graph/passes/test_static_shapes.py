@@ -53,7 +53,9 @@ def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[P
                 model = ir.load(paths[name, form])
                 placed = sites.find_sites(model.graph, source.family)
                 options = exact_options(static, **({} if form == "int8" else {"activations": form}))
-                qdq.write(model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options))
+                qdq.write(
+                    model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options)
+                )
                 ops.save(model, paths[name, form])
         return paths[name, form], pad_of(checkpoint(name, "embedding"))
 
@@ -74,20 +76,27 @@ def fixed(path: Path, out: Path, size: tuple[int, int] = SIZE) -> ir.Model:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_fixed_graph_is_static_and_computes_the_same(made, tmp_path, name: str, form: str) -> None:
+def test_a_fixed_graph_is_static_and_computes_the_same(
+    made, tmp_path, name: str, form: str
+) -> None:
     path, pad_id = made(name, form)
     model = fixed(path, tmp_path / "fixed.onnx")
     assert_static(model)
     assert [tuple(v.shape.numpy()) for v in model.graph.inputs] == [SIZE] * len(model.graph.inputs)
     assert largest_error(run(tmp_path / "fixed.onnx", pad_id), run(path, pad_id)) <= SAME
     # Weights stay 8-bit weights.
-    assert operator_counts(model)["DequantizeLinear"] == operator_counts(ir.load(path))["DequantizeLinear"]
+    assert (
+        operator_counts(model)["DequantizeLinear"]
+        == operator_counts(ir.load(path))["DequantizeLinear"]
+    )
 
 
 def test_one_row_of_one_token_is_a_size_too(made, tmp_path) -> None:
     path, pad_id = made("bert", "float")
     assert_static(fixed(path, tmp_path / "fixed.onnx", (1, 1)))
-    assert largest_error(run(tmp_path / "fixed.onnx", pad_id, (1,)), run(path, pad_id, (1,))) <= SAME
+    assert (
+        largest_error(run(tmp_path / "fixed.onnx", pad_id, (1,)), run(path, pad_id, (1,))) <= SAME
+    )
 
 
 def test_a_fixed_graph_can_be_fixed_to_its_own_size_only(made, tmp_path) -> None:
@@ -104,11 +113,16 @@ def test_a_fixed_graph_can_be_fixed_to_its_own_size_only(made, tmp_path) -> None
 
 def test_a_length_beyond_the_table_of_positions_is_an_error(made) -> None:
     model = ir.load(made("bert", "float")[0])
-    with pytest.raises(ModelError, match=r"the graph does not run on 1 rows of 5000 tokens \(got .*; choose a length within"):
+    with pytest.raises(
+        ModelError,
+        match=r"the graph does not run on 1 rows of 5000 tokens \(got .*; choose a length within",
+    ):
         make_static_(model, batch=1, sequence=5000)
 
 
-def make_model(nodes: list, constants: dict[str, np.ndarray] | None = None, output: str = "y", rank: int = 2) -> ir.Model:
+def make_model(
+    nodes: list, constants: dict[str, np.ndarray] | None = None, output: str = "y", rank: int = 2
+) -> ir.Model:
     """A graph of int64 [batch, sequence] ids and one float output."""
     graph = helper.make_graph(
         nodes,
@@ -117,7 +131,9 @@ def make_model(nodes: list, constants: dict[str, np.ndarray] | None = None, outp
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * rank)],
         [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
-    return ir.serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    return ir.serde.deserialize_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    )
 
 
 def test_a_size_that_depends_on_numbers_is_an_error_that_names_the_value() -> None:
@@ -166,7 +182,9 @@ def test_linear_layers_become_gemm(made, captured, tmp_path, name: str, form: st
     assert operator_counts(model)["Reshape"] - before == operator_counts(model)["Gemm"] + len(read)
     # Four projections of attention and two of the feed-forward in each layer; MatMul is left for activations and positions.
     assert count == operator_counts(model)["Gemm"] == 6 * LAYERS
-    constants = [ops.const_array(node.inputs[1]) for node in model.graph if node.op_type == "MatMul"]
+    constants = [
+        ops.const_array(node.inputs[1]) for node in model.graph if node.op_type == "MatMul"
+    ]
     assert [array.shape for array in constants if array is not None and array.ndim == 2] == []
     assert largest_error(run(tmp_path / "gemm.onnx", pad_id), run(path, pad_id)) <= GEMM
     if form != "float":
@@ -174,7 +192,9 @@ def test_linear_layers_become_gemm(made, captured, tmp_path, name: str, form: st
         assert all(ops.producer(v, "DequantizeLinear") for node in gemms for v in node.inputs[:2])
 
 
-def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_the_reshape(captured, made, tmp_path) -> None:
+def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_the_reshape(
+    captured, made, tmp_path
+) -> None:
     path, pad_id = made("bert", "float")
     bert = captured("bert", "embedding")
     model = ir.load(path)
@@ -182,7 +202,11 @@ def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_t
     qdq.write(model, plan)
     ops.save(model, tmp_path / "rows.onnx")
     model, _ = gemmed(tmp_path / "rows.onnx", tmp_path / "gemm.onnx", tmp_path)
-    followed = [ops.consumers(node.outputs[0], "QuantizeLinear") for node in model.graph if node.op_type == "Gemm"]
+    followed = [
+        ops.consumers(node.outputs[0], "QuantizeLinear")
+        for node in model.graph
+        if node.op_type == "Gemm"
+    ]
     assert any(followed)
     for quantize in [q for readers in followed for q in readers]:
         (dequantize,) = ops.readers(quantize.outputs[0])
@@ -190,7 +214,10 @@ def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_t
         (again,) = ops.readers(reshape.outputs[0])
         assert (reshape.op_type, again.op_type) == ("Reshape", "QuantizeLinear")
         assert again.inputs[1:] == quantize.inputs[1:]
-    assert largest_error(run(tmp_path / "gemm.onnx", pad_id), run(tmp_path / "rows.onnx", pad_id)) <= GEMM
+    assert (
+        largest_error(run(tmp_path / "gemm.onnx", pad_id), run(tmp_path / "rows.onnx", pad_id))
+        <= GEMM
+    )
 
 
 def test_gemm_needs_static_shapes(made) -> None:
@@ -201,7 +228,9 @@ def test_gemm_needs_static_shapes(made) -> None:
         matmul_add_to_gemm_(ir.load(made("bert", "float")[0]))
 
 
-def test_a_head_of_two_dimensions_becomes_a_gemm_that_keeps_the_name_of_the_output(captured, tmp_path) -> None:
+def test_a_head_of_two_dimensions_becomes_a_gemm_that_keeps_the_name_of_the_output(
+    captured, tmp_path
+) -> None:
     ops.save(captured("bert", "sequence-classification").model, tmp_path / "float.onnx")
     model, _ = gemmed(tmp_path / "float.onnx", tmp_path / "gemm.onnx", tmp_path)
     assert [v.name for v in model.graph.outputs] == ["logits"]

@@ -23,8 +23,12 @@ SWITCHED = 5e-6
 
 def plan_named(name: str, placed: tuple[Site, ...], chosen: Ranges, **options: object) -> QuantPlan:
     if name == "dynamic":
-        return dynamic.plan(placed, chosen, capabilities("ort-cpu"), exact_options(dynamic, **options))
-    return static.plan(placed, chosen, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
+        return dynamic.plan(
+            placed, chosen, capabilities("ort-cpu"), exact_options(dynamic, **options)
+        )
+    return static.plan(
+        placed, chosen, capabilities("ort-cpu"), exact_options(static, placement=name, **options)
+    )
 
 
 def with_switches(source: Path, plan: QuantPlan, path: Path):
@@ -34,7 +38,9 @@ def with_switches(source: Path, plan: QuantPlan, path: Path):
     ops.save(model, path)
     session, feeds = plain_session(path), feeds_of(encoded(), 0)
     fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != switches.SWITCHES}
-    return lambda on: session.run(None, {**fed, switches.SWITCHES: np.array(on, dtype=bool)})[0], behind
+    return lambda on: session.run(None, {**fed, switches.SWITCHES: np.array(on, dtype=bool)})[
+        0
+    ], behind
 
 
 @pytest.mark.parametrize("name", ["matmul", "qdqbert", "qdqbert-row", "dynamic"])
@@ -43,7 +49,9 @@ def test_switches_go_from_the_float_graph_to_the_written_one(
 ) -> None:
     plan = plan_named(name, bert_sites, bert_ranges)
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
-    assert sorted(s.kind for group in behind for s in group) == sorted(s.kind for s, _ in plan.quantized)
+    assert sorted(s.kind for group in behind for s in group) == sorted(
+        s.kind for s, _ in plan.quantized
+    )
     assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
     count = len(behind)
     np.testing.assert_allclose(run([False] * count), float_logits, rtol=0, atol=1e-6)
@@ -52,19 +60,27 @@ def test_switches_go_from_the_float_graph_to_the_written_one(
     assert np.abs(expected - float_logits).max() > 1000 * SWITCHED
     np.testing.assert_allclose(run([True] * count), expected, rtol=0, atol=SWITCHED)
     for number in range(count):
-        assert np.abs(run(np.arange(count) == number) - float_logits).max() > 0, behind[number][0].value
+        assert np.abs(run(np.arange(count) == number) - float_logits).max() > 0, behind[number][
+            0
+        ].value
 
 
 @pytest.mark.parametrize("name", ["qdqbert", "qdqbert-row"])
-def test_a_switch_alone_is_the_plan_of_its_sites(float_path, bert_sites, bert_ranges, tmp_path, name) -> None:
+def test_a_switch_alone_is_the_plan_of_its_sites(
+    float_path, bert_sites, bert_ranges, tmp_path, name
+) -> None:
     plan = plan_named(name, bert_sites, bert_ranges)
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
     for number in range(0, len(behind), 3):
-        alone = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])})
+        alone = plan.model_copy(
+            update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])}
+        )
         written(float_path, alone, tmp_path / "alone.onnx")
         expected = outputs_of(tmp_path / "alone.onnx", feeds_of(encoded(), 0))
         ours = run(np.arange(len(behind)) == number)
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=SWITCHED, err_msg=behind[number][0].value)
+        np.testing.assert_allclose(
+            ours, expected, rtol=0, atol=SWITCHED, err_msg=behind[number][0].value
+        )
 
 
 @pytest.mark.parametrize(

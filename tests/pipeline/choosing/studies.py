@@ -22,14 +22,22 @@ SPACE = {
     "quantize.static.per_channel": [True, False],
 }
 MACHINE = Environment(
-    cpu="a", cores=2, memory_bytes=1, features=("avx2",), system="s", python="3", versions={"onnxruntime": "1"}
+    cpu="a",
+    cores=2,
+    memory_bytes=1,
+    features=("avx2",),
+    system="s",
+    python="3",
+    versions={"onnxruntime": "1"},
 )
 _TIMES = {"minmax": 9.0, "mse": 7.0, "entropy": 5.0, None: 8.0}
 
 
 def recipe_of(**search: Any) -> Any:
     """A recipe with a search."""
-    return parse({"model": "m", "task": "mrpc", "data": "glue", "search": {"space": SPACE, **search}})
+    return parse(
+        {"model": "m", "task": "mrpc", "data": "glue", "search": {"space": SPACE, **search}}
+    )
 
 
 def variant_of(changes: Mapping[str, Any]) -> Variant:
@@ -37,18 +45,32 @@ def variant_of(changes: Mapping[str, Any]) -> Variant:
     # No transforms is what a recipe has here without the key.
     rest = {key: value for key, value in rest.items() if value != []}
     name = " ".join(f"{key}={value}" for key, value in sorted(rest.items()))
-    return Variant(name=name or "as it is", target=str(changes.get("targets", "ort-cpu")), changes=rest, precision="int8")
+    return Variant(
+        name=name or "as it is",
+        target=str(changes.get("targets", "ort-cpu")),
+        changes=rest,
+        precision="int8",
+    )
 
 
 def found_of(variant: Variant) -> Found:
     """Entropy is the fastest and the least accurate one; without channels it cannot be made."""
     changes = variant.changes
-    if changes.get("calibrate") == "entropy" and changes.get("quantize.static.per_channel") is False:
+    if (
+        changes.get("calibrate") == "entropy"
+        and changes.get("quantize.static.per_channel") is False
+    ):
         return Found(variant=variant, state="excluded", reason="cannot be made")
     ms = _TIMES[changes.get("calibrate")] + 0.5 * bool(changes.get("transforms"))
     drop = 0.02 * (ms < 6) - 0.001 * bool(changes.get("transforms"))
     figure = Estimate(value=ms, low=ms, high=ms)
-    return Found(variant=variant, state="admissible", reason="", time_ms=figure, values={"accuracy": 0.9 - drop})
+    return Found(
+        variant=variant,
+        state="admissible",
+        reason="",
+        time_ms=figure,
+        values={"accuracy": 0.9 - drop},
+    )
 
 
 class Trials:
@@ -93,7 +115,9 @@ def searched(
     **search: Any,
 ) -> study.Searched:
     """Search with the settings in `search`."""
-    return study.search(recipe_of(**search), Trials(find, inputs=inputs, prepare=prepare, at_once=at_once), place)
+    return study.search(
+        recipe_of(**search), Trials(find, inputs=inputs, prepare=prepare, at_once=at_once), place
+    )
 
 
 def names(result: study.Searched) -> list[str]:
@@ -113,15 +137,21 @@ def work(storage: str, log: str, seconds: float, settings: Mapping[str, Any]) ->
     Path(f"{log}.{time.monotonic_ns()}").write_text("\n".join(names(result)), encoding="utf-8")
 
 
-def together(folder: Path, where: str, settings: Mapping[str, Any], processes: int = 2) -> tuple[list[str], list[list[str]]]:
+def together(
+    folder: Path, where: str, settings: Mapping[str, Any], processes: int = 2
+) -> tuple[list[str], list[list[str]]]:
     """Search with several processes; return what they tried, and what each of them returned."""
     log = folder / "tried"
-    workers = [FORK.Process(target=work, args=(where, str(log), 0.01, settings)) for _ in range(processes)]
+    workers = [
+        FORK.Process(target=work, args=(where, str(log), 0.01, settings)) for _ in range(processes)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * processes
-    results = [path.read_text(encoding="utf-8").splitlines() for path in folder.glob("tried.*[0-9]")]
+    results = [
+        path.read_text(encoding="utf-8").splitlines() for path in folder.glob("tried.*[0-9]")
+    ]
     assert len(results) == processes
     return log.read_text(encoding="utf-8").splitlines(), results

@@ -31,7 +31,13 @@ class Truth:
 class Table:
     """Trials on a table. Seconds pass as they would: making, timing and judging cost what they cost for a small encoder."""
 
-    def __init__(self, truths: dict[str, Truth], wanted: Sequence[Limit], seed: int, targets: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        truths: dict[str, Truth],
+        wanted: Sequence[Limit],
+        seed: int,
+        targets: set[str] | None = None,
+    ) -> None:
         self.truths = {REFERENCE.name: Truth(1.0, 0.0), **truths}
         self.reference, self.metric, self.limits, self.rows = REFERENCE, METRIC, tuple(wanted), 500
         self.about_time, self.at_once = True, 1
@@ -53,7 +59,10 @@ class Table:
         names = [REFERENCE.name, *(v.name for v in variants if v != REFERENCE)]
         # Texts have different lengths, and all models of a round are equally disturbed by other programs.
         common = self._random.lognormal(0, 0.5, rounds)
-        own = {n: self.truths[n].time * common * self._random.lognormal(0, TIME_NOISE, rounds) for n in names}
+        own = {
+            n: self.truths[n].time * common * self._random.lognormal(0, TIME_NOISE, rounds)
+            for n in names
+        }
         self._races.append(own)
         self.seconds += 1.5 * len(names) + sum(float(times.sum()) for times in own.values()) * 0.02
 
@@ -61,11 +70,15 @@ class Table:
         for variant in variants:
             if variant.name not in self._judged:
                 value = self.truths[variant.name].drop + self._random.normal(0, DROP_NOISE)
-                self._judged[variant.name] = Estimate(value=value, low=value - 2 * DROP_NOISE, high=value + 2 * DROP_NOISE)
+                self._judged[variant.name] = Estimate(
+                    value=value, low=value - 2 * DROP_NOISE, high=value + 2 * DROP_NOISE
+                )
                 self.seconds += 8.0
 
     def known(self, variants: Sequence[Variant]) -> int:
-        return sum(v.name in self._judged or any(v.name in race for race in self._races) for v in variants)
+        return sum(
+            v.name in self._judged or any(v.name in race for race in self._races) for v in variants
+        )
 
     def ratio(self, variant: Variant, other: Variant) -> Estimate:
         both = [race for race in self._races if variant.name in race and other.name in race]
@@ -76,10 +89,15 @@ class Table:
         return percentile(times[variant.name] / times[other.name], 50, seed=0)
 
     def found(self, variant: Variant) -> Found:
-        drop, timed = self._judged.get(variant.name), any(variant.name in race for race in self._races)
+        drop, timed = (
+            self._judged.get(variant.name),
+            any(variant.name in race for race in self._races),
+        )
         ratio = self.ratio(variant, REFERENCE) if timed else None
         size = Estimate(
-            value=self.truths[variant.name].size, low=self.truths[variant.name].size, high=self.truths[variant.name].size
+            value=self.truths[variant.name].size,
+            low=self.truths[variant.name].size,
+            high=self.truths[variant.name].size,
         )
         figures = {"size": size} | ({"latency": ratio} if ratio else {})
         found = Found(

@@ -14,14 +14,36 @@ from tests.pipeline.choosing.tables import DROP_NOISE, REFERENCE, Table, Truth, 
 def search(monkeypatch):
     """Run a search over a table: first variants, what is faster than each, what is nearer to float than each."""
 
-    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, pruned=None, final=0.0, **settings):
+    def run(
+        truths,
+        first,
+        faster=None,
+        nearer=None,
+        seed=0,
+        targets=None,
+        pruned=None,
+        final=0.0,
+        **settings,
+    ):
         faster, nearer, pruned = faster or {}, nearer or {}, pruned or {}
-        monkeypatch.setattr(module.space, "pruned", lambda _, v, metric: variant(pruned[v.name]) if v.name in pruned else None)
+        monkeypatch.setattr(
+            module.space,
+            "pruned",
+            lambda _, v, metric: variant(pruned[v.name]) if v.name in pruned else None,
+        )
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
-        monkeypatch.setattr(module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())])
-        monkeypatch.setattr(module.space, "nearer", lambda _, v, minutes: [variant(n) for n in nearer.get(v.name, ())])
+        monkeypatch.setattr(
+            module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())]
+        )
+        monkeypatch.setattr(
+            module.space,
+            "nearer",
+            lambda _, v, minutes: [variant(n) for n in nearer.get(v.name, ())],
+        )
         monkeypatch.setattr(module.space, "reach", lambda _, v: 1.3 if faster.get(v.name) else 1.0)
-        monkeypatch.setattr(module.space, "left_out", lambda _: [(variant("c int8"), "it has no 8-bit units")])
+        monkeypatch.setattr(
+            module.space, "left_out", lambda _: [(variant("c int8"), "it has no 8-bit units")]
+        )
         chosen = Choose(**settings)
         table = Table(truths, chosen.limits, seed, targets)
         table.final_seconds = final
@@ -37,14 +59,29 @@ def test_the_winner_is_within_five_percent_of_the_best_that_keeps_the_limits(sea
     random = np.random.default_rng(seed)
     first = [f"t{n} int8" for n in range(6)]
     faster = {name: [f"{name} p{k}" for k in range(4)] for name in first}
-    nearer = {name: [f"{name} n{k}" for k in range(2)] for name in (*first, *(f for each in faster.values() for f in each))}
-    truths = {name: Truth(float(random.uniform(0.25, 1.2)), float(random.choice([0.0, 0.004, 0.02, 0.05]))) for name in first}
+    nearer = {
+        name: [f"{name} n{k}" for k in range(2)]
+        for name in (*first, *(f for each in faster.values() for f in each))
+    }
+    truths = {
+        name: Truth(
+            float(random.uniform(0.25, 1.2)), float(random.choice([0.0, 0.004, 0.02, 0.05]))
+        )
+        for name in first
+    }
     for name, others in faster.items():
         truths |= {
-            n: Truth(truths[name].time * float(random.uniform(0.8, 1.1)), float(random.choice([0.002, 0.03]))) for n in others
+            n: Truth(
+                truths[name].time * float(random.uniform(0.8, 1.1)),
+                float(random.choice([0.002, 0.03])),
+            )
+            for n in others
         }
     for name, others in nearer.items():
-        truths |= {n: Truth(truths[name].time, truths[name].drop * float(random.uniform(0.1, 1.0))) for n in others}
+        truths |= {
+            n: Truth(truths[name].time, truths[name].drop * float(random.uniform(0.1, 1.0)))
+            for n in others
+        }
     found, _, table = search(truths, first, faster, nearer, seed, minutes=30)
     # Drops within the noise of the limit may be taken for either.
     able = [t.time for t in table.truths.values() if t.drop <= 0.01 - 2 * DROP_NOISE]
@@ -63,7 +100,9 @@ def test_float_wins_where_eight_bits_are_slower(search) -> None:
 
 def test_between_equals_the_more_accurate_one_wins(search) -> None:
     found, _, _ = search(
-        {"a int8": Truth(0.4, 0.008), "a bf16": Truth(0.402, 0.0)}, ["a int8", "a bf16"], limits={"max_drop": 0.02}
+        {"a int8": Truth(0.4, 0.008), "a bf16": Truth(0.402, 0.0)},
+        ["a int8", "a bf16"],
+        limits={"max_drop": 0.02},
     )
     assert found[0].variant.name == "a bf16"
 
@@ -75,7 +114,9 @@ def test_a_model_that_loses_too_much_is_repaired_before_it_is_given_up(search) -
         "a int8 mse": Truth(0.3, 0.1),
         "a int8 layers": Truth(0.4, 0.0),
     }
-    found, _, _ = search(truths, ["a int8", "a f32"], nearer={"a int8": ["a int8 mse", "a int8 layers"]})
+    found, _, _ = search(
+        truths, ["a int8", "a f32"], nearer={"a int8": ["a int8 mse", "a int8 layers"]}
+    )
     assert found[0].variant.name == "a int8 layers"
     states = {each.variant.name: each.state for each in found}
     assert states["a int8"] == states["a int8 mse"] == "excluded"
@@ -83,7 +124,9 @@ def test_a_model_that_loses_too_much_is_repaired_before_it_is_given_up(search) -
 
 def test_nothing_keeps_the_limits_so_the_nearest_is_taken(search) -> None:
     wanted = ({"max_drop": 0.01}, {"of": "latency", "at_most": 0.1})
-    found, _, _ = search({"a int8": Truth(0.2, 0.0), "b int8": Truth(0.15, 0.0)}, ["a int8", "b int8"], limits=wanted)
+    found, _, _ = search(
+        {"a int8": Truth(0.2, 0.0), "b int8": Truth(0.15, 0.0)}, ["a int8", "b int8"], limits=wanted
+    )
     assert (found[0].variant.name, found[0].state) == ("b int8", "excluded")
     assert "latency" in found[0].reason
 
@@ -96,13 +139,25 @@ def test_a_search_without_time_still_gives_the_first_model_that_keeps_the_limits
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("minutes", "final"), [(3, 0.0), (3, 60.0), (5, 150.0), (8, 120.0)])
-def test_the_search_and_the_final_run_keep_the_time_limit_within_a_trial(search, seed, minutes: float, final: float) -> None:
+def test_the_search_and_the_final_run_keep_the_time_limit_within_a_trial(
+    search, seed, minutes: float, final: float
+) -> None:
     random = np.random.default_rng(seed)
     first = [f"t{n} int8" for n in range(8)]
     faster = {name: [f"{name} p{k}" for k in range(4)] for name in first}
-    nearer = {name: [f"{name} n{k}" for k in range(3)] for name in (*first, *(f for each in faster.values() for f in each))}
-    names = {*first, *(f for each in faster.values() for f in each), *(n for each in nearer.values() for n in each)}
-    truths = {name: Truth(float(random.uniform(0.25, 1.2)), float(random.choice([0.0, 0.004, 0.05]))) for name in sorted(names)}
+    nearer = {
+        name: [f"{name} n{k}" for k in range(3)]
+        for name in (*first, *(f for each in faster.values() for f in each))
+    }
+    names = {
+        *first,
+        *(f for each in faster.values() for f in each),
+        *(n for each in nearer.values() for n in each),
+    }
+    truths = {
+        name: Truth(float(random.uniform(0.25, 1.2)), float(random.choice([0.0, 0.004, 0.05])))
+        for name in sorted(names)
+    }
     found, _, table = search(truths, first, faster, nearer, seed, minutes=minutes, final=final)
     assert found[0].state == "chosen"
     # Making, timing and judging one variant.
@@ -110,7 +165,9 @@ def test_the_search_and_the_final_run_keep_the_time_limit_within_a_trial(search,
 
 
 def test_a_search_that_is_over_judges_its_fastest_model_and_then_only_float(search) -> None:
-    truths = {f"a int8 {n}": Truth(0.2 + n / 100, 0.2) for n in range(20)} | {"a f32": Truth(0.9, 0.0)}
+    truths = {f"a int8 {n}": Truth(0.2 + n / 100, 0.2) for n in range(20)} | {
+        "a f32": Truth(0.9, 0.0)
+    }
     found, _, table = search(truths, list(truths), minutes=1, final=60.0)
     assert (found[0].variant.precision, found[0].state) == ("f32", "chosen")
     assert table.seconds < 60
@@ -125,14 +182,24 @@ def test_a_search_without_time_makes_a_model_in_8_bits_first(search) -> None:
 
 
 @pytest.mark.parametrize(("drop", "winner"), [(0.005, "a int8 pruned"), (0.05, "a int8")])
-def test_the_best_model_is_pruned_last_and_taken_where_it_keeps_the_limit(search, drop: float, winner: str) -> None:
-    truths = {"a int8": Truth(0.4, 0.0), "b int8": Truth(0.6, 0.0), "a int8 pruned": Truth(0.3, drop)}
+def test_the_best_model_is_pruned_last_and_taken_where_it_keeps_the_limit(
+    search, drop: float, winner: str
+) -> None:
+    truths = {
+        "a int8": Truth(0.4, 0.0),
+        "b int8": Truth(0.6, 0.0),
+        "a int8 pruned": Truth(0.3, drop),
+    }
     found, _, _ = search(truths, ["a int8", "b int8"], pruned={"a int8": "a int8 pruned"})
     assert (found[0].variant.name, found[0].state) == (winner, "chosen")
 
 
 def test_size_is_a_goal(search) -> None:
-    truths = {"a int8": Truth(0.3, 0.0, 0.25), "a weights": Truth(1.0, 0.0, 0.2), "a f32": Truth(0.9, 0.0, 1.0)}
+    truths = {
+        "a int8": Truth(0.3, 0.0, 0.25),
+        "a weights": Truth(1.0, 0.0, 0.2),
+        "a f32": Truth(0.9, 0.0, 1.0),
+    }
     found, _, _ = search(truths, list(truths), goal="size")
     assert found[0].variant.name == "a weights"
 

@@ -20,7 +20,9 @@ class Interrupting:
     def __init__(self, *stages: str) -> None:
         self.left, self.ran = list(stages), list[str]()
 
-    def __call__(self, request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+    def __call__(
+        self, request: Request, work: Path, progress: Progress, launch: Training | None = None
+    ) -> Response:
         if request.stage in self.left:
             self.left.remove(request.stage)
             raise KeyboardInterrupt
@@ -28,12 +30,18 @@ class Interrupting:
         return inline.run(request, work, progress, launch)
 
 
-def test_an_interrupted_search_comes_to_the_same_choice(checkpoint: Callable[..., Path], pairs: Path, out: Path) -> None:
+def test_an_interrupted_search_comes_to_the_same_choice(
+    checkpoint: Callable[..., Path], pairs: Path, out: Path
+) -> None:
     recipe = parse(
         {
             "model": str(checkpoint("bert")),
             "task": "text-classification",
-            "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 24}, "tune": {"from": "train"}},
+            "data": {
+                "source": str(pairs),
+                "calibrate": {"from": "train", "samples": 24},
+                "tune": {"from": "train"},
+            },
             "targets": ["ort-cpu"],
             # What is the smallest does not depend on times.
             "choose": {"goal": "size", "limits": {"max_drop": 0.5}, "vary": ["calibrate"]},
@@ -54,7 +62,14 @@ def test_an_interrupted_search_comes_to_the_same_choice(checkpoint: Callable[...
     assert interruptions == 3
     assert report.choice is not None
     assert (report.choice.winner, report.choice.met) == ("ort-cpu int8", True)
-    assert {each.name for each in out.iterdir()} == {HIDDEN, "best", "best.yaml", "report.json", "evidence.json", "report.html"}
+    assert {each.name for each in out.iterdir()} == {
+        HIDDEN,
+        "best",
+        "best.yaml",
+        "report.json",
+        "evidence.json",
+        "report.html",
+    }
     # Nothing that was stored is made again, by the same choice and by a second one.
     ran = len(executor.ran)
     assert finish.run(recipe, out, executor=executor).choice.best.drops == report.choice.best.drops

@@ -21,7 +21,11 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
         {
             "model": finished[0].model,
             "task": "text-classification",
-            "data": {"source": finished[0].data.source, "calibrate": {"samples": 24}, "tune": {"samples": 40}},
+            "data": {
+                "source": finished[0].data.source,
+                "calibrate": {"samples": 24},
+                "tune": {"samples": 40},
+            },
             "quantize": "dynamic",
             "transforms": [],
             "targets": ["ort-cpu"],
@@ -35,7 +39,9 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     report = finish.run(recipe, out, executor=inline.run)
     assert report.choice is not None
     assert report.choice.met
-    tried = sorted(each.number for each in report.choice.found if each.state != "not tried" and each.number)
+    tried = sorted(
+        each.number for each in report.choice.found if each.state != "not tried" and each.number
+    )
     assert tried == sorted(set(tried)), "each was tried at a time of its own"
     assert report.choice.best.number in tried
     stored = Report.model_validate_json((out / "report.json").read_text(encoding="utf-8"))
@@ -53,15 +59,21 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     before = {path.name for path in (out / ".octobert" / "store").iterdir()}
     published = {path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()}
     # The choice is stored too: a run that was killed in its last part does not choose again, on another clock.
-    monkeypatch.setattr(finish.choose, "choose", lambda *_: pytest.fail("the choice was made before"))
+    monkeypatch.setattr(
+        finish.choose, "choose", lambda *_: pytest.fail("the choice was made before")
+    )
     shutil.rmtree(out / "best")
     again = finish.run(recipe, out, executor=inline.run)
     assert again.choice == report.choice
     assert {path.name for path in (out / ".octobert" / "store").iterdir()} - before == set()
-    assert {path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()} == published
+    assert {
+        path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()
+    } == published
     # Another time limit goes on from what was found.
     monkeypatch.setattr(finish.choose, "choose", lambda *_: (_ for _ in ()).throw(InterruptedError))
-    longer = recipe.model_copy(update={"choose": recipe.choose.model_copy(update={"minutes": 0.02})})
+    longer = recipe.model_copy(
+        update={"choose": recipe.choose.model_copy(update={"minutes": 0.02})}
+    )
     with pytest.raises(OctobertError):
         finish.run(longer, out, executor=inline.run)
 
@@ -75,6 +87,9 @@ def test_figures_are_checked_before_anything_runs(finished, out: Path) -> None:
             "choose": {"limits": [{"of": "throughputs", "at_least": 2}]},
         }
     )
-    with pytest.raises(RecipeError, match=r'choose.limits: there is no figure "throughputs"; did you mean "throughput"'):
+    with pytest.raises(
+        RecipeError,
+        match=r'choose.limits: there is no figure "throughputs"; did you mean "throughput"',
+    ):
         finish.run(recipe, out, executor=inline.run)
     assert not (out / "best").exists()

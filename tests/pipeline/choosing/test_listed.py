@@ -29,7 +29,9 @@ class Trials(Table):
     def __init__(self, recipe: Any, truths: dict[str, Truth]) -> None:
         super().__init__(truths, recipe.search.limits, seed=0)
         measures = SimpleNamespace(metrics=(), postprocess=None)
-        self.facts: Any = SimpleNamespace(recipe=recipe, model=SimpleNamespace(digest="m"), here=MACHINE, measures=measures)
+        self.facts: Any = SimpleNamespace(
+            recipe=recipe, model=SimpleNamespace(digest="m"), here=MACHINE, measures=measures
+        )
         self.rows_digest, self.tried = "r", list[str]()
 
     def race(self, variants: Any, rounds: int, number: int | None = None) -> None:
@@ -50,8 +52,12 @@ class Trials(Table):
         return super().found(variant)
 
 
-def searched(place: Path, truths: dict[str, Truth] | None = None, **search: Any) -> tuple[list[Found], str, Trials]:
-    recipe = recipe_of(**{"space": SPACE, "sampler": "exhaustive", "limits": [{"max_drop": 0.01}], **search})
+def searched(
+    place: Path, truths: dict[str, Truth] | None = None, **search: Any
+) -> tuple[list[Found], str, Trials]:
+    recipe = recipe_of(
+        **{"space": SPACE, "sampler": "exhaustive", "limits": [{"max_drop": 0.01}], **search}
+    )
     listed.check(recipe)
     trials: Any = Trials(recipe, TRUTHS if truths is None else truths)
     found, ended = listed.search(trials, recipe.search, place, lambda *_: None)
@@ -60,7 +66,12 @@ def searched(place: Path, truths: dict[str, Truth] | None = None, **search: Any)
 
 def test_the_fastest_that_keeps_the_limits_is_chosen(tmp_path: Path) -> None:
     found, ended, _ = searched(tmp_path / "t", goals=["latency", "metric"])
-    assert [each.variant.name for each in found] == ["ort-cpu int8 mse", "ort-cpu int8 entropy", "ort-cpu int8", REFERENCE.name]
+    assert [each.variant.name for each in found] == [
+        "ort-cpu int8 mse",
+        "ort-cpu int8 entropy",
+        "ort-cpu int8",
+        REFERENCE.name,
+    ]
     assert [each.state for each in found] == ["chosen", "excluded", "admissible", "admissible"]
     assert all(each.reason for each in found)
     assert ended == "all combinations were tried"
@@ -80,6 +91,10 @@ def test_without_one_that_keeps_the_limits_the_nearest_is_taken(tmp_path: Path) 
 
 def test_what_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
     found, _, _ = searched(tmp_path / "t", {"ort-cpu int8": TRUTHS["ort-cpu int8"]})
-    assert [(each.state, each.reason) for each in found[2:]] == [("excluded", "it cannot be made")] * 2
-    with pytest.raises(OctobertError, match=r"none of the combinations can be made \(got it cannot be made"):
+    assert [(each.state, each.reason) for each in found[2:]] == [
+        ("excluded", "it cannot be made")
+    ] * 2
+    with pytest.raises(
+        OctobertError, match=r"none of the combinations can be made \(got it cannot be made"
+    ):
         searched(tmp_path / "none", {})

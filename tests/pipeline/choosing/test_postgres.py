@@ -41,14 +41,18 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg", reason="the driver is not installed: pip install 'octobert[postgres]'")
+    pytest.importorskip(
+        "psycopg", reason="the driver is not installed: pip install 'octobert[postgres]'"
+    )
     programs = [
         *sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True),
         Path(shutil.which("initdb") or "/none"),
     ]
     found = next((path.parent for path in programs if path.is_file()), None)
     if found is None:
-        pytest.skip("no PostgreSQL server is installed: initdb is neither on the path nor in /usr/lib/postgresql")
+        pytest.skip(
+            "no PostgreSQL server is installed: initdb is neither on the path nor in /usr/lib/postgresql"
+        )
     # The server refuses to run as root.
     user = _other_user() if os.getuid() == 0 else None
     with tempfile.TemporaryDirectory() as name, socket.socket() as free:
@@ -66,7 +70,18 @@ def server() -> Iterator[Server]:
             done = subprocess.run(command, user=user, cwd=folder, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
 
-        run(found / "initdb", "-D", data, "-U", "me", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}", "-E", "UTF8")
+        run(
+            found / "initdb",
+            "-D",
+            data,
+            "-U",
+            "me",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={folder / 'password'}",
+            "-E",
+            "UTF8",
+        )
         options = f"-p {port} -h 127.0.0.1 -k {folder}"
 
         def start() -> None:
@@ -96,9 +111,13 @@ def database(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
 @pytest.mark.parametrize("order", ["joint", "one-pass-at-a-time"])
-def test_processes_on_one_study_try_no_combination_twice(tmp_path: Path, database: str, sampler: str, order: str) -> None:
+def test_processes_on_one_study_try_no_combination_twice(
+    tmp_path: Path, database: str, sampler: str, order: str
+) -> None:
     """The tables are made by all of them at the same time."""
-    tried, results = studies.together(tmp_path, database, {"sampler": sampler, "order": order, "trials": 10}, processes=4)
+    tried, results = studies.together(
+        tmp_path, database, {"sampler": sampler, "order": order, "trials": 10}, processes=4
+    )
     assert max(Counter(tried).values()) == 1
     assert sorted(tried) == sorted(results[0])
     assert results[1:] == results[:1] * 3
@@ -107,7 +126,9 @@ def test_processes_on_one_study_try_no_combination_twice(tmp_path: Path, databas
 
 def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path, database: str) -> None:
     log = tmp_path / "tried"
-    worker = studies.FORK.Process(target=studies.work, args=(database, str(log), 60.0, {"sampler": "tpe"}))
+    worker = studies.FORK.Process(
+        target=studies.work, args=(database, str(log), 60.0, {"sampler": "tpe"})
+    )
     worker.start()
     ends = time.monotonic() + 60
     while not (log.exists() and log.stat().st_size) and time.monotonic() < ends:
@@ -116,7 +137,11 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path, data
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
     tried = []
-    result = searched(tmp_path, lambda variant: (tried.append(variant.name), found_of(variant))[1], storage=database)
+    result = searched(
+        tmp_path,
+        lambda variant: (tried.append(variant.name), found_of(variant))[1],
+        storage=database,
+    )
     assert log.read_text().splitlines() == tried[:1]
     assert sorted(names(result)) == sorted(tried)
     assert result == searched(tmp_path / "alone")
@@ -152,7 +177,10 @@ def test_a_server_that_stops_is_a_sentence_and_the_search_goes_on_later(
 def test_races_for_one_combination_have_one_winner(tmp_path: Path, database: str) -> None:
     """Four processes claim the same combinations at the same time."""
     storage.opened(database, tmp_path)
-    workers = [studies.FORK.Process(target=_claim, args=(database, str(tmp_path / str(index)))) for index in range(4)]
+    workers = [
+        studies.FORK.Process(target=_claim, args=(database, str(tmp_path / str(index))))
+        for index in range(4)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -175,7 +203,10 @@ def _claim(url: str, log: str) -> None:
 
 
 def test_passwords_come_from_the_environment_and_are_shown_nowhere(
-    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     searched(tmp_path, storage=database, trials=1)
     wrong = secrets.token_hex(8)
@@ -195,4 +226,6 @@ def test_passwords_come_from_the_environment_and_are_shown_nowhere(
 
 
 def _other_user() -> str:
-    return next(name for name in ("postgres", "nobody") if name in {each.pw_name for each in pwd.getpwall()})
+    return next(
+        name for name in ("postgres", "nobody") if name in {each.pw_name for each in pwd.getpwall()}
+    )

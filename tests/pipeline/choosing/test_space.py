@@ -30,11 +30,15 @@ ALL = ["quantize", "calibrate", "transforms", "corrections"]
 @pytest.fixture(autouse=True)
 def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with units for bfloat16, and none for float16."""
-    monkeypatch.setattr(openvino, "precision_problem", lambda each: "no float16 here" if each == "f16" else None)
+    monkeypatch.setattr(
+        openvino, "precision_problem", lambda each: "no float16 here" if each == "f16" else None
+    )
 
 
 def recipe(**more: Any) -> Recipe:
-    return parse({"model": "m", "task": "mrpc", "data": "d", "targets": TARGETS, "choose": {}, **more})
+    return parse(
+        {"model": "m", "task": "mrpc", "data": "d", "targets": TARGETS, "choose": {}, **more}
+    )
 
 
 BEGINNINGS: dict[str, list[Variant]] = {}
@@ -61,13 +65,20 @@ def test_every_declared_value_makes_a_plan_that_its_target_takes(target: str, be
         for form in space._forms(asked, method, target):
             began = space.variant_of(asked, {"targets": target, "quantize": {method: form.options}})
             axes = () if form.why_not else space.axes_of(asked, began)
-            values = [{}, *({**axis.together, axis.key: value} for axis in axes for value in axis.values)]
+            values = [
+                {},
+                *({**axis.together, axis.key: value} for axis in axes for value in axis.values),
+            ]
             for changes in values:
-                made = space.recipe_of(asked, began.model_copy(update={"changes": {**began.changes, **changes}}))
+                made = space.recipe_of(
+                    asked, began.model_copy(update={"changes": {**began.changes, **changes}})
+                )
                 if changes and not any(key.startswith("quantize.") for key in changes):
                     continue
                 chosen = methods.load(made.quantize.name)
-                plan = chosen.plan(bert_sites, ranges_for(bert_sites), table, options_of(made.quantize, "methods"))
+                plan = chosen.plan(
+                    bert_sites, ranges_for(bert_sites), table, options_of(made.quantize, "methods")
+                )
                 assert form.why_not or capability.violations(plan, table) == []
 
 
@@ -79,19 +90,34 @@ def test_a_form_is_not_tried_where_the_target_gains_nothing_by_it() -> None:
     }
 
 
-def test_plugins_that_say_nothing_of_searches_are_used_where_they_are_named(tmp_path: Path, monkeypatch) -> None:
+def test_plugins_that_say_nothing_of_searches_are_used_where_they_are_named(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Those of another package: its calibrator has `SWEEP`, which every calibrator needs; the others declare nothing."""
     install_extra(tmp_path)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         forget_plugins()
         asked = recipe(targets=["ort-cpu"], quantize="extra-method", choose={"vary": ALL})
-        assert names(space.first(asked)) == ["ort-cpu f32", "ort-cpu extra-method", "ort-cpu int8", "ort-cpu int8 dynamic"]
+        assert names(space.first(asked)) == [
+            "ort-cpu f32",
+            "ort-cpu extra-method",
+            "ort-cpu int8",
+            "ort-cpu int8 dynamic",
+        ]
         own = start(asked, "ort-cpu extra-method")
         assert space.axes_of(asked, own) == ()
-        assert (space.faster(asked, own), space.nearer(asked, own), space.reach(asked, own)) == ([], [], 1.0)
+        assert (space.faster(asked, own), space.nearer(asked, own), space.reach(asked, own)) == (
+            [],
+            [],
+            1.0,
+        )
         assert "extra-method" not in " ".join(names(space.first(recipe())))
-        varied = {axis.key: axis for axis in space.axes_of(asked, start(asked)) if "extra" in str(axis.values)}
+        varied = {
+            axis.key: axis
+            for axis in space.axes_of(asked, start(asked))
+            if "extra" in str(axis.values)
+        }
         # The target computes outputs of linear layers, which the extra placement quantizes, in float.
         assert set(varied) == {"calibrate"}
     forget_plugins()
@@ -99,7 +125,13 @@ def test_plugins_that_say_nothing_of_searches_are_used_where_they_are_named(tmp_
 
 def test_an_axis_names_all_of_its_values_or_none() -> None:
     with pytest.raises(ValueError, match="one name per value"):
-        Axis(key="calibrate", values=("mse", "minmax"), names=("mse",), changes=("numbers",), again="calibrate")
+        Axis(
+            key="calibrate",
+            values=("mse", "minmax"),
+            names=("mse",),
+            changes=("numbers",),
+            again="calibrate",
+        )
 
 
 # --- where a search begins
@@ -115,13 +147,19 @@ def test_a_search_begins_with_every_precision_of_every_target() -> None:
         "openvino-cpu int8",
     ]
     assert "ort-cpu int8 weights" in names(space.first(recipe(choose={"goal": "size"})))
-    assert "openvino-cpu int8 weights" in names(space.first(recipe(choose={"limits": {"of": "memory", "at_most": 90}})))
+    assert "openvino-cpu int8 weights" in names(
+        space.first(recipe(choose={"limits": {"of": "memory", "at_most": 90}}))
+    )
     # The reference is there whatever the targets are.
     assert names(space.first(recipe(targets=["openvino-cpu"])))[0] == "ort-cpu f32"
 
 
 def test_settings_of_the_recipe_are_where_a_search_begins() -> None:
-    settings = {"quantize": {"static": {"per_channel": False}}, "transforms": [], "calibrate": "mse"}
+    settings = {
+        "quantize": {"static": {"per_channel": False}},
+        "transforms": [],
+        "calibrate": "mse",
+    }
     asked = recipe(**settings, choose={"vary": ALL})
     made = space.recipe_of(asked, start(asked))
     assert made.quantize.options == {"per_channel": False}
@@ -131,18 +169,27 @@ def test_settings_of_the_recipe_are_where_a_search_begins() -> None:
     )
     # What a recipe sets is not varied unless it says so.
     fixed = recipe(**settings)
-    assert {key for each in space.nearer(fixed, start(fixed)) for key in each.changes} == {"corrections", "accuracy"}
+    assert {key for each in space.nearer(fixed, start(fixed)) for key in each.changes} == {
+        "corrections",
+        "accuracy",
+    }
     # A float model needs none of it, and a quantized one has the defaults where the recipe's method is float.
     assert space.recipe_of(asked, start(asked, "ort-cpu f32")).transforms == ()
     floating = recipe(quantize="float", choose={"vary": ALL})
-    assert [choice.name for choice in space.recipe_of(floating, start(floating)).transforms] == ["smoothquant"]
+    assert [choice.name for choice in space.recipe_of(floating, start(floating)).transforms] == [
+        "smoothquant"
+    ]
 
 
 def test_a_variant_is_a_recipe_of_one_target() -> None:
     asked = recipe(session={name: {"options": {}} for name in TARGETS}, executor="ray", seed=3)
     for variant in space.first(asked):
         made = space.recipe_of(asked, variant)
-        assert (made.targets, set(made.session), made.seed) == ((variant.target,), {variant.target}, 3)
+        assert (made.targets, set(made.session), made.seed) == (
+            (variant.target,),
+            {variant.target},
+            3,
+        )
         assert (made.choose, made.search, made.executor) == (None, None, "local")
         assert space.precision_of(made) == variant.precision
 
@@ -161,7 +208,11 @@ def test_other_variants_have_short_names_of_their_own_and_change_what_they_say(n
     assert all(one != other for i, one in enumerate(recipes) for other in recipes[:i])
     assert max(map(len, names(found))) <= 60
     assert len(nearer) <= 12
-    gains = {(axis.key, str(value)): axis.gain for axis in space.axes_of(asked, began) for value in axis.values}
+    gains = {
+        (axis.key, str(value)): axis.gain
+        for axis in space.axes_of(asked, began)
+        for value in axis.values
+    }
     for variants, expected in ((faster, {True}), (nearer[:-1], {False})):
         for each in variants:
             varied = [item for item in each.changes.items() if item not in began.changes.items()]
@@ -188,7 +239,9 @@ def test_what_cannot_become_fast_enough_is_known_by_its_axes() -> None:
     asked = recipe()
     began = start(asked, "openvino-cpu int8")
     assert space.reach(asked, start(asked, "openvino-cpu bf16")) == 1.0
-    placed = next(each for each in space.faster(asked, began) if "quantize.static.placement" in each.changes)
+    placed = next(
+        each for each in space.faster(asked, began) if "quantize.static.placement" in each.changes
+    )
     assert 1.0 < space.reach(asked, placed) < space.reach(asked, began)
 
 
@@ -201,8 +254,17 @@ def test_only_the_keys_of_vary_are_varied() -> None:
         "openvino-cpu bf16",
         "openvino-cpu int8",
     ]
-    varied = {key for each in space.nearer(asked, start(asked)) + space.faster(asked, start(asked)) for key in each.changes}
-    assert varied == {"calibrate", "quantize.static.weight_ranges", "quantize.static.placement", "quantize.static.per_channel"}
+    varied = {
+        key
+        for each in space.nearer(asked, start(asked)) + space.faster(asked, start(asked))
+        for key in each.changes
+    }
+    assert varied == {
+        "calibrate",
+        "quantize.static.weight_ranges",
+        "quantize.static.placement",
+        "quantize.static.per_channel",
+    }
 
 
 # --- changes that a user lists
@@ -223,20 +285,38 @@ def test_only_the_keys_of_vary_are_varied() -> None:
             {"calibrate": {"name": "percentile", "options": {"keep": 99.9}}},
         ),
         # What changes nothing.
-        ({"calibrate": "minmax", "quantize.static.per_channel": True, "quantize": "static"}, "ort-cpu int8", {}),
+        (
+            {"calibrate": "minmax", "quantize.static.per_channel": True, "quantize": "static"},
+            "ort-cpu int8",
+            {},
+        ),
         # Options of a method that is not chosen.
-        ({"quantize": "dynamic", "quantize.static.placement": "ffn"}, "ort-cpu int8 dynamic", {"quantize": "dynamic"}),
+        (
+            {"quantize": "dynamic", "quantize.static.placement": "ffn"},
+            "ort-cpu int8 dynamic",
+            {"quantize": "dynamic"},
+        ),
         ({"targets": ["openvino-cpu"], "seed": 5}, "openvino-cpu int8 seed 5", {"seed": 5}),
-        ({"transforms": None, "quantize.static.per_channel": False}, "ort-cpu int8 per tensor, no smoothquant", None),
+        (
+            {"transforms": None, "quantize.static.per_channel": False},
+            "ort-cpu int8 per tensor, no smoothquant",
+            None,
+        ),
         (
             {"quantize": "weight_only", "quantize.weight_only.per_channel": False},
             "ort-cpu int8 weights per tensor",
             {"quantize": "weight_only", "quantize.weight-only.per_channel": False},
         ),
-        ({"transforms": [{"smoothquant": {"alpha": 1e-05}}]}, "ort-cpu int8 smoothquant 1e-05", None),
+        (
+            {"transforms": [{"smoothquant": {"alpha": 1e-05}}]},
+            "ort-cpu int8 smoothquant 1e-05",
+            None,
+        ),
     ],
 )
-def test_listed_changes_are_variants(changes: dict[str, Any], name: str, kept: dict[str, Any] | None) -> None:
+def test_listed_changes_are_variants(
+    changes: dict[str, Any], name: str, kept: dict[str, Any] | None
+) -> None:
     variant = space.variant_of(recipe(), changes)
     assert variant.name == name
     assert variant.changes == (changes if kept is None else kept)
@@ -254,19 +334,28 @@ def test_listed_changes_are_variants(changes: dict[str, Any], name: str, kept: d
             {"choose": {"vary": ["prune"], "limits": {"at_least": 0.8}}},
             "choose: .*prune needs a limit on the drop of the main metric",
         ),
-        ({"choose": {"vary": ["calibrator"]}}, "no plugin lists this key as worth varying .*did you mean"),
+        (
+            {"choose": {"vary": ["calibrator"]}},
+            "no plugin lists this key as worth varying .*did you mean",
+        ),
     ],
 )
 def test_wrong_changes_are_one_sentence(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(OctobertError, match=words):
-        space.first(recipe(**changes)) if "choose" in changes else space.variant_of(recipe(), changes)
+        space.first(recipe(**changes)) if "choose" in changes else space.variant_of(
+            recipe(), changes
+        )
 
 
 def test_types_of_floats_follow_the_device() -> None:
     problems = runtimes.float_problems(targets.load("openvino-cpu").CAPABILITIES)
     assert problems == {"float32": None, "bfloat16": None, "float16": "no float16 here"}
     assert runtimes.float_problems(targets.load("ort-cpu").CAPABILITIES) == {"float32": None}
-    assert set(runtimes.float_problems(targets.load("tensorrt").CAPABILITIES)) == {"float16", "bfloat16", "float32"}
+    assert set(runtimes.float_problems(targets.load("tensorrt").CAPABILITIES)) == {
+        "float16",
+        "bfloat16",
+        "float32",
+    }
 
 
 def test_a_model_is_pruned_only_where_vary_names_it() -> None:
@@ -276,11 +365,18 @@ def test_a_model_is_pruned_only_where_vary_names_it() -> None:
     assert made is not None
     assert space.recipe_of(asked, made).prune == Prune(max_drop=0.02)
     assert made.name == f"{began.name} pruned"
-    assert {space.variant_of(recipe(), {"prune": to}).name for to in (1.3, {"speedup": 1.3})} == {f"{began.name} pruned 1.3 ×"}
+    assert {space.variant_of(recipe(), {"prune": to}).name for to in (1.3, {"speedup": 1.3})} == {
+        f"{began.name} pruned 1.3 ×"
+    }
     assert space.pruned(asked, made, "accuracy") is None
     assert space.pruned(recipe(), start(recipe()), "accuracy") is None
     assert space.pruned(asked, start(asked, space.first(asked)[0].name), "accuracy") is None
     # A limit may call the main metric by its name.
-    named = recipe(choose={"vary": ["prune"], "limits": [{"of": "f1", "at_least": 0.5}, {"of": "accuracy", "max_drop": 0.02}]})
+    named = recipe(
+        choose={
+            "vary": ["prune"],
+            "limits": [{"of": "f1", "at_least": 0.5}, {"of": "accuracy", "max_drop": 0.02}],
+        }
+    )
     assert space.pruned(named, start(named), "accuracy") == space.pruned(asked, began, "accuracy")
     assert space.pruned(named, start(named), "f1") is None

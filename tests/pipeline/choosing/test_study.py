@@ -39,7 +39,9 @@ def test_equal_seeds_and_figures_give_equal_trials(tmp_path: Path, sampler: str)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_small_spaces_are_tried_whole_and_each_combination_once(tmp_path: Path, sampler: str) -> None:
+def test_small_spaces_are_tried_whole_and_each_combination_once(
+    tmp_path: Path, sampler: str
+) -> None:
     result = searched(tmp_path / "trials", sampler=sampler, trials=50)
     assert result.ended == "all combinations were tried"
     assert sorted(names(result)) == sorted(set(names(result)))
@@ -50,7 +52,11 @@ def test_small_spaces_are_tried_whole_and_each_combination_once(tmp_path: Path, 
 def test_several_trials_are_prepared_at_the_same_time(tmp_path: Path, sampler: str) -> None:
     prepared: list[list[str]] = []
     result = searched(
-        tmp_path / "t", sampler=sampler, trials=50, at_once=3, prepare=lambda each: prepared.append([v.name for v in each])
+        tmp_path / "t",
+        sampler=sampler,
+        trials=50,
+        at_once=3,
+        prepare=lambda each: prepared.append([v.name for v in each]),
     )
     every = [name for batch in prepared for name in batch]
     assert (len(every), set(every), len(result.found)) == (ALL, set(names(result)), ALL)
@@ -62,22 +68,38 @@ def test_tpe_comes_to_good_combinations_that_keep_the_limit(tmp_path: Path) -> N
     values = [None, *range(1, 20)]
 
     def find(variant: Variant) -> Found:
-        ms = 5.0 + abs(variant.changes["opset"] - 16) + abs(variant.changes["quantize.static.group"] - 7)
+        ms = (
+            5.0
+            + abs(variant.changes["opset"] - 16)
+            + abs(variant.changes["quantize.static.group"] - 7)
+        )
         return found_of(variant).model_copy(
-            update={"time_ms": studies.Estimate(value=ms, low=ms, high=ms), "values": {"accuracy": 0.95}}
+            update={
+                "time_ms": studies.Estimate(value=ms, low=ms, high=ms),
+                "values": {"accuracy": 0.95},
+            }
         )
 
-    settings = {"space": {"opset": values[1:], "quantize.static.group": values[1:]}, "sampler": "tpe", "trials": 30}
+    settings = {
+        "space": {"opset": values[1:], "quantize.static.group": values[1:]},
+        "sampler": "tpe",
+        "trials": 30,
+    }
     # Without a recipe's checks: the space is only numbers.
     recipe = recipe_of(**settings)
     tried = _rounds(recipe, tmp_path / "t", find)
     best = [min(each.time_ms.value for each in tried[:count]) for count in (10, 30)]
     assert best[1] < best[0]
-    assert sum(each.time_ms.value for each in tried[20:]) < sum(each.time_ms.value for each in tried[:10])
+    assert sum(each.time_ms.value for each in tried[20:]) < sum(
+        each.time_ms.value for each in tried[:10]
+    )
 
 
 def _rounds(recipe: Any, place: Path, find: Callable[[Variant], Found]) -> list[Found]:
-    texts = {key: tuple(json.dumps(value) for value in values) for key, values in recipe.search.space.items()}
+    texts = {
+        key: tuple(json.dumps(value) for value in values)
+        for key, values in recipe.search.space.items()
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "space_of", lambda *_: texts)
         result = study.search(recipe, Trials(find), place)
@@ -101,7 +123,12 @@ def test_one_pass_at_a_time_keeps_the_best_value_of_each_key(tmp_path: Path) -> 
 def test_several_goals_are_one_study_with_their_directions(tmp_path: Path) -> None:
     class TwoGoals(Trials):
         def values(self, result: Found) -> claims.Values:
-            return claims.Values(None if result.time_ms is None else (result.values["accuracy"], result.time_ms.value), 0.0)
+            return claims.Values(
+                None
+                if result.time_ms is None
+                else (result.values["accuracy"], result.time_ms.value),
+                0.0,
+            )
 
     recipe = recipe_of(goals=["metric", "latency"], trials=11)
     place = tmp_path / "t"
@@ -115,9 +142,12 @@ def test_several_goals_are_one_study_with_their_directions(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("sampler", "order"), [("tpe", "joint"), ("random", "one-pass-at-a-time"), ("exhaustive", "one-pass-at-a-time")]
+    ("sampler", "order"),
+    [("tpe", "joint"), ("random", "one-pass-at-a-time"), ("exhaustive", "one-pass-at-a-time")],
 )
-def test_an_interrupted_search_goes_on_as_if_it_had_not_been(tmp_path: Path, sampler: str, order: str) -> None:
+def test_an_interrupted_search_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, sampler: str, order: str
+) -> None:
     settings = {"sampler": sampler, "order": order, "seed": 3, "trials": 9}
     whole = searched(tmp_path / "whole", **settings)
     tried = Counter[str]()
@@ -149,9 +179,15 @@ def test_time_that_earlier_runs_took_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sampler", "kind", "order"),
-    [("tpe", "sqlite", "joint"), ("random", "file", "joint"), ("tpe", "file", "one-pass-at-a-time")],
+    [
+        ("tpe", "sqlite", "joint"),
+        ("random", "file", "joint"),
+        ("tpe", "file", "one-pass-at-a-time"),
+    ],
 )
-def test_two_processes_try_no_combination_twice(tmp_path: Path, sampler: str, kind: str, order: str) -> None:
+def test_two_processes_try_no_combination_twice(
+    tmp_path: Path, sampler: str, kind: str, order: str
+) -> None:
     where = f"sqlite:///{tmp_path}/t.db" if kind == "sqlite" else str(tmp_path / "t.log")
     settings = {"sampler": sampler, "order": order, "trials": 8}
     tried, results = studies.together(tmp_path, where, settings)
@@ -162,7 +198,9 @@ def test_two_processes_try_no_combination_twice(tmp_path: Path, sampler: str, ki
 
 def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path) -> None:
     where, log = str(tmp_path / "t.log"), tmp_path / "tried"
-    worker = studies.FORK.Process(target=studies.work, args=(where, str(log), 60.0, {"sampler": "exhaustive"}))
+    worker = studies.FORK.Process(
+        target=studies.work, args=(where, str(log), 60.0, {"sampler": "exhaustive"})
+    )
     worker.start()
     ends = time.monotonic() + 30
     while not (log.exists() and log.stat().st_size) and time.monotonic() < ends:
@@ -171,27 +209,41 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path) -> N
     worker.join()
     tried: list[str] = []
     result = searched(
-        tmp_path, lambda variant: (tried.append(variant.name), found_of(variant))[1], storage=where, sampler="exhaustive"
+        tmp_path,
+        lambda variant: (tried.append(variant.name), found_of(variant))[1],
+        storage=where,
+        sampler="exhaustive",
     )
     assert len(result.found) == ALL
     assert log.read_text(encoding="utf-8").splitlines() == tried[:1]
 
 
-def test_a_clock_that_is_set_back_takes_no_trial_from_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    psutil = pytest.importorskip("psutil._pslinux", reason="Linux computes the start of a process from its clock")
+def test_a_clock_that_is_set_back_takes_no_trial_from_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    psutil = pytest.importorskip(
+        "psutil._pslinux", reason="Linux computes the start of a process from its clock"
+    )
     started, real = claims._started(os.getpid()), psutil.boot_time
     monkeypatch.setattr(psutil, "boot_time", lambda: real() - 3600)
     assert claims._started(os.getpid()) == pytest.approx(started, abs=0.1)
 
 
-def test_a_silent_process_of_another_machine_is_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_process_of_another_machine_is_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = str(tmp_path / "t.log")
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_machine", lambda: "elsewhere")
         # Its process ends without giving the trial up.
         patch.setattr(claims.Claims, "give_up", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
-            searched(tmp_path, lambda _: (_ for _ in ()).throw(KeyboardInterrupt()), storage=where, trials=1)
+            searched(
+                tmp_path,
+                lambda _: (_ for _ in ()).throw(KeyboardInterrupt()),
+                storage=where,
+                trials=1,
+            )
     monkeypatch.setattr(claims, "SILENT_S", 0.2)
     monkeypatch.setattr(study, "POLL_S", 0.05)
     began = time.monotonic()
@@ -206,7 +258,9 @@ def test_signs_of_life_keep_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own = claims.Claims(opened, where, "s", [False], {"a": "1"}, alone=False)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_machine", lambda: "elsewhere")
-        other = claims.Claims(storage.opened(where, tmp_path), where, "s", [False], {"a": "1"}, alone=False)
+        other = claims.Claims(
+            storage.opened(where, tmp_path), where, "s", [False], {"a": "1"}, alone=False
+        )
         trial = other.claim({"x": "1"}, "k", {"x": ("1",)}, 5)
     assert trial is not None
     monkeypatch.setattr(claims, "SILENT_S", 0.1)
@@ -220,7 +274,11 @@ def test_signs_of_life_keep_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         time.sleep(0.15)
         assert own.tried() == []
     # What the other process found after that is not used; its combination is free again.
-    other.finish(trial, found_of(Variant(name="v", target="t", changes={}, precision="")), claims.Values((1.0,), 0.0))
+    other.finish(
+        trial,
+        found_of(Variant(name="v", target="t", changes={}, precision="")),
+        claims.Values((1.0,), 0.0),
+    )
     assert own.tried() == []
 
 
@@ -258,21 +316,32 @@ def test_changed_inputs_are_another_study(tmp_path: Path) -> None:
     [
         ({"inputs": {"model": "other"}}, "model"),
         ({"machine": MACHINE.model_copy(update={"features": ("amx_int8",)})}, "CPU"),
-        ({"machine": MACHINE.model_copy(update={"versions": {"onnxruntime": "2"}})}, "version of onnxruntime"),
+        (
+            {"machine": MACHINE.model_copy(update={"versions": {"onnxruntime": "2"}})},
+            "version of onnxruntime",
+        ),
         ({"recipe": {"goals": ["size"]}}, "search.goals"),
         ({"recipe": {"goals": ["metric"]}}, "goals"),
     ],
 )
-def test_a_named_study_takes_equal_inputs_only(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+def test_a_named_study_takes_equal_inputs_only(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
     def run(recipe: Any = None, inputs: Any = None, machine: Any = MACHINE) -> None:
         trials = Trials(inputs=inputs, machine=machine)
-        study.search(recipe_of(study="mine", sampler="exhaustive", trials=1, **(recipe or {})), trials, tmp_path / "t")
+        study.search(
+            recipe_of(study="mine", sampler="exhaustive", trials=1, **(recipe or {})),
+            trials,
+            tmp_path / "t",
+        )
 
     run()
     with pytest.raises(RecipeError) as raised:
         run(**change)
     assert what in str(raised.value)
-    assert str(raised.value).startswith('search.study: the study "mine" was started with other inputs')
+    assert str(raised.value).startswith(
+        'search.study: the study "mine" was started with other inputs'
+    )
 
 
 def test_accuracy_is_the_same_on_other_machines(tmp_path: Path) -> None:
@@ -288,15 +357,30 @@ def test_accuracy_is_the_same_on_other_machines(tmp_path: Path) -> None:
     ("wanted", "message"),
     [
         ({"calibrat": ["mse"]}, 'search.space.calibrat: unknown key; did you mean "calibrate"?'),
-        ({"benchmark.batch": [[1]]}, "search.space.benchmark.batch: a search compares models by the same rows and figures"),
-        ({"calibrate": ["mimax"]}, 'search.space.calibrate: there is no calibrate "mimax"; did you mean "minmax"?'),
-        ({"calibrate": ["mse", "mse"]}, 'search.space.calibrate: a value is listed twice (got "mse").'),
+        (
+            {"benchmark.batch": [[1]]},
+            "search.space.benchmark.batch: a search compares models by the same rows and figures",
+        ),
+        (
+            {"calibrate": ["mimax"]},
+            'search.space.calibrate: there is no calibrate "mimax"; did you mean "minmax"?',
+        ),
+        (
+            {"calibrate": ["mse", "mse"]},
+            'search.space.calibrate: a value is listed twice (got "mse").',
+        ),
         (
             {"quantize.static.per_chanel": [True]},
             "search.space.quantize.static.per_chanel: unknown key",
         ),
-        ({"targets": ["openvino"]}, 'search.space.targets: there is no target "openvino"; did you mean "openvino-cpu"'),
-        ({"targets": ["ort-cpu", "vitisai"]}, "search.space.targets: models for vitisai cannot be timed on this machine"),
+        (
+            {"targets": ["openvino"]},
+            'search.space.targets: there is no target "openvino"; did you mean "openvino-cpu"',
+        ),
+        (
+            {"targets": ["ort-cpu", "vitisai"]},
+            "search.space.targets: models for vitisai cannot be timed on this machine",
+        ),
     ],
 )
 def test_a_wrong_space_is_one_sentence(wanted: dict[str, Any], message: str) -> None:
@@ -307,7 +391,11 @@ def test_a_wrong_space_is_one_sentence(wanted: dict[str, Any], message: str) -> 
 
 
 def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
-    wanted = {"quantize.static.per_channel": [True, False], "quantize": ["static", "dynamic"], "calibrate": ["minmax", "mse"]}
+    wanted = {
+        "quantize.static.per_channel": [True, False],
+        "quantize": ["static", "dynamic"],
+        "calibrate": ["minmax", "mse"],
+    }
     recipe = recipe_of(space=wanted, sampler="exhaustive")
 
     class OfTheRecipe(Trials):
@@ -342,8 +430,16 @@ def test_several_targets_are_part_of_the_space() -> None:
 @pytest.mark.parametrize(
     ("where", "kind", "message"),
     [
-        ("postgresql://me@localhost:1/none", StorageError, "the trials of the search cannot be stored"),
-        ("sqlite:////no/such/folder/t.db", StorageError, "the trials of the search cannot be stored"),
+        (
+            "postgresql://me@localhost:1/none",
+            StorageError,
+            "the trials of the search cannot be stored",
+        ),
+        (
+            "sqlite:////no/such/folder/t.db",
+            StorageError,
+            "the trials of the search cannot be stored",
+        ),
         ("sqlite://", RecipeError, "the URL names no file"),
         ("{folder}", StorageError, "{folder}: a search keeps its trials in a file"),
         ("{folder}/notes.txt", StorageError, "the file has no trials of a search"),
@@ -351,7 +447,11 @@ def test_several_targets_are_part_of_the_space() -> None:
     ],
 )
 def test_a_storage_that_cannot_be_opened_is_one_sentence(
-    tmp_path: Path, where: str, kind: type[OctobertError], message: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    where: str,
+    kind: type[OctobertError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(storage, "_PAUSE_S", 0)
     (tmp_path / "notes.txt").write_text("not a journal\n")
@@ -365,13 +465,17 @@ def test_a_storage_that_cannot_be_opened_is_one_sentence(
     assert str(raised.value).count("\n") == 0
 
 
-def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TargetError, match=r"psycopg.*\[postgres\]"):
         searched(tmp_path / "t", storage="postgresql://me@host/db")
 
 
-def test_a_full_disk_is_one_sentence_and_the_search_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_the_search_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.fsync
 
     def full(descriptor: int) -> None:
@@ -383,7 +487,9 @@ def test_a_full_disk_is_one_sentence_and_the_search_goes_on_later(tmp_path: Path
         patch.setattr(os, "fsync", full)
         with pytest.raises(StorageError, match=f"{tmp_path / 't'}: the disk is full"):
             searched(tmp_path / "t", sampler="exhaustive")
-    assert searched(tmp_path / "t", sampler="exhaustive") == searched(tmp_path / "alone", sampler="exhaustive")
+    assert searched(tmp_path / "t", sampler="exhaustive") == searched(
+        tmp_path / "alone", sampler="exhaustive"
+    )
 
 
 def test_half_a_line_at_the_end_of_a_file_is_dropped(tmp_path: Path) -> None:
@@ -414,8 +520,12 @@ def test_a_url_without_a_password_is_part_of_the_recipe() -> None:
     assert "postgresql://me@host/db" in as_yaml(recipe_of(storage="postgresql://me@host/db"))
 
 
-@pytest.mark.parametrize("where", ["trials.log", "sqlite:///trials.db", "~/home.log", "sqlite:///~/home.db"])
-def test_a_storage_is_relative_to_the_working_directory(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "where", ["trials.log", "sqlite:///trials.db", "~/home.log", "sqlite:///~/home.db"]
+)
+def test_a_storage_is_relative_to_the_working_directory(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checking it makes nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -439,10 +549,30 @@ def damaged_journal(content: bytes, generator: random.Random) -> bytes:
     results = [line["user_attr"] for line in lines if "found" in line.get("user_attr", {})]
     for each in results:
         each["found"] = json.loads(each["found"])
-    strange = (None, True, -1, 2**63, 0.5, "", "x", [], {}, [1], {"a": 1}, "9" * 5000, float("nan"), '{"a": 1}', "[" * 5000)
+    strange = (
+        None,
+        True,
+        -1,
+        2**63,
+        0.5,
+        "",
+        "x",
+        [],
+        {},
+        [1],
+        {"a": 1},
+        "9" * 5000,
+        float("nan"),
+        '{"a": 1}',
+        "[" * 5000,
+    )
     for _ in range(generator.choice((1, 2))):
         place: Any = generator.choice(lines)
-        while isinstance(inner := place[key := generator.choice(list(place))], dict) and inner and generator.random() < 0.8:
+        while (
+            isinstance(inner := place[key := generator.choice(list(place))], dict)
+            and inner
+            and generator.random() < 0.8
+        ):
             place = inner
         if generator.random() < 0.2:
             del place[key]
@@ -475,10 +605,14 @@ def test_what_a_trial_tries_follows_from_its_combination_alone(tmp_path: Path) -
     """A study may be of anybody, and a variant can name code."""
     whole = searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)
     text = (tmp_path / "t").read_text()
-    evil = text.replace('\\"changes\\":{', '\\"changes\\":{\\"allow_code\\":true,\\"preprocess\\":\\"evil.py:f\\",')
+    evil = text.replace(
+        '\\"changes\\":{', '\\"changes\\":{\\"allow_code\\":true,\\"preprocess\\":\\"evil.py:f\\",'
+    )
     assert evil != text
     (tmp_path / "t").write_text(evil)
     assert searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2) == whole
     (tmp_path / "t").write_text(text.replace("minmax", "evil"))
-    with pytest.raises(RecipeError, match=r"trial 0 of the study tries what search\.space does not have"):
+    with pytest.raises(
+        RecipeError, match=r"trial 0 of the study tries what search\.space does not have"
+    ):
         searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)

@@ -40,7 +40,9 @@ SECONDS = 60.0
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head without CPUs and one node with one CPU."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -54,7 +56,10 @@ def recipe(checkpoint, tmp_path: Path) -> Recipe:
         {
             "model": str(checkpoint("bert")),
             "task": "text-classification",
-            "data": {"source": str(write_pairs(tmp_path / "data")), "calibrate": {"from": "train", "samples": 8}},
+            "data": {
+                "source": str(write_pairs(tmp_path / "data")),
+                "calibrate": {"from": "train", "samples": 8},
+            },
             "targets": ["ort-cpu", "openvino-cpu"],
             "measure": False,
         }
@@ -63,15 +68,24 @@ def recipe(checkpoint, tmp_path: Path) -> Recipe:
 
 def results_in(out: Path) -> dict[str, dict[str, Any]]:
     """Name in the store → key and digests of the files. Reports have times, and packages depend on them."""
-    manifests = [json.loads(path.read_bytes()) for path in (out / ".octobert" / "store").glob(f"*/{MANIFEST}")]
+    manifests = [
+        json.loads(path.read_bytes())
+        for path in (out / ".octobert" / "store").glob(f"*/{MANIFEST}")
+    ]
     parts = ("stage", "files", "summary")
     return {
-        each["key"]: {part: each[part] for part in parts} for each in manifests if each["stage"] not in ("report", "package")
+        each["key"]: {part: each[part] for part in parts}
+        for each in manifests
+        if each["stage"] not in ("report", "package")
     }
 
 
 def left_in(out: Path) -> list[str]:
-    return sorted(path.name for path in (out / ".octobert" / "store").iterdir() if path.name.startswith(("work", "scratch")))
+    return sorted(
+        path.name
+        for path in (out / ".octobert" / "store").iterdir()
+        if path.name.startswith(("work", "scratch"))
+    )
 
 
 def waited(found: Callable[[], Any]) -> Any:
@@ -88,13 +102,18 @@ def running_in(out: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if any("octobert.pipeline.executors.child" in word for word in line) and any(str(out) in word for word in line):
+        if any("octobert.pipeline.executors.child" in word for word in line) and any(
+            str(out) in word for word in line
+        ):
             found.append(process)
     return found
 
 
 def attempts_in(out: Path) -> list[Path]:
-    return [path.parents[1] for path in (out / ".octobert" / "store").glob("work-remote-*/*/files/request.json")]
+    return [
+        path.parents[1]
+        for path in (out / ".octobert" / "store").glob("work-remote-*/*/files/request.json")
+    ]
 
 
 @pytest.fixture
@@ -116,7 +135,10 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
 
     def watch() -> None:
         while not done.wait(0.05):
-            stages.update(json.loads((path / "files" / "request.json").read_text())["stage"] for path in attempts_in(out))
+            stages.update(
+                json.loads((path / "files" / "request.json").read_text())["stage"]
+                for path in attempts_in(out)
+            )
 
     stages: set[str] = set()
     done = threading.Event()
@@ -129,7 +151,11 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
             assert (executor.concurrency, executor.note) == (2, None)
             both = [step for step in steps if "/" not in step.name and step.stage != "report"]
             chains = {
-                target: [step for step in steps if step.name.endswith(f"/{target}") and step.stage in ("quantize", "export")]
+                target: [
+                    step
+                    for step in steps
+                    if step.name.endswith(f"/{target}") and step.stage in ("quantize", "export")
+                ]
                 for target in recipe.targets
             }
             made = {}
@@ -150,7 +176,9 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
     assert "capture" in seen
 
 
-def test_a_stage_whose_node_is_killed_is_made_again_on_another_one(cluster, recipe, expected, tmp_path, capfd) -> None:
+def test_a_stage_whose_node_is_killed_is_made_again_on_another_one(
+    cluster, recipe, expected, tmp_path, capfd
+) -> None:
     capfd.readouterr()
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -227,12 +255,22 @@ def started(recipe: Recipe, out: Path, folder: Path) -> subprocess.Popen[str]:
     from octobert.config.loading import as_yaml
 
     (folder / "recipe.yaml").write_text(as_yaml(recipe))
-    command = [sys.executable, "-c", f"import sys; sys.path.remove('')\n{DRIVER}", str(folder / "recipe.yaml"), str(out)]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.remove('')\n{DRIVER}",
+        str(folder / "recipe.yaml"),
+        str(out),
+    ]
     hostile = hostile_folder(folder / "hostile")
-    return subprocess.Popen(command, cwd=hostile, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=hostile, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
-def test_ray_prints_nothing_and_imports_nothing_from_the_working_directory(cluster, recipe, tmp_path) -> None:
+def test_ray_prints_nothing_and_imports_nothing_from_the_working_directory(
+    cluster, recipe, tmp_path
+) -> None:
     driver = started(recipe, tmp_path / "out", tmp_path)
     printed, errors = driver.communicate()
     assert driver.returncode == 0, errors
@@ -255,14 +293,19 @@ def test_nothing_runs_after_the_driver_has_ended(number, cluster, recipe, tmp_pa
     driver.communicate()
     if number == signal.SIGINT:
         assert left_in(out) == []
-    assert not [event for event in events.read(out / ".octobert" / events.FILE) if event["event"] == "done"]
+    assert not [
+        event for event in events.read(out / ".octobert" / events.FILE) if event["event"] == "done"
+    ]
 
 
 def test_without_a_cluster_ray_runs_here_until_it_is_done(recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     driver = started(recipe, tmp_path / "out", tmp_path)
     raylets = waited(
-        lambda: driver.poll() is not None or [each for each in psutil.process_iter(["name"]) if each.info["name"] == "raylet"]
+        lambda: (
+            driver.poll() is not None
+            or [each for each in psutil.process_iter(["name"]) if each.info["name"] == "raylet"]
+        )
     )
     assert raylets is not True, driver.communicate()
     printed, errors = driver.communicate()

@@ -28,10 +28,15 @@ def test_every_stage_that_times_stays_on_this_machine() -> None:
     """Nothing that the stages for a cluster import measures time, describes the machine or resumes from what it kept."""
     assert {f"{name}.py" for name in stages.ANYWHERE} <= {path.name for path in STAGES.glob("*.py")}
     for name in stages.ANYWHERE:
-        measuring = {f"octobert.evaluation.{module}" for module in ("latency", "tuning", "benchmarking", "worker")}
+        measuring = {
+            f"octobert.evaluation.{module}"
+            for module in ("latency", "tuning", "benchmarking", "worker")
+        }
         assert not measuring & set(keys.closure(f"{keys.STAGES}.{name}")), name
         source = (STAGES / f"{name}.py").read_text()
-        assert not re.search(r"\btime\.|perf_counter|\.scratch\b|environment\.current", source), name
+        assert not re.search(r"\btime\.|perf_counter|\.scratch\b|environment\.current", source), (
+            name
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +63,16 @@ def test_an_attempt_has_a_folder_of_its_own(order: _remote.Order, finished, tmp_
     (order.place / "lost" / "files").mkdir(parents=True)
     (order.place / "lost" / "files" / "half.bin").write_text("of a stage that nobody waits for")
     answer, work = _remote.attempt(order), tmp_path / "work"
-    assert {path.name for path in order.place.iterdir()} - {"progress.json"} == {"token", "lost", answer["attempt"]}
+    assert {path.name for path in order.place.iterdir()} - {"progress.json"} == {
+        "token",
+        "lost",
+        answer["attempt"],
+    }
     work.mkdir()
     ray._move(order.place / answer["attempt"] / "files", work, answer["sizes"])
-    artifact = Artifact.model_validate_json((stored(finished[1], "calibrate") / MANIFEST).read_bytes())
+    artifact = Artifact.model_validate_json(
+        (stored(finished[1], "calibrate") / MANIFEST).read_bytes()
+    )
     assert digests_of(work) == artifact.files
     assert answer["response"]["summary"] == artifact.summary
 
@@ -75,13 +86,22 @@ def test_a_machine_with_another_octobert_is_refused(order: _remote.Order) -> Non
         assert part in order.kind
         error = refused(dataclasses.replace(order, kind=order.kind | {part: "other"}))
         assert isinstance(error, TargetError)
-        assert error.what == f"{part} is not what it is on the machine of the run, so results would differ"
+        assert (
+            error.what
+            == f"{part} is not what it is on the machine of the run, so results would differ"
+        )
         assert error.expected == "other"
-    error = refused(dataclasses.replace(order, kind={name: value for name, value in order.kind.items() if name != "numpy"}))
+    error = refused(
+        dataclasses.replace(
+            order, kind={name: value for name, value in order.kind.items() if name != "numpy"}
+        )
+    )
     assert (error.what.split()[0], error.expected) == ("numpy", "none")
 
 
-def test_a_machine_that_does_not_see_the_folder_is_refused(order: _remote.Order, tmp_path, monkeypatch) -> None:
+def test_a_machine_that_does_not_see_the_folder_is_refused(
+    order: _remote.Order, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(_remote, "_SETTLING", 0.0)
     (tmp_path / "token").write_text("of another folder under the same path")
     for place in (tmp_path, tmp_path / "missing"):
@@ -89,7 +109,10 @@ def test_a_machine_that_does_not_see_the_folder_is_refused(order: _remote.Order,
         assert isinstance(error, StorageError)
         assert error.what == "the folder of the run is not there"
         assert error.got == str(place.parent)
-        assert error.fix == "put --out (and --cache) into a folder that all machines share under the same path"
+        assert (
+            error.fix
+            == "put --out (and --cache) into a folder that all machines share under the same path"
+        )
 
 
 def test_files_of_the_user_have_to_be_the_same(finished, tmp_path) -> None:
@@ -98,20 +121,33 @@ def test_files_of_the_user_have_to_be_the_same(finished, tmp_path) -> None:
     moved = json.dumps(recipe.model)
     (tmp_path / "place").mkdir()
     order = ray._order(request_of(step, tmp_path / "scratch", {}), tmp_path / "place", cpus=1)
-    missing = dataclasses.replace(order, request=order.request.replace(moved, json.dumps(str(tmp_path / "nowhere"))))
+    missing = dataclasses.replace(
+        order, request=order.request.replace(moved, json.dumps(str(tmp_path / "nowhere")))
+    )
     assert refused(missing).what == "a file of the run is not there"
     shutil.copytree(json.loads(moved), tmp_path / "copy")
     (tmp_path / "copy" / "config.json").write_text("{}")
-    other = dataclasses.replace(order, request=order.request.replace(moved, json.dumps(str(tmp_path / "copy"))))
+    other = dataclasses.replace(
+        order, request=order.request.replace(moved, json.dumps(str(tmp_path / "copy")))
+    )
     assert refused(other).what == "a file of the run is not the same there"
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("ray://127.0.0.1:10001", r"RAY_ADDRESS: not the address of a Ray cluster \(got ray://.*ray start --address=HOST:PORT"),
-        ("a cluster", r"RAY_ADDRESS: not the address of a Ray cluster \(got a cluster, expected HOST:PORT"),
-        ("127.0.0.1:9", r"RAY_ADDRESS: cannot connect to the Ray cluster at 127.0.0.1:9 \(got .*refused.*ray start --head"),
+        (
+            "ray://127.0.0.1:10001",
+            r"RAY_ADDRESS: not the address of a Ray cluster \(got ray://.*ray start --address=HOST:PORT",
+        ),
+        (
+            "a cluster",
+            r"RAY_ADDRESS: not the address of a Ray cluster \(got a cluster, expected HOST:PORT",
+        ),
+        (
+            "127.0.0.1:9",
+            r"RAY_ADDRESS: cannot connect to the Ray cluster at 127.0.0.1:9 \(got .*refused.*ray start --head",
+        ),
     ],
 )
 def test_addresses_without_a_cluster(address, message) -> None:
@@ -121,7 +157,10 @@ def test_addresses_without_a_cluster(address, message) -> None:
 
 def test_without_the_package(monkeypatch, finished, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(TargetError, match=r"executor: the executor ray needs the package ray; pip install .*\[ray\]"):
+    with pytest.raises(
+        TargetError,
+        match=r"executor: the executor ray needs the package ray; pip install .*\[ray\]",
+    ):
         octobert.run(finished[0].model_copy(update={"executor": "ray"}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -11,14 +11,20 @@ from octobert.core.pruning import LevelTimes, Sublayer
 from octobert.quantization.pruning.budget import CORRECTIONS, NEAR, NOISE, Table, reach
 
 LAYERS, UNITS = 6, tuple(range(0, 1537, 64))
-SUBLAYERS = [Sublayer(layer=i, kind="ffn", module=f"layer.{i}", units=UNITS[-1], width=1) for i in range(LAYERS)]
+SUBLAYERS = [
+    Sublayer(layer=i, kind="ffn", module=f"layer.{i}", units=UNITS[-1], width=1)
+    for i in range(LAYERS)
+]
 # One of four milliseconds belongs to no neuron. The last layer takes half.
 WHOLE_MS, MS = 4.0, tuple(3.0 / (LAYERS - 0.5) * units / UNITS[-1] for units in UNITS)
 
 
 def table() -> Table:
     # Later layers lose less; the first neurons cost least.
-    losses = {each.module: [(1 - units / each.units) ** 2 / (1 + each.layer) for units in UNITS] for each in SUBLAYERS}
+    losses = {
+        each.module: [(1 - units / each.units) ** 2 / (1 + each.layer) for units in UNITS]
+        for each in SUBLAYERS
+    }
     times = [LevelTimes(kind="ffn", units=UNITS, ms=MS, last=0.5)]
     return Table(SUBLAYERS, dict.fromkeys(losses, UNITS), losses, times, WHOLE_MS)
 
@@ -36,15 +42,22 @@ class Kernels:
 
     def __call__(self, units: Mapping[str, int]) -> Estimate:
         self.timed += 1
-        saved = sum((0.5 if each.layer == LAYERS - 1 else 1) * (MS[-1] - MS[units[each.module] // 64]) for each in SUBLAYERS)
+        saved = sum(
+            (0.5 if each.layer == LAYERS - 1 else 1) * (MS[-1] - MS[units[each.module] // 64])
+            for each in SUBLAYERS
+        )
         saved = 3.0 * (saved / 3.0) ** self.power
         speedup = WHOLE_MS / (WHOLE_MS - self.share * saved)
-        return Estimate(value=speedup, low=speedup * (1 - self.noise), high=speedup * (1 + self.noise))
+        return Estimate(
+            value=speedup, low=speedup * (1 - self.noise), high=speedup * (1 + self.noise)
+        )
 
 
 @pytest.mark.parametrize("wanted", [1.2, 1.5, 2.0])
 @pytest.mark.parametrize("share", [0.6, 0.85, 1.3])
-def test_the_measured_speedup_is_the_wanted_one_where_predictions_are_wrong(share: float, wanted: float) -> None:
+def test_the_measured_speedup_is_the_wanted_one_where_predictions_are_wrong(
+    share: float, wanted: float
+) -> None:
     kernels = Kernels(share)
     if share * 0.75 < 1 - 1 / wanted:  # not even without any neurons
         assert reach(table(), wanted, kernels) is None
@@ -61,7 +74,9 @@ def test_the_measured_speedup_is_the_wanted_one_where_predictions_are_wrong(shar
 
 @pytest.mark.parametrize("power", [0.6, 2.0])
 @pytest.mark.parametrize("wanted", [1.3, 1.5, 2.0])
-def test_savings_that_are_not_proportional_are_found_between_too_little_and_too_much(power: float, wanted: float) -> None:
+def test_savings_that_are_not_proportional_are_found_between_too_little_and_too_much(
+    power: float, wanted: float
+) -> None:
     kernels = Kernels(1.0, power=power)
     found = reach(table(), wanted, kernels)
     assert found is not None

@@ -20,8 +20,14 @@ DAMPING = 0.01
 # Random weights have little to fit: the largest share of the error of before that is left in any family, with some room.
 BETTER = 0.95
 generator = np.random.default_rng(3)
-ROWS = [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in generator.integers(3, 40, 90)]
-HELD_OUT = [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in generator.integers(3, 40, 30)]
+ROWS = [
+    Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False)
+    for n in generator.integers(3, 40, 90)
+]
+HELD_OUT = [
+    Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False)
+    for n in generator.integers(3, 40, 30)
+]
 
 
 def linear(graph: ir.Graph, module: str) -> parts.Linear:
@@ -48,13 +54,24 @@ def pruned(result, path, keep: float) -> tuple[ir.Model, list, list]:
     collected = moments(path, ROWS, 0, sorted(set(names.values())))
     levels = []
     for each in sublayers:
-        units = {sublayers[-2].module: 0, sublayers[0].module: each.units}.get(each.module, int(each.units * keep))
+        units = {sublayers[-2].module: 0, sublayers[0].module: each.units}.get(
+            each.module, int(each.units * keep)
+        )
         own = linear(model.graph, each.module)
         weight, bias = operators.constant_of(own.weight), operators.const_array(own.bias)
         bias = np.zeros(weight.shape[1]) if bias is None else bias
-        levels += removal.removed(collected[names[each.module]].products, weight, bias, each.width, [units], DAMPING)
-    cutting.cut_(model, result.family, {each.module: level.kept for each, level in zip(sublayers, levels, strict=True)})
-    constants = {each.module: (level.weight, level.bias) for each, level in zip(sublayers, levels, strict=True)}
+        levels += removal.removed(
+            collected[names[each.module]].products, weight, bias, each.width, [units], DAMPING
+        )
+    cutting.cut_(
+        model,
+        result.family,
+        {each.module: level.kept for each, level in zip(sublayers, levels, strict=True)},
+    )
+    constants = {
+        each.module: (level.weight, level.bias)
+        for each, level in zip(sublayers, levels, strict=True)
+    }
     cutting.outputs_(model, constants)
     return model, sublayers, levels
 
@@ -79,18 +96,31 @@ def test_fitting_brings_the_residual_sums_back(captured, family: str, tmp_path) 
     before = tmp_path / "before.onnx"
     operators.save(model, before)
     done: list[tuple[int, int]] = []
-    errors = fitting.refit_(model, whole, sublayers, ROWS, 0, damping=DAMPING, progress=lambda *counts: done.append(counts))
+    errors = fitting.refit_(
+        model,
+        whole,
+        sublayers,
+        ROWS,
+        0,
+        damping=DAMPING,
+        progress=lambda *counts: done.append(counts),
+    )
     after = tmp_path / "after.onnx"
     operators.save(model, after)
     assert done == [(i + 1, len(sublayers)) for i in range(len(sublayers))]
     assert errors[sublayers[0].module] == 0 < errors[sublayers[1].module] < 1
     for rows in (ROWS, HELD_OUT):
         expected = values(path, [state], rows)[state]
-        lost = [np.mean((values(each, [state], rows)[state] - expected) ** 2) for each in (before, after)]
+        lost = [
+            np.mean((values(each, [state], rows)[state] - expected) ** 2)
+            for each in (before, after)
+        ]
         assert lost[1] < BETTER * lost[0]
 
 
-def test_a_projection_solves_least_squares_over_the_inputs_that_it_gets(bert, float_path, tmp_path) -> None:
+def test_a_projection_solves_least_squares_over_the_inputs_that_it_gets(
+    bert, float_path, tmp_path
+) -> None:
     """The second feed-forward reads what the pruned first layer gives, and no attention."""
     model, sublayers, levels = pruned(bert, float_path, 0.5)
     fitting.refit_(model, ir.load(float_path), sublayers, ROWS, 0, damping=DAMPING)
@@ -103,9 +133,18 @@ def test_a_projection_solves_least_squares_over_the_inputs_that_it_gets(bert, fl
     x, target = found[str(own.x.name)], values(float_path, [add])[add] - found[skip]
     weight, bias = levels[3].weight.astype(np.float64), levels[3].bias.astype(np.float64)
     energy = DAMPING * np.mean(x**2) * len(x)
-    inputs = np.concatenate([np.concatenate([x, np.ones((len(x), 1))], axis=1), np.sqrt(energy) * np.eye(x.shape[1] + 1)[:-1]])
+    inputs = np.concatenate(
+        [
+            np.concatenate([x, np.ones((len(x), 1))], axis=1),
+            np.sqrt(energy) * np.eye(x.shape[1] + 1)[:-1],
+        ]
+    )
     outputs = np.concatenate([target - x @ weight - bias, np.zeros((x.shape[1], target.shape[1]))])
     change = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
     scale = np.abs(weight).max()
-    np.testing.assert_allclose(operators.constant_of(own.weight), weight + change[:-1], atol=SOLVED * scale)
-    np.testing.assert_allclose(operators.constant_of(own.bias), bias + change[-1], atol=SOLVED * scale)
+    np.testing.assert_allclose(
+        operators.constant_of(own.weight), weight + change[:-1], atol=SOLVED * scale
+    )
+    np.testing.assert_allclose(
+        operators.constant_of(own.bias), bias + change[-1], atol=SOLVED * scale
+    )

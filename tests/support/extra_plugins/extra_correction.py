@@ -22,4 +22,8 @@ class Options(FrozenModel):
 
 def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
     """Return the layer with a moved bias."""
-    return layer if layer.bias is None else replace(layer, bias=(layer.bias + options.shift).astype("float32"))
+    return (
+        layer
+        if layer.bias is None
+        else replace(layer, bias=(layer.bias + options.shift).astype("float32"))
+    )

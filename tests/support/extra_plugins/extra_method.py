@@ -25,6 +25,10 @@ def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[s
     return static.observed_kinds(options, targets)
 
 
-def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
+def plan(
+    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
+) -> QuantPlan:
     """Return the plan of the static method under this method's name."""
-    return static.plan(sites, ranges, capabilities, options).model_copy(update={"method": "extra-method"})
+    return static.plan(sites, ranges, capabilities, options).model_copy(
+        update={"method": "extra-method"}
+    )

@@ -2,4 +2,6 @@
 
 from octobert.core.placement import Placement
 
-PLACEMENT = Placement(description="input and weight of the first feed-forward layer", kinds=("linear.*@ffn_up",))
+PLACEMENT = Placement(
+    description="input and weight of the first feed-forward layer", kinds=("linear.*@ffn_up",)
+)

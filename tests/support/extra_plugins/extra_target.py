@@ -8,7 +8,11 @@ from octobert.targets import ort_cpu
 from octobert.targets.runtimes import ort
 
 CAPABILITIES = ort_cpu.CAPABILITIES.model_copy(
-    update={"name": "extra-target", "description": "ONNX Runtime on one thread", "placement": "extra-placement"}
+    update={
+        "name": "extra-target",
+        "description": "ONNX Runtime on one thread",
+        "placement": "extra-placement",
+    }
 )
 RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
 model_file = ort_cpu.model_file

@@ -30,4 +30,7 @@ def transform_(
 ) -> list[dict[str, Any]]:
     """Edit nothing."""
     progress(1, 1)
-    return [{"kind": "extra", "module": value, "tokens": len(sample.rows)} for value, sample in samples.items()]
+    return [
+        {"kind": "extra", "module": value, "tokens": len(sample.rows)}
+        for value, sample in samples.items()
+    ]

@@ -91,7 +91,9 @@ def find_attention(softmax: ir.Node) -> Attention | None:
     if scores is None or product is None:
         return None
     matmul, scale, terms = scores
-    query, key, value = (_attention_input(v) for v in (matmul.inputs[0], matmul.inputs[1], product.inputs[1]))
+    query, key, value = (
+        _attention_input(v) for v in (matmul.inputs[0], matmul.inputs[1], product.inputs[1])
+    )
     output = _linear_below(product.outputs[0])
     if query is None or key is None or value is None or output is None or value.scale != 1.0:
         return None
@@ -99,12 +101,16 @@ def find_attention(softmax: ir.Node) -> Attention | None:
         # The product is rebuilt from both linear layers, or keeps both of its inputs.
         query = AttentionInput(query.linear, 1.0, matmul.inputs[0])
         key = AttentionInput(key.linear, 1.0, matmul.inputs[1])
-    return Attention(softmax, (query, key, value), output, scale * query.scale * key.scale, tuple(terms))
+    return Attention(
+        softmax, (query, key, value), output, scale * query.scale * key.scale, tuple(terms)
+    )
 
 
 def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
     """Return Q·Kᵀ above a Softmax input, with the scale and the terms on the way."""
-    node = operators.producer(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast", "Reshape")
+    node = operators.producer(
+        value, "MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast", "Reshape"
+    )
     if node is None:
         return None
     if node.op_type == "MatMul":
@@ -115,17 +121,37 @@ def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
         above = _scores_above(operators.input_of(node, 0)) if factor else None
         if above is None or not factor:
             return None
-        return above[0], above[1] * factor, [replace(term, scale=term.scale * factor) for term in above[2]]
+        return (
+            above[0],
+            above[1] * factor,
+            [replace(term, scale=term.scale * factor) for term in above[2]],
+        )
     if node.op_type == "Reshape":
         above = _scores_above(operators.input_of(node, 0))
-        return above and (above[0], above[1], [replace(term, shape=node.inputs[1]) for term in above[2]])
+        return above and (
+            above[0],
+            above[1],
+            [replace(term, shape=node.inputs[1]) for term in above[2]],
+        )
     for index, operand in enumerate(node.inputs):
         above = _scores_above(operand) if operand is not None else None
         if above is not None:
             # A Where replaces masked scores by a large negative number; only its condition matters.
-            rest = node.inputs[:1] if node.op_type == "Where" else [v for i, v in enumerate(node.inputs) if i != index]
-            terms = [v for v in rest if v is not None and v is not operand and operators.const_array(v) is None]
-            return above[0], above[1], above[2] + [Term(v, condition=node.op_type == "Where") for v in terms]
+            rest = (
+                node.inputs[:1]
+                if node.op_type == "Where"
+                else [v for i, v in enumerate(node.inputs) if i != index]
+            )
+            terms = [
+                v
+                for v in rest
+                if v is not None and v is not operand and operators.const_array(v) is None
+            ]
+            return (
+                above[0],
+                above[1],
+                above[2] + [Term(v, condition=node.op_type == "Where") for v in terms],
+            )
     return None
 
 
@@ -141,7 +167,11 @@ def _product_below(probs: ir.Value) -> ir.Node | None:
     while stack:
         value = stack.pop()
         for node in operators.consumers(value):
-            if node.op_type == "MatMul" and node.inputs[0] is value and not is_weight(node.inputs[1]):
+            if (
+                node.op_type == "MatMul"
+                and node.inputs[0] is value
+                and not is_weight(node.inputs[1])
+            ):
                 return node
             if node.op_type in _GUARD_OPS and node not in seen:
                 seen.add(node)
@@ -178,7 +208,9 @@ def _linear_above(value: ir.Value | None) -> tuple[Linear | None, float]:
 
 def _nearest_linears(value: ir.Value | None) -> list[Linear]:
     """Return the linear layers that a value depends on directly, not through another linear layer."""
-    values = operators.upward(value, lambda each: linear_of(each) is None and operators.producer(each, "Shape") is None)
+    values = operators.upward(
+        value, lambda each: linear_of(each) is None and operators.producer(each, "Shape") is None
+    )
     linears = [linear for each in values if (linear := linear_of(each)) is not None]
     return list({linear.matmul: linear for linear in linears}.values())
 

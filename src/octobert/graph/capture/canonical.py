@@ -28,8 +28,20 @@ OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
-_QUANTIZED = (*operators.PAIR, "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
-INTEGER_OPERATORS = ("DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QGemm", "MatMulNBits")
+_QUANTIZED = (
+    *operators.PAIR,
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QLinearMatMul",
+    "MatMulNBits",
+)
+INTEGER_OPERATORS = (
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QLinearMatMul",
+    "QGemm",
+    "MatMulNBits",
+)
 
 
 def prepare_(model: ir.Model) -> None:
@@ -47,7 +59,13 @@ def prepare_(model: ir.Model) -> None:
     lowering.order_gelu_(model.graph)
     _refuse(
         "the model has operators that are not part of ONNX",
-        sorted({f"{n.domain}.{n.op_type}" for n in model.graph.all_nodes() if n.domain not in ("", "ai.onnx")})[:5],
+        sorted(
+            {
+                f"{n.domain}.{n.op_type}"
+                for n in model.graph.all_nodes()
+                if n.domain not in ("", "ai.onnx")
+            }
+        )[:5],
         f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
         "use the file as it was exported, before optimization for a runtime",
     )
@@ -62,7 +80,9 @@ def prepare_(model: ir.Model) -> None:
     folding.fold_linears_(model)
 
 
-def rebuild_attention_(model: ir.Model, layers: list[structure.EncoderLayer], heads: list[int], family: EncoderFamily) -> None:
+def rebuild_attention_(
+    model: ir.Model, layers: list[structure.EncoderLayer], heads: list[int], family: EncoderFamily
+) -> None:
     """Rewrite every attention in canonical form, with shared masks, in place.
 
     Args:
@@ -74,7 +94,11 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.EncoderLayer], he
     masks = _Masks(graph, mask_input, windowed=family.windowed)
     for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
         attention = layer.attention
-        masking = [t for t in attention.terms if mask_input is not None and operators.follows(t.value, mask_input)]
+        masking = [
+            t
+            for t in attention.terms
+            if mask_input is not None and operators.follows(t.value, mask_input)
+        ]
         others = [t for t in attention.terms if t not in masking]
         if not masking or any(t.condition for t in others):
             raise ModelError(
@@ -84,7 +108,9 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.EncoderLayer], he
                 expected="scores = Q·Kᵀ × scale + terms of positions + mask(attention_mask)",
                 fix="models without an attention mask are not supported",
             )
-        _rebuild_one_(graph, attention, head_count, family.part(index, "attention"), others, masks.of(masking))
+        _rebuild_one_(
+            graph, attention, head_count, family.part(index, "attention"), others, masks.of(masking)
+        )
     operators.clean_(model)
 
 
@@ -105,7 +131,11 @@ def _unshare_(model: ir.Model) -> None:
 def _refuse_half(graph: ir.Graph) -> None:
     half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     for name, value in graph.initializers.items():
-        if value.const_value is not None and value.const_value.dtype in half and value.const_value.size > 1:
+        if (
+            value.const_value is not None
+            and value.const_value.dtype in half
+            and value.const_value.size > 1
+        ):
             raise ModelError(
                 "the model's weights are in half precision",
                 where=name,
@@ -134,7 +164,11 @@ def _set_opset_(model: ir.Model) -> None:
                     node.attributes.pop(attribute)
         model.opset_imports[""] = OPSET
     if model.opset_imports.get("") != OPSET:
-        raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"an opset near {OPSET}")
+        raise ModelError(
+            "the opset cannot be converted",
+            got=f"opset {version}",
+            expected=f"an opset near {OPSET}",
+        )
 
 
 def prepare_pairs_(model: ir.Model) -> None:
@@ -164,7 +198,9 @@ def _lift_(model: ir.Model) -> None:
 def _refuse(what: str, operator_types: list[str], expected: str, fix: str) -> None:
     """Raise an error that names operators, if there are any."""
     if operator_types:
-        raise ModelError(what, got=", ".join(sorted(set(operator_types))), expected=expected, fix=fix)
+        raise ModelError(
+            what, got=", ".join(sorted(set(operator_types))), expected=expected, fix=fix
+        )
 
 
 def name_inputs_(graph: ir.Graph) -> None:
@@ -210,14 +246,20 @@ def _gemm_to_matmul_(graph: ir.Graph) -> None:
 
 def _replace_gemm_(graph: ir.Graph, gemm: ir.Node) -> None:
     flags = gemm.attributes
-    if flags.get_int("transA", 0) or flags.get_float("alpha", 1.0) != 1.0 or flags.get_float("beta", 1.0) != 1.0:
+    if (
+        flags.get_int("transA", 0)
+        or flags.get_float("alpha", 1.0) != 1.0
+        or flags.get_float("beta", 1.0) != 1.0
+    ):
         return
     x, matrix, bias = operators.inputs_of(gemm, 3)
     weight = operators.constant_of(matrix)
     if flags.get_int("transB", 0):
         weight = np.ascontiguousarray(weight.T)
     chain = operators.Chain(graph, str(gemm.outputs[0].name))
-    product = chain.MatMul("matmul", x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight))
+    product = chain.MatMul(
+        "matmul", x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight)
+    )
     if bias is not None:
         chain.Add("biased", product, bias)
     chain.replace_(gemm)
@@ -252,9 +294,13 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
             last = shift
             inputs.append(last.inputs[1])
         name = f"{last.outputs[0].name}.norm"
-        norm = operators.make_node("LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon})
+        norm = operators.make_node(
+            "LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon}
+        )
         norm.metadata_props.update(div.metadata_props)
-        ir.convenience.replace_nodes_and_values(graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]])
+        ir.convenience.replace_nodes_and_values(
+            graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]]
+        )
 
 
 class _Masks:
@@ -294,18 +340,32 @@ class _Masks:
 def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
     """Raise the constants of a mask to at least `MASK_VALUE`."""
     ancestors = operators.ancestors(value)
-    for node in [node for node in graph if node.outputs[0] in ancestors and operators.follows(node.outputs[0], mask)]:
+    for node in [
+        node
+        for node in graph
+        if node.outputs[0] in ancestors and operators.follows(node.outputs[0], mask)
+    ]:
         for index, constant in enumerate(node.inputs):
             array = operators.const_array(constant)
-            if array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
+            if (
+                array is not None
+                and array.dtype == np.float32
+                and array.size
+                and array.min() < MASK_VALUE
+            ):
                 bounded = np.maximum(array, np.float32(MASK_VALUE))
-                node.replace_input_with(index, operators.shared_initializer(graph, "attention_mask.bound", bounded))
+                node.replace_input_with(
+                    index, operators.shared_initializer(graph, "attention_mask.bound", bounded)
+                )
 
 
 def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
     """Turn attention_mask [B, S] of ones and zeros into [B, 1, 1, S] of 0 and `MASK_VALUE`."""
     numbers: dict[str, operators.Numbers] = {"axes": [1, 2], "one": 1.0, "bound": MASK_VALUE}
-    axes, one, bound = (operators.initializer(graph, f"attention_mask.{key}", value) for key, value in numbers.items())
+    axes, one, bound = (
+        operators.initializer(graph, f"attention_mask.{key}", value)
+        for key, value in numbers.items()
+    )
     chain = operators.Chain(graph, "attention_mask")
     unsqueezed = chain.Unsqueeze("unsqueezed", mask, axes, dtype=ir.DataType.INT64)
     absent = chain.Sub("absent", one, chain.Cast("float", unsqueezed, to=ir.DataType.FLOAT))
@@ -325,14 +385,18 @@ def _rebuild_one_(
     size = attention.width // heads
     split = operators.shared_initializer(graph, f"heads.{heads}x{size}", [0, 0, heads, size])
     context_width = attention.output.sizes[0]
-    merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", [0, 0, context_width])
+    merge = operators.shared_initializer(
+        graph, f"heads.merged.{context_width}", [0, 0, context_width]
+    )
     scale = operators.initializer(graph, f"{name}.scale", attention.scale)
     chain = operators.Chain(graph, name)
 
     def heads_of(source: AttentionInput, output: str, perm: list[int]) -> ir.Value:
         if source.heads is not None:
             return source.heads
-        return chain.Transpose(f"{output}_heads", chain.Reshape(f"{output}_split", source.linear.y, split), perm=perm)
+        return chain.Transpose(
+            f"{output}_heads", chain.Reshape(f"{output}_split", source.linear.y, split), perm=perm
+        )
 
     query = heads_of(attention.inputs[0], "query", [0, 2, 1, 3])
     key = heads_of(attention.inputs[1], "key", [0, 2, 3, 1])
@@ -342,7 +406,9 @@ def _rebuild_one_(
         scores = chain.Add(f"positioned_scores{_nth(index)}", scores, _placed(term, chain))
     probs = chain.Softmax("probs", chain.Add("masked_scores", scores, mask), axis=-1)
     context = chain.MatMul("context_heads", probs, value)
-    merged = chain.Reshape("context", chain.Transpose("context_split", context, perm=[0, 2, 1, 3]), merge)
+    merged = chain.Reshape(
+        "context", chain.Transpose("context_split", context, perm=[0, 2, 1, 3]), merge
+    )
     graph.insert_before(attention.output.matmul, chain.nodes)
     attention.output.matmul.replace_input_with(0, merged)
 

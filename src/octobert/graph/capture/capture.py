@@ -39,7 +39,9 @@ class Captured:
     pooling: Pooling | None = None
 
 
-def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
+def capture(
+    source: ModelSource, head: str, texts: parity.Batches, *, allow_pickle: bool = False
+) -> Captured:
     """Return the canonical float graph of a model.
 
     Args:
@@ -57,7 +59,9 @@ def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pick
     return _capture_onnx(source, head_of(head), texts, allow_pickle=allow_pickle)
 
 
-def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
+def _capture_checkpoint(
+    source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool
+) -> Captured:
     family = source.family
     torch_model = checkpoint.load_torch(source.path, head.name, allow_pickle=allow_pickle)
     model = export(torch_model, head.name)
@@ -70,11 +74,17 @@ def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, 
     reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
     del torch_model
     return Captured(
-        model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), pooler.pooling if pooler else None
+        model,
+        family,
+        sizes,
+        parity.compare(model, feeds, reference, "PyTorch"),
+        pooler.pooling if pooler else None,
     )
 
 
-def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
+def _capture_onnx(
+    source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool
+) -> Captured:
     raw, original = load_onnx(source.path), load_onnx(source.path)
     family = source.family
     canonical.prepare_(raw)
@@ -89,7 +99,11 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, all
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
     return Captured(
-        raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), pooler.pooling if pooler else None
+        raw,
+        family,
+        sizes,
+        parity.compare(raw, feeds, reference, "the original ONNX file"),
+        pooler.pooling if pooler else None,
     )
 
 
@@ -105,13 +119,18 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
         ParityError: the canonical graph computes something else than the file.
     """
     model, original = load_onnx(path), load_onnx(path)
-    if any(node.op_type in ("DequantizeLinear", *canonical.INTEGER_OPERATORS) for node in model.graph.all_nodes()):
+    if any(
+        node.op_type in ("DequantizeLinear", *canonical.INTEGER_OPERATORS)
+        for node in model.graph.all_nodes()
+    ):
         canonical.prepare_pairs_(model)
         return model
     canonicalize_(model, family)
     feeds = parity.sample_batches(model)
     names = [str(value.name) for value in model.graph.outputs]
-    parity.compare(model, feeds, parity.onnx_outputs(original, feeds, names), "the original ONNX file")
+    parity.compare(
+        model, feeds, parity.onnx_outputs(original, feeds, names), "the original ONNX file"
+    )
     return model
 
 
@@ -200,7 +219,9 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
     by_name = {outputs.ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
     forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
-    expected = next((form for form in forms if form and set(form) <= set(by_name)), head.model_outputs)
+    expected = next(
+        (form for form in forms if form and set(form) <= set(by_name)), head.model_outputs
+    )
     if len(by_name) == len(expected) == 1:
         by_name = dict(zip(expected, by_name.values(), strict=True))
     missing = [name for name in expected if name not in by_name]
@@ -213,7 +234,9 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
             fix="choose the task that the model was exported for",
         )
     for name in expected:
-        _check_rank(by_name[name], 3 if name == STATES or head.shape == "token-classes" else 2, head, path)
+        _check_rank(
+            by_name[name], 3 if name == STATES or head.shape == "token-classes" else 2, head, path
+        )
     for name, value in by_name.items():
         value.name = name
     model.graph.outputs[:] = [by_name[name] for name in expected]

@@ -29,7 +29,11 @@ def fold_linears_(model: ir.Model) -> None:
 
 
 def fold_(
-    model: ir.Model, values: Iterable[ir.Value], inside: Container[ir.Value], suffix: str, size: tuple[int, int] = (1, 2)
+    model: ir.Model,
+    values: Iterable[ir.Value],
+    inside: Container[ir.Value],
+    suffix: str,
+    size: tuple[int, int] = (1, 2),
 ) -> None:
     """Replace values by constants of the same name and a suffix, in place, where an operator reads them from outside.
 
@@ -38,12 +42,18 @@ def fold_(
         inside: the outputs of operators that are gone then.
         size: rows and tokens of the inputs, which are filled with ones.
     """
-    ends = [value for value in values if any(node.outputs[0] not in inside for node in operators.readers(value))]
+    ends = [
+        value
+        for value in values
+        if any(node.outputs[0] not in inside for node in operators.readers(value))
+    ]
     if not ends:
         return
     with shapes.open_session(model, ends) as session:
         feeds = {value.name: np.ones(size, dtype=np.int64) for value in session.get_inputs()}
         arrays = session.run([str(value.name) for value in ends], feeds)
     for value, array in zip(ends, arrays, strict=True):
-        ir.convenience.replace_all_uses_with(value, operators.initializer(model.graph, f"{value.name}.{suffix}", array))
+        ir.convenience.replace_all_uses_with(
+            value, operators.initializer(model.graph, f"{value.name}.{suffix}", array)
+        )
     operators.clean_(model)

@@ -17,7 +17,10 @@ from octobert.graph.operators import Chain
 
 def lower_fused_(graph: ir.Graph) -> None:
     """Replace the fused operators in `FUSED` by plain ONNX, in place; others stay."""
-    _lower_(graph, [node for node in graph if node.domain == operators.MICROSOFT and node.op_type != "Gelu"])
+    _lower_(
+        graph,
+        [node for node in graph if node.domain == operators.MICROSOFT and node.op_type != "Gelu"],
+    )
     # After BiasGelu, which becomes one.
     _lower_(graph, [node for node in graph if node.op_type == "Gelu"])
 
@@ -61,9 +64,15 @@ def _gelu(node: ir.Node, chain: Chain) -> None:
 
     unit, half = constant("one", 1.0), constant("half", 0.5)
     if node.attributes.get_string("approximate", "none") == "tanh":
-        cubic = chain.Mul("cubic", chain.Pow("cube", x, constant("three", 3.0)), constant("cubic", 0.044715))
-        inner = chain.Mul("scaled", chain.Add("inner", x, cubic), constant("root", (2.0 / np.pi) ** 0.5))
-        chain.Mul("gelu", chain.Mul("half", x, half), chain.Add("add", chain.Tanh("tanh", inner), unit))
+        cubic = chain.Mul(
+            "cubic", chain.Pow("cube", x, constant("three", 3.0)), constant("cubic", 0.044715)
+        )
+        inner = chain.Mul(
+            "scaled", chain.Add("inner", x, cubic), constant("root", (2.0 / np.pi) ** 0.5)
+        )
+        chain.Mul(
+            "gelu", chain.Mul("half", x, half), chain.Add("add", chain.Tanh("tanh", inner), unit)
+        )
     else:
         erf = chain.Erf("erf", chain.Div("div", x, constant("root_two", 2.0**0.5)))
         chain.Mul("gelu", chain.Mul("double", x, chain.Add("add", erf, unit)), half)
@@ -75,7 +84,9 @@ def _skip_norm(node: ir.Node, chain: Chain) -> None:
     if bias is not None:
         x = chain.Add("biased", x, bias)
     total = chain.Add("sum", x, skip)
-    chain.LayerNormalization("norm", total, gamma, beta, axis=-1, epsilon=node.attributes.get_float("epsilon", 1e-12))
+    chain.LayerNormalization(
+        "norm", total, gamma, beta, axis=-1, epsilon=node.attributes.get_float("epsilon", 1e-12)
+    )
     if len(node.outputs) > 3:
         ir.convenience.replace_all_uses_with(node.outputs[3], total)
 
@@ -100,14 +111,18 @@ def _fused_matmul(node: ir.Node, chain: Chain) -> None:
             operands.append(chain.Transpose(flag, value, perm=[0, 1, 3, 2]))
     product, alpha = chain.MatMul("product", *operands), flags.get_float("alpha", 1.0)
     if alpha != 1.0:
-        chain.Mul("scaled", product, operators.initializer(chain.graph, f"{chain.stem}.alpha", alpha))
+        chain.Mul(
+            "scaled", product, operators.initializer(chain.graph, f"{chain.stem}.alpha", alpha)
+        )
 
 
 def _fused_gemm(node: ir.Node, chain: Chain) -> None:
     flags = node.attributes
     activation = flags.get_string("activation", "")
     if activation in ("Tanh", "Relu"):
-        attributes: dict[str, Any] = {name: flags.get_float(name, 1.0) for name in ("alpha", "beta")}
+        attributes: dict[str, Any] = {
+            name: flags.get_float(name, 1.0) for name in ("alpha", "beta")
+        }
         attributes |= {name: flags.get_int(name, 0) for name in ("transA", "transB")}
         getattr(chain, activation)("activation", chain.Gemm("gemm", *node.inputs, **attributes))
 

@@ -54,7 +54,11 @@ def name_(model: ir.Model, layers: list[structure.EncoderLayer], family: Encoder
 
 
 def _check_parts(layer: structure.EncoderLayer, family: EncoderFamily) -> None:
-    missing = [role for role in (*layer.linears, *layer.norms, *layer.feed_forwards) if role not in family.parts]
+    missing = [
+        role
+        for role in (*layer.linears, *layer.norms, *layer.feed_forwards)
+        if role not in family.parts
+    ]
     if missing:
         raise ModelError(
             f"an encoder layer has a part that {family.model_types[0]} models do not have",
@@ -120,7 +124,11 @@ class _Names:
             ends[feed_forward.down.x] = f"{path}.gated"
             gate = operators.producer(feed_forward.down.x)
             # The factor that is not the output of the Split is the activation.
-            factors = [v for v in gate.inputs if operators.producer(v, "Split", "Slice") is None] if gate is not None else []
+            factors = (
+                [v for v in gate.inputs if operators.producer(v, "Split", "Slice") is None]
+                if gate is not None
+                else []
+            )
             ends |= {value: path for value in factors if value is not None}
         for node in nodes:
             end = ends.get(node.outputs[0])
@@ -137,7 +145,11 @@ class _Names:
         """Name the nodes and weights outside the encoder layers."""
         for node in self.graph:
             # A decoder over the vocabulary may share this table, and exporters name it after either of the two.
-            if node.op_type == "Gather" and operators.input_of(node, 1).name == "input_ids" and _module_path(node, family):
+            if (
+                node.op_type == "Gather"
+                and operators.input_of(node, 1).name == "input_ids"
+                and _module_path(node, family)
+            ):
                 self._own_(node, 0, f"{_module_path(node, family)}.weight")
         for linear in parts.all_linears(self.graph):
             path = _module_path(linear.matmul, family) or _stem(linear, family)
@@ -158,14 +170,18 @@ class _Names:
         Parts of the same name are one module that is applied several times, and keep sharing the initializer.
         """
         value = operators.input_of(node, index)
-        if name in self.owned and np.array_equal(operators.constant_of(self.owned[name]), operators.constant_of(value)):
+        if name in self.owned and np.array_equal(
+            operators.constant_of(self.owned[name]), operators.constant_of(value)
+        ):
             node.replace_input_with(index, self.owned[name])
             return
         if value.name != name:
             if len(value.uses()) == 1 and not value.is_graph_output():
                 value.name = self._free(name)
             else:
-                value = operators.initializer(self.graph, self._free(name), operators.constant_of(value))
+                value = operators.initializer(
+                    self.graph, self._free(name), operators.constant_of(value)
+                )
                 node.replace_input_with(index, value)
         self.owned[name] = value
 

@@ -28,7 +28,11 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
         x, states.name = states, "pooling.whole"
     else:
         vectors = [builder.pooled(mode, states) for mode in pooler.pooling.modes]
-        x = vectors[0] if len(vectors) == 1 else builder.chain.Concat("pooling.concatenated", *vectors, axis=-1)
+        x = (
+            vectors[0]
+            if len(vectors) == 1
+            else builder.chain.Concat("pooling.concatenated", *vectors, axis=-1)
+        )
         for step in pooler.pooling.steps:
             x = builder.normalized(x) if isinstance(step, Normalize) else builder.weighted(x, step)
     x = builder.truncated(x) if pooler.pooling.truncate_dim else x
@@ -54,19 +58,25 @@ class _Builder:
             return self.chain.Gather("pooling.cls", states, self._constant("first", 0), axis=1)
         if mode == "max":
             lowest = self._constant("lowest", np.finfo(np.float32).min)
-            real = self.chain.Greater("pooling.real", self._mask(), self._constant("zero", 0.0), dtype=ir.DataType.BOOL)
+            real = self.chain.Greater(
+                "pooling.real", self._mask(), self._constant("zero", 0.0), dtype=ir.DataType.BOOL
+            )
             masked = self.chain.Where("pooling.max.masked", real, states, lowest)
             return self.chain.ReduceMax("pooling.max", masked, self._token_axis(), keepdims=0)
         if mode in ("mean", "mean_sqrt_len_tokens"):
             total, count = self._sums(states, self._mask(), "pooling")
             if mode == "mean":
                 return self.chain.Div("pooling.mean", total, count)
-            return self.chain.Div("pooling.mean_sqrt_len", total, self.chain.Sqrt("pooling.root", count))
+            return self.chain.Div(
+                "pooling.mean_sqrt_len", total, self.chain.Sqrt("pooling.root", count)
+            )
         # The number of each token, from 1; 0 for padding.
         places = self.chain.CumSum("pooling.counted", self._mask(), self._constant("sequence", 1))
         places = self.chain.Mul("pooling.places", places, self._mask())
         if mode == "lasttoken":
-            last = self.chain.ReduceMax("pooling.last_place", places, self._token_axis(), keepdims=1)
+            last = self.chain.ReduceMax(
+                "pooling.last_place", places, self._token_axis(), keepdims=1
+            )
             places = self.chain.Equal("pooling.is_last", places, last, dtype=ir.DataType.BOOL)
             places = self.chain.Cast("pooling.last", places, to=ir.DataType.FLOAT)
         total, count = self._sums(states, places, f"pooling.{mode}")
@@ -84,13 +94,21 @@ class _Builder:
         folder = step.folder
         if isinstance(step, LayerNorm):
             weights = [self._weight(f"{folder}.norm.{name}") for name in ("weight", "bias")]
-            return self.chain.LayerNormalization(f"{folder}.norm", x, *weights, axis=-1, epsilon=NORM_EPSILON)
+            return self.chain.LayerNormalization(
+                f"{folder}.norm", x, *weights, axis=-1, epsilon=NORM_EPSILON
+            )
         made = self._linear(x, f"{folder}.linear")
         if step.activation == "GELU":
-            half, one, root = (self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5)))
-            error = self.chain.Erf(f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", made, root))
+            half, one, root = (
+                self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5))
+            )
+            error = self.chain.Erf(
+                f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", made, root)
+            )
             shifted = self.chain.Add(f"{folder}.gelu.shifted", error, one)
-            made = self.chain.Mul(f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", made, half), shifted)
+            made = self.chain.Mul(
+                f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", made, half), shifted
+            )
         elif step.activation != "Identity":
             made = getattr(self.chain, _ACTIVATIONS[step.activation])(f"{folder}.activation", made)
         if not step.residual:
@@ -106,7 +124,9 @@ class _Builder:
 
     def _linear(self, x: ir.Value, path: str) -> ir.Value:
         """A linear layer in the canonical form, over weights [in, out]."""
-        weight = operators.initializer(self._graph, f"{path}.weight", self._pooler.weights[f"{path}.weight"].T.copy())
+        weight = operators.initializer(
+            self._graph, f"{path}.weight", self._pooler.weights[f"{path}.weight"].T.copy()
+        )
         product = self.chain.MatMul(f"{path}.matmul", x, weight)
         if f"{path}.bias" not in self._pooler.weights:
             return product
@@ -115,7 +135,9 @@ class _Builder:
     def _sums(self, states: ir.Value, weights: ir.Value, stem: str) -> tuple[ir.Value, ir.Value]:
         """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded)."""
         axis = self._token_axis()
-        total = self.chain.ReduceSum(f"{stem}.sum", self.chain.Mul(f"{stem}.masked", states, weights), axis, keepdims=0)
+        total = self.chain.ReduceSum(
+            f"{stem}.sum", self.chain.Mul(f"{stem}.masked", states, weights), axis, keepdims=0
+        )
         count = self.chain.ReduceSum(f"{stem}.count", weights, axis, keepdims=0)
         least = self._constant("min_tokens", MIN_TOKENS)
         return total, self.chain.Max(f"{stem}.bounded_count", count, least)

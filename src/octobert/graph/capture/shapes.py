@@ -33,19 +33,26 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     names, probed = [str(value.name) for value in values], []
 
     def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
-        what, expected = f"the graph does not run on {rows} rows of {tokens} tokens", "a graph with dynamic batch and sequence"
+        what, expected = (
+            f"the graph does not run on {rows} rows of {tokens} tokens",
+            "a graph with dynamic batch and sequence",
+        )
         return session_errors(what, expected=expected, fix="export it with dynamic axes")
 
     with refused(*_PROBES[0]), open_session(model, values, optimized=False) as session:
         for size in _PROBES:
             with refused(*size):
-                feeds = {str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs}
+                feeds = {
+                    str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs
+                }
                 probed.append([result.shape for result in session.run(names, feeds)])
     (batch_1, sequence_1), (batch_2, sequence_2) = _PROBES
     axes = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
     axes[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
     return {
-        name: tuple(a if a == b else axes.get((a, b), "unknown") for a, b in zip(*both, strict=True))
+        name: tuple(
+            a if a == b else axes.get((a, b), "unknown") for a, b in zip(*both, strict=True)
+        )
         for name, *both in zip(names, *probed, strict=True)
     }
 
@@ -74,7 +81,9 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
 
 
 @contextmanager
-def open_session(model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True) -> Iterator[Any]:
+def open_session(
+    model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True
+) -> Iterator[Any]:
     """Open a graph in ONNX Runtime on the CPU.
 
     Args:

@@ -76,7 +76,10 @@ def find_layers(graph: ir.Graph) -> list[EncoderLayer]:
 
 def _layer_around(attention: Attention) -> EncoderLayer:
     """Return the encoder layer that an attention belongs to."""
-    add = next((n for n in operators.consumers(attention.output.y, "Add") if norm_behind(n.outputs[0])), None)
+    add = next(
+        (n for n in operators.consumers(attention.output.y, "Add") if norm_behind(n.outputs[0])),
+        None,
+    )
     if add is None:
         raise _not_an_encoder(attention, "no residual add and norm follow the attention")
     norm = norm_behind(add.outputs[0])
@@ -93,12 +96,16 @@ def _layer_around(attention: Attention) -> EncoderLayer:
         return _layer(attention, linears, norms, [pre_norm], pre_norm.add.outputs[0])
     norms = {"attention_norm": norm}
     state, feed_forwards, behind = norm.y, [], []
-    while (block := _feed_forward(state, state)) is not None and (after := norm_behind(block.add.outputs[0])) is not None:
+    while (block := _feed_forward(state, state)) is not None and (
+        after := norm_behind(block.add.outputs[0])
+    ) is not None:
         feed_forwards.append(block)
         behind.append(after)
         state = after.y
     if not feed_forwards:
-        raise _not_an_encoder(attention, "no feed-forward with a residual add and a norm follows the attention")
+        raise _not_an_encoder(
+            attention, "no feed-forward with a residual add and a norm follows the attention"
+        )
     norms |= _numbered("ffn_norm", behind)
     for role, narrow in (("input", skip), ("attention", attention.query.x)):
         entry = norm_of(narrow)
@@ -106,20 +113,34 @@ def _layer_around(attention: Attention) -> EncoderLayer:
         if entry is not None and bottleneck is not None:
             linears[f"bottleneck.{role}"], norms[f"bottleneck_norm.{role}"] = bottleneck, entry
     if "bottleneck.input" in linears:
-        ends = [linear_at(node) for node in operators.consumers(state, "MatMul") if is_weight(node.inputs[1])]
+        ends = [
+            linear_at(node)
+            for node in operators.consumers(state, "MatMul")
+            if is_weight(node.inputs[1])
+        ]
         sums = [(end, add) for end in ends for add in operators.consumers(end.y, "Add")]
-        wide = next(((end, after) for end, add in sums if (after := norm_behind(add.outputs[0]))), None)
+        wide = next(
+            ((end, after) for end, add in sums if (after := norm_behind(add.outputs[0]))), None
+        )
         if wide is None:
-            raise _not_an_encoder(attention, "a bottleneck before the attention, but none after its feed-forwards")
+            raise _not_an_encoder(
+                attention, "a bottleneck before the attention, but none after its feed-forwards"
+            )
         linears["bottleneck"], norms["bottleneck_norm"] = wide
         state = wide[1].y
     return _layer(attention, linears, norms, feed_forwards, state)
 
 
 def _layer(
-    attention: Attention, linears: dict[str, Linear], norms: dict[str, Norm], blocks: list[FeedForward], output: ir.Value
+    attention: Attention,
+    linears: dict[str, Linear],
+    norms: dict[str, Norm],
+    blocks: list[FeedForward],
+    output: ir.Value,
 ) -> EncoderLayer:
-    linears |= _numbered("ffn_up", [block.up for block in blocks]) | _numbered("ffn_down", [block.down for block in blocks])
+    linears |= _numbered("ffn_up", [block.up for block in blocks]) | _numbered(
+        "ffn_down", [block.down for block in blocks]
+    )
     return EncoderLayer(attention, linears, norms, _numbered("activation", blocks), output)
 
 

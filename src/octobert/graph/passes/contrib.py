@@ -51,7 +51,11 @@ def pair_types(model: ir.Model) -> dict[str, str]:
         if node.op_type == "DequantizeLinear":
             integers = operators.input_of(node, 0)
             if integers.dtype in _QUANT_TYPES:
-                key = "activation_dtype" if operators.const_array(integers) is None else "weight_dtype"
+                key = (
+                    "activation_dtype"
+                    if operators.const_array(integers) is None
+                    else "weight_dtype"
+                )
                 types[key].append(_QUANT_TYPES[integers.dtype])
     return {key: max(names, key=names.count, default="none") for key, names in types.items()}
 
@@ -69,7 +73,9 @@ def fuse_gelu_(model: ir.Model) -> int:
     domain = "" if graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
     for erf in [node for node in graph if node.op_type == "Erf"]:
         scaled = operators.producer(erf.inputs[0], "Div", "Mul")
-        if scaled is None or not _is_constant(scaled.inputs[1], 2.0**0.5 if scaled.op_type == "Div" else 0.5**0.5):
+        if scaled is None or not _is_constant(
+            scaled.inputs[1], 2.0**0.5 if scaled.op_type == "Div" else 0.5**0.5
+        ):
             continue
         x, last = scaled.inputs[0], _last(scaled.inputs[0], erf)
         if last is None:
@@ -94,7 +100,11 @@ def _last(x: ir.Value | None, erf: ir.Node) -> ir.Node | None:
         return None
     while missing:
         product = operators.only_reader(node.outputs[0], "Mul")
-        factors = _factors(operators.other_input(product, node.outputs[0])[1], x) if product is not None else set()
+        factors = (
+            _factors(operators.other_input(product, node.outputs[0])[1], x)
+            if product is not None
+            else set()
+        )
         if product is None or not factors or not factors <= missing:
             return None
         node, missing = product, missing - factors

@@ -85,8 +85,17 @@ def write(xml: Path, out: Path, *, device: Device, sdk_version: str | None = Non
         "DeviceClass": device,
     }
     produced = [_value(port) for port in outputs]
-    node = ir.node(OP_TYPE, values, attributes, domain=operators.MICROSOFT, outputs=produced, name="ContextNode")
-    graph = ir.Graph(values, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model")
+    node = ir.node(
+        OP_TYPE,
+        values,
+        attributes,
+        domain=operators.MICROSOFT,
+        outputs=produced,
+        name="ContextNode",
+    )
+    graph = ir.Graph(
+        values, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model"
+    )
     operators.save(ir.Model(graph, ir_version=_IR_VERSION), out)
 
 
@@ -98,19 +107,40 @@ def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
     """
     for path in (xml, xml.with_suffix(".bin")):
         if not path.is_file():
-            raise ModelError("a file of the IR is missing", where=str(path), fix="keep .xml and .bin together")
+            raise ModelError(
+                "a file of the IR is missing", where=str(path), fix="keep .xml and .bin together"
+            )
     try:
         root = ElementTree.fromstring(content_of(xml))
     except ElementTree.ParseError as error:
-        raise ModelError("the IR is incomplete", where=str(xml), got=str(error), fix="convert the model again") from error
+        raise ModelError(
+            "the IR is incomplete", where=str(xml), got=str(error), fix="convert the model again"
+        ) from error
     layers = root.findall("layers/layer")
     if root.tag != "net" or not layers:
-        raise ModelError("the file is not an IR", where=str(xml), got=f"<{root.tag}>", expected="<net> with layers")
-    inputs = [_read(xml, layer, layer.find("output/port")) for layer in layers if layer.get("type") == "Parameter"]
-    outputs = [_read(xml, layer, layer.find("input/port")) for layer in layers if layer.get("type") == "Result"]
+        raise ModelError(
+            "the file is not an IR",
+            where=str(xml),
+            got=f"<{root.tag}>",
+            expected="<net> with layers",
+        )
+    inputs = [
+        _read(xml, layer, layer.find("output/port"))
+        for layer in layers
+        if layer.get("type") == "Parameter"
+    ]
+    outputs = [
+        _read(xml, layer, layer.find("input/port"))
+        for layer in layers
+        if layer.get("type") == "Result"
+    ]
     version = root.find("rt_info/info[@name='OpenVINO Runtime']")
     # 2026.4.1 of 2026.4.1-20426-87b1d5b5d3e-releases/2026/4.
-    return inputs, outputs, (version.get("value") or "").split("-")[0] if version is not None else ""
+    return (
+        inputs,
+        outputs,
+        (version.get("value") or "").split("-")[0] if version is not None else "",
+    )
 
 
 def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | None) -> Port:
@@ -124,7 +154,9 @@ def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | Non
             expected=", ".join(_TYPES),
         )
     names = port.get("names") or layer.get("output_names") or layer.get("name") or ""
-    return Port(names.split(",")[0], dtype, tuple(int(dim.text or -1) for dim in port.findall("dim")))
+    return Port(
+        names.split(",")[0], dtype, tuple(int(dim.text or -1) for dim in port.findall("dim"))
+    )
 
 
 def _value(port: Port) -> ir.Value:

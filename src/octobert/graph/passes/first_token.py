@@ -50,13 +50,16 @@ def slice_first_token_(model: ir.Model) -> int:
 def _takes_first(node: ir.Node) -> bool:
     """Return whether a node is `x[:, 0]`."""
     if node.op_type == "Gather":
-        return node.attributes.get_int("axis", 0) == 1 and operators.const_scalar(node.inputs[1]) == 0
+        return (
+            node.attributes.get_int("axis", 0) == 1 and operators.const_scalar(node.inputs[1]) == 0
+        )
     if node.op_type == "Slice":
         bounds = [operators.const_array(v) for v in node.inputs[1:]]
         # Start, end, axis and, optionally, step.
         expected = ([0], [1], [1], [1])
         return len(bounds) >= 3 and all(
-            b is not None and b.reshape(-1).tolist() == e for b, e in zip(bounds, expected, strict=False)
+            b is not None and b.reshape(-1).tolist() == e
+            for b, e in zip(bounds, expected, strict=False)
         )
     return False
 
@@ -103,7 +106,11 @@ class _Region:
         array = operators.const_array(value)
         if array is not None:
             return tuple(array.shape)
-        return tuple(s if isinstance(s, int) else "unknown" for s in value.shape) if value.shape is not None else ()
+        return (
+            tuple(s if isinstance(s, int) else "unknown" for s in value.shape)
+            if value.shape is not None
+            else ()
+        )
 
     def cut_(self) -> None:
         """Insert a Slice where a thin operator reads a value that others need in full; adapt shapes and targets of Reshape."""
@@ -119,17 +126,28 @@ class _Region:
             for value in node.outputs:
                 value.shape = self._with_one_row(value, row)
 
-    def _first_row(self, value: ir.Value, axis: int, cuts: dict[tuple[ir.Value, int], ir.Value]) -> ir.Value:
+    def _first_row(
+        self, value: ir.Value, axis: int, cuts: dict[tuple[ir.Value, int], ir.Value]
+    ) -> ir.Value:
         """Return the first row of a value. The Slice goes before a Q/DQ pair, which stays next to the operator."""
         if (value, axis) in cuts:
             return cuts[value, axis]
         producer = value.producer()
         name = f"{value.name}.first"
         new: ir.Node
-        if producer is not None and producer.op_type in operators.PAIR and operators.const_array(producer.inputs[0]) is None:
-            inputs = [self._first_row(operators.input_of(producer, 0), axis, cuts), *producer.inputs[1:]]
+        if (
+            producer is not None
+            and producer.op_type in operators.PAIR
+            and operators.const_array(producer.inputs[0]) is None
+        ):
+            inputs = [
+                self._first_row(operators.input_of(producer, 0), axis, cuts),
+                *producer.inputs[1:],
+            ]
             attributes = producer.attributes.values()
-            new = ir.Node(producer.domain, producer.op_type, inputs, attributes, num_outputs=1, name=name)
+            new = ir.Node(
+                producer.domain, producer.op_type, inputs, attributes, num_outputs=1, name=name
+            )
         else:
             bounds = [
                 operators.shared_initializer(self._graph, f"first.{what}", [n])
@@ -152,14 +170,18 @@ class _Region:
     def _resize_(self, node: ir.Node, axis: int | None) -> None:
         """Set the number of rows to one in the target of a Reshape."""
         before, after = self.layout(node.inputs[0]), self.layout(node.outputs[0])
-        row = next(i for i in range(len(after)) if axis is not None and _same_axis(before, axis, after, i))
+        row = next(
+            i for i in range(len(after)) if axis is not None and _same_axis(before, axis, after, i)
+        )
         sizes = operators.const_array(node.inputs[1])
         if sizes is None:
             concat = operators.producer(node.inputs[1])
             assert concat is not None
             single = operators.shared_initializer(self._graph, "first.end", [1])
             inputs = [single if i == row else value for i, value in enumerate(concat.inputs)]
-            new = operators.make_node("Concat", inputs, f"{node.name}.first_sizes", {"axis": 0}, dtype=ir.DataType.INT64)
+            new = operators.make_node(
+                "Concat", inputs, f"{node.name}.first_sizes", {"axis": 0}, dtype=ir.DataType.INT64
+            )
             self._graph.insert_before(node, new)
             node.replace_input_with(1, new.outputs[0])
         elif sizes[row] not in (0, 1):
@@ -202,7 +224,10 @@ class _Region:
         return [node.attributes.get_ints("perm")[axis]] if "perm" in node.attributes else None
 
     def _reshaped(self, node: ir.Node, axis: int) -> Needs | None:
-        sizes, concat = operators.const_array(node.inputs[1]), operators.producer(node.inputs[1], "Concat")
+        sizes, concat = (
+            operators.const_array(node.inputs[1]),
+            operators.producer(node.inputs[1], "Concat"),
+        )
         if sizes is not None:
             known = 0 not in sizes or not node.attributes.get_int("allowzero", 0)
         else:
@@ -223,7 +248,9 @@ class _Region:
         along = node.attributes.get_int("axis", 0) % len(self.layout(node.outputs[0]))
         if along == axis:
             return None
-        return self._first_input(node, axis) if node.op_type == "Split" else [axis] * len(node.inputs)
+        return (
+            self._first_input(node, axis) if node.op_type == "Split" else [axis] * len(node.inputs)
+        )
 
 
 _RULES: dict[str, Callable[[_Region, ir.Node, int], Needs | None]] = {
@@ -243,7 +270,12 @@ def _moving(graph: ir.Graph) -> list[ir.Value]:
     for node in graph:
         if any(v in moving for v in node.inputs):
             moving.update(node.outputs)
-    return [v for node in graph for v in node.outputs if v in moving and (v.uses() or v.is_graph_output())]
+    return [
+        v
+        for node in graph
+        for v in node.outputs
+        if v in moving and (v.uses() or v.is_graph_output())
+    ]
 
 
 def _same_axis(before: Layout, i: int, after: Layout, j: int) -> bool:

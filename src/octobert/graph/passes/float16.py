@@ -59,7 +59,9 @@ def rounded_scale(scale: np.ndarray, to: FloatType) -> np.ndarray:
     if to != "float16":
         return scale if to == "float32" else scale.astype(ml_dtypes.bfloat16).astype(np.float32)
     rounded = np.where(scale < SMALLEST, scale, scale.astype(np.float16).astype(np.float32))
-    return np.where(scale <= np.finfo(np.float32).tiny, np.float32(SMALLEST), rounded).astype(np.float32)
+    return np.where(scale <= np.finfo(np.float32).tiny, np.float32(SMALLEST), rounded).astype(
+        np.float32
+    )
 
 
 def convert_(model: ir.Model, to: FloatType = "float16") -> int:
@@ -100,7 +102,11 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> int:
             if value is not None and value.dtype in (_FULL, short) and value.dtype != dtype:
                 if (value, dtype) not in casts:
                     cast = operators.make_node(
-                        "Cast", [value], f"{value.name}.{dtype.name.lower()}", {"to": dtype}, dtype=dtype
+                        "Cast",
+                        [value],
+                        f"{value.name}.{dtype.name.lower()}",
+                        {"to": dtype},
+                        dtype=dtype,
                     )
                     graph.insert_before(node, [cast])
                     casts[value, dtype] = cast.outputs[0]
@@ -122,7 +128,12 @@ def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
     """Return the nodes that stay float32."""
     norms = [node for node in graph if node.op_type in _NORMS]
     small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
-    rows = {reader for node in small if node.op_type == "Gather" for reader in operators.consumers(node.outputs[0])}
+    rows = {
+        reader
+        for node in small
+        if node.op_type == "Gather"
+        for reader in operators.consumers(node.outputs[0])
+    }
     return {*norms, *small, *rows, *(_tail(graph, norms[-1]) if norms else ())}
 
 
@@ -133,9 +144,13 @@ def _reads_small(node: ir.Node) -> bool:
         if array is None or array.dtype != np.float32 or not array.size:
             continue
         is_scale = node.op_type in operators.PAIR and index == 1
-        is_table = node.op_type == "Gather" and index == 0 and array.ndim == 2 and array.shape[1] == 1
+        is_table = (
+            node.op_type == "Gather" and index == 0 and array.ndim == 2 and array.shape[1] == 1
+        )
         magnitudes = np.abs(array)
-        if (array.size == 1 or is_scale or is_table) and np.any((magnitudes > 0) & (magnitudes < SMALLEST)):
+        if (array.size == 1 or is_scale or is_table) and np.any(
+            (magnitudes > 0) & (magnitudes < SMALLEST)
+        ):
             return True
     return False
 
@@ -207,7 +222,11 @@ def _convert_node_(node: ir.Node, short: ir.DataType) -> None:
             )
     for output in node.outputs:
         if output.dtype is None and output.uses():
-            raise ModelError("the type of a value is unknown", where=str(output.name), fix="export the model again")
+            raise ModelError(
+                "the type of a value is unknown",
+                where=str(output.name),
+                fix="export the model again",
+            )
         if output.dtype == _FULL:
             output.type = ir.TensorType(short)
 
@@ -224,4 +243,6 @@ def _restore_outputs_(graph: ir.Graph, short: ir.DataType) -> None:
             graph.outputs[index] = cast.outputs[0]
 
 
-FLOAT_PARTS = Pass(convert_, lambda form: {"to": form.float_parts} if form.float_parts != "float32" else None)
+FLOAT_PARTS = Pass(
+    convert_, lambda form: {"to": form.float_parts} if form.float_parts != "float32" else None
+)

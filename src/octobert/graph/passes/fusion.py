@@ -45,7 +45,11 @@ def fuse(model: ir.Model, batches: parity.Batches | None = None) -> Fused:
 
     fused, _ = optimize_for_ort(model.clone())
     counts = Counter(node.op_type for node in fused.graph if node.domain == operators.MICROSOFT)
-    return Fused(fused, dict(sorted(counts.items())), check(fused, model, batches or parity.sample_batches(model)))
+    return Fused(
+        fused,
+        dict(sorted(counts.items())),
+        check(fused, model, batches or parity.sample_batches(model)),
+    )
 
 
 def check(fused: ir.Model, unfused: ir.Model, batches: parity.Batches) -> Parity:
@@ -64,19 +68,34 @@ def check(fused: ir.Model, unfused: ir.Model, batches: parity.Batches) -> Parity
         ParityError: the outputs differ by more than rounding.
         ModelError: a graph does not run.
     """
-    mirrored = [{name: np.flip(array, axis=1).copy() for name, array in batch.items()} for batch in batches]
+    mirrored = [
+        {name: np.flip(array, axis=1).copy() for name, array in batch.items()} for batch in batches
+    ]
     feeds = [parity.only(batch, unfused) for batch in (*batches, *mirrored)]
     if operators.quantizes_activations(unfused.graph):
         _compare(fused, unfused, feeds, ROUNDED)
         fused, unfused = _without_pairs(fused), _without_pairs(unfused)
-    return _compare(fused, unfused, feeds, ROUNDED if operators.quantizes_activations(unfused.graph) else parity.TOLERANCE)
+    return _compare(
+        fused,
+        unfused,
+        feeds,
+        ROUNDED if operators.quantizes_activations(unfused.graph) else parity.TOLERANCE,
+    )
 
 
 def _compare(fused: ir.Model, unfused: ir.Model, feeds: parity.Batches, tolerance: float) -> Parity:
     names, against = [str(v.name) for v in unfused.graph.outputs], "the graph it was made from"
     # Without ONNX Runtime's own optimizations: its fused 8-bit products saturate on some CPUs.
     reference = parity.onnx_outputs(unfused, feeds, names, optimized=False)
-    return parity.compare(fused, feeds, reference, against, what="the fused graph", tolerance=tolerance, optimized=False)
+    return parity.compare(
+        fused,
+        feeds,
+        reference,
+        against,
+        what="the fused graph",
+        tolerance=tolerance,
+        optimized=False,
+    )
 
 
 def _without_pairs(model: ir.Model) -> ir.Model:
@@ -85,6 +104,8 @@ def _without_pairs(model: ir.Model) -> ir.Model:
     for node in [node for node in copy.graph if node.op_type == "DequantizeLinear"]:
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         if quantize is not None:
-            ir.convenience.replace_all_uses_with(node.outputs[0], operators.input_of(quantize, 0), replace_graph_outputs=True)
+            ir.convenience.replace_all_uses_with(
+                node.outputs[0], operators.input_of(quantize, 0), replace_graph_outputs=True
+            )
     operators.clean_(copy)
     return copy

@@ -59,7 +59,9 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
         result = chain.Gemm("gemm", *inputs, dtype=y.dtype, shape=(rows, channels_out))
         if len(outer) > 1:
             result = _out_of_rows(chain, result, y, (*outer, channels_out))
-        ir.convenience.replace_nodes_and_values(graph, add, [matmul, add], chain.nodes, [y], [result])
+        ir.convenience.replace_nodes_and_values(
+            graph, add, [matmul, add], chain.nodes, [y], [result]
+        )
         count += 1
     return count
 
@@ -71,7 +73,9 @@ def _in_rows(chain: operators.Chain, x: ir.Value, sizes: tuple[int, int]) -> ir.
     return _pair(chain, rows, "rows", pair[1]) if pair else rows
 
 
-def _out_of_rows(chain: operators.Chain, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> ir.Value:
+def _out_of_rows(
+    chain: operators.Chain, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]
+) -> ir.Value:
     """Reshape [B·S, D] to [B, S, D]; a value that is quantized next gets another pair before the Reshape."""
     readers = operators.readers(y)
     if len(readers) == 1 and readers[0].op_type == "QuantizeLinear":
@@ -88,14 +92,20 @@ def _constant_behind(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _reshape(chain: operators.Chain, x: ir.Value, sizes: tuple[int, ...], part: str) -> ir.Value:
-    return chain.Reshape(part, x, operators.reshape_target(chain.graph, sizes), dtype=x.dtype, shape=sizes)
+    return chain.Reshape(
+        part, x, operators.reshape_target(chain.graph, sizes), dtype=x.dtype, shape=sizes
+    )
 
 
 def _pair(chain: operators.Chain, x: ir.Value, part: str, like: ir.Node) -> ir.Value:
     """Write a pair with the scale and zero point of the QuantizeLinear `like`."""
     integer, constants = like.outputs[0].dtype, like.inputs[1:]
-    quantized = chain.QuantizeLinear(f"{part}.quantized", x, *constants, dtype=integer, shape=x.shape)
-    return chain.DequantizeLinear(f"{part}.dequantized", quantized, *constants, dtype=x.dtype, shape=x.shape)
+    quantized = chain.QuantizeLinear(
+        f"{part}.quantized", x, *constants, dtype=integer, shape=x.shape
+    )
+    return chain.DequantizeLinear(
+        f"{part}.dequantized", quantized, *constants, dtype=x.dtype, shape=x.shape
+    )
 
 
 GEMM = Pass(matmul_add_to_gemm_)

@@ -19,7 +19,9 @@ from octobert.graph import operators
 
 def vectorize_norms_(model: ir.Model) -> int:
     """Rewrite every float32 LayerNormalization over the last axis, in place; return how many."""
-    norms = [node for node in model.graph if node.op_type == "LayerNormalization" and _is_supported(node)]
+    norms = [
+        node for node in model.graph if node.op_type == "LayerNormalization" and _is_supported(node)
+    ]
     for node in norms:
         _write_(model.graph, node)
     return len(norms)
@@ -31,7 +33,9 @@ def _is_supported(node: ir.Node) -> bool:
     shape = operators.input_of(node, 0).shape
     last = axis == -1 or (shape is not None and axis == len(shape) - 1)
     unread = all(not value.uses() and not value.is_graph_output() for value in node.outputs[1:])
-    return last and unread and weight is not None and weight.dtype == np.float32 and weight.ndim == 1
+    return (
+        last and unread and weight is not None and weight.dtype == np.float32 and weight.ndim == 1
+    )
 
 
 def _write_(graph: ir.Graph, node: ir.Node) -> None:
@@ -42,9 +46,15 @@ def _write_(graph: ir.Graph, node: ir.Node) -> None:
     def constant(part: str, numbers: operators.Numbers) -> ir.Value:
         return operators.shared_initializer(graph, f"octobert.norm.{part}", numbers)
 
-    one, zero, rows = constant("one", [1.0]), constant("zero", [0.0]), constant(str(channels), [-1, 1, channels])
+    one, zero, rows = (
+        constant("one", [1.0]),
+        constant("zero", [0.0]),
+        constant(str(channels), [-1, 1, channels]),
+    )
     epsilon = node.attributes.get_float("epsilon", 1e-5)
-    unit = chain.InstanceNormalization("unit_rows", chain.Reshape("rows", x, rows), one, zero, epsilon=epsilon)
+    unit = chain.InstanceNormalization(
+        "unit_rows", chain.Reshape("rows", x, rows), one, zero, epsilon=epsilon
+    )
     shape = chain.Shape("shape", x, dtype=ir.DataType.INT64)
     scaled = chain.Mul("scaled", chain.Reshape("unit", unit, shape), weight)
     if bias is not None:

@@ -35,7 +35,9 @@ _NORM, _NORM_SINCE = "LayerNormalization", 17
 _AXES_SINCE, _SHAPE_SINCE = 18, 15
 # Float types that ONNX Runtime's own Quantize/DequantizeLinear take.
 _PAIR_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-_PAIR_INTEGERS = tuple(getattr(ir.DataType, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32"))
+_PAIR_INTEGERS = tuple(
+    getattr(ir.DataType, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
+)
 # Attributes that are written in another way before the opset that has them.
 _REWRITTEN = {"Split": ("num_outputs",), "Shape": ("start", "end")}
 
@@ -57,7 +59,9 @@ class Converted:
     moved: int
 
 
-def convert_(model: ir.Model, opset: int, *, domains: Collection[str] = (), whole_graph: bool = False) -> Converted:
+def convert_(
+    model: ir.Model, opset: int, *, domains: Collection[str] = (), whole_graph: bool = False
+) -> Converted:
     """Write a graph in another opset, in place.
 
     Args:
@@ -73,7 +77,11 @@ def convert_(model: ir.Model, opset: int, *, domains: Collection[str] = (), whol
     if opset == before:
         return Converted(opset, before, 0, 0)
     contrib = operators.MICROSOFT in domains
-    needs = {node: _least(node, contrib=contrib, apart=not whole_graph) for node in graph if not node.domain}
+    needs = {
+        node: _least(node, contrib=contrib, apart=not whole_graph)
+        for node in graph
+        if not node.domain
+    }
     worst = max(needs, key=needs.__getitem__)
     if needs[worst] > opset:
         raise ModelError(
@@ -105,7 +113,11 @@ def convert_(model: ir.Model, opset: int, *, domains: Collection[str] = (), whol
 def _least(node: ir.Node, *, contrib: bool, apart: bool) -> int:
     """The least opset that a graph with this operator can be written in."""
     for opset in range(LOWEST, HIGHEST + 1):
-        if (node.op_type == _NORM and apart) or (contrib and _may_move(node)) or _exists(node, opset):
+        if (
+            (node.op_type == _NORM and apart)
+            or (contrib and _may_move(node))
+            or _exists(node, opset)
+        ):
             return opset
     return HIGHEST + 1
 
@@ -131,9 +143,13 @@ def _exists(node: ir.Node, opset: int) -> bool:
     rewritten = _REWRITTEN.get(node.op_type, ())
     if any(name not in schema.attributes and name not in rewritten for name in node.attributes):
         return False
-    inputs = len(node.inputs) - (opset < _AXES_SINCE and _has_axes(node) and len(schema.inputs) == 1)
+    inputs = len(node.inputs) - (
+        opset < _AXES_SINCE and _has_axes(node) and len(schema.inputs) == 1
+    )
     return inputs <= schema.max_input and all(
-        _takes(schema, index, value) for index, value in enumerate(node.inputs[:inputs]) if value is not None
+        _takes(schema, index, value)
+        for index, value in enumerate(node.inputs[:inputs])
+        if value is not None
     )
 
 
@@ -144,7 +160,11 @@ def _takes(schema: Any, index: int, value: ir.Value) -> bool:
 
 def _has_axes(node: ir.Node) -> bool:
     """Whether an operator reduces over constant axes that are an input."""
-    return node.op_type.startswith("Reduce") and len(node.inputs) == 2 and operators.const_array(node.inputs[1]) is not None
+    return (
+        node.op_type.startswith("Reduce")
+        and len(node.inputs) == 2
+        and operators.const_array(node.inputs[1]) is not None
+    )
 
 
 def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
@@ -158,19 +178,31 @@ def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
         node.resize_inputs(1)
         node.attributes["axes"] = ir.AttrInt64s("axes", axes.reshape(-1).tolist())
         node.attributes.pop("noop_with_empty_axes", None)
-    if node.op_type == "Shape" and opset < _SHAPE_SINCE and ("start" in node.attributes or "end" in node.attributes):
+    if (
+        node.op_type == "Shape"
+        and opset < _SHAPE_SINCE
+        and ("start" in node.attributes or "end" in node.attributes)
+    ):
         _slice_shape_(graph, node)
 
 
 def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     """Write Shape with a start and an end as Shape and Slice."""
     output = node.outputs[0]
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", np.iinfo(np.int32).max)
+    start, end = (
+        node.attributes.get_int("start", 0),
+        node.attributes.get_int("end", np.iinfo(np.int32).max),
+    )
     node.attributes.pop("start", None)
     node.attributes.pop("end", None)
-    ends = [operators.shared_initializer(graph, f"octobert.shape.{number}", [number]) for number in (start, end)]
+    ends = [
+        operators.shared_initializer(graph, f"octobert.shape.{number}", [number])
+        for number in (start, end)
+    ]
     name = str(output.name)
-    part = operators.make_node("Slice", [output, *ends], name, dtype=ir.DataType.INT64, shape=output.shape)
+    part = operators.make_node(
+        "Slice", [output, *ends], name, dtype=ir.DataType.INT64, shape=output.shape
+    )
     node.name = output.name = f"{name}.whole"
     output.shape = None
     graph.insert_after(node, [part])
@@ -188,7 +220,9 @@ def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
 
     def constant(part: str, value: float) -> ir.Value:
         number = np.array(value, dtype=dtype.numpy())
-        return operators.shared_initializer(graph, f"octobert.norm.{part}.{dtype.name.lower()}", number)
+        return operators.shared_initializer(
+            graph, f"octobert.norm.{part}.{dtype.name.lower()}", number
+        )
 
     deviation = chain.Sub("deviation", x, chain.ReduceMean("mean", x, axes=axes))
     square = chain.Pow("square", deviation, constant("two", 2.0))
@@ -232,10 +266,18 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
     text += f", {done.norms} LayerNormalization in primitive operators" if done.norms else ""
     text += f", {done.moved} operators of ONNX Runtime's own" if done.moved else ""
     if reference is None:
-        model.metadata_props[METADATA] = f"{text}; not compared, because ONNX Runtime does not run it on the CPU"
+        model.metadata_props[METADATA] = (
+            f"{text}; not compared, because ONNX Runtime does not run it on the CPU"
+        )
         return done.norms + done.moved
-    tolerance = ROUNDED_TOLERANCE if operators.quantizes_activations(model.graph) and done.norms else parity.TOLERANCE
-    worst = parity.largest_difference(parity.onnx_outputs(model, batches, names, optimized=False), reference)
+    tolerance = (
+        ROUNDED_TOLERANCE
+        if operators.quantizes_activations(model.graph) and done.norms
+        else parity.TOLERANCE
+    )
+    worst = parity.largest_difference(
+        parity.onnx_outputs(model, batches, names, optimized=False), reference
+    )
     if not worst <= tolerance:
         raise ParityError(
             f"the graph in opset {done.opset} does not compute what it computes in opset {done.before}",
@@ -243,7 +285,9 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
             expected=f"at most {tolerance:.0e}",
             fix="please report this model, and use another opset",
         )
-    model.metadata_props[METADATA] = f"{text}; largest relative difference of the outputs {worst:.1e}"
+    model.metadata_props[METADATA] = (
+        f"{text}; largest relative difference of the outputs {worst:.1e}"
+    )
     return done.norms + done.moved
 
 
@@ -265,4 +309,6 @@ def _batches(model: ir.Model) -> list[Feeds]:
     return [feeds]
 
 
-OPSET = Pass(convert_checked_, lambda form: {"wanted": form.opset} if form.opset is not None else None)
+OPSET = Pass(
+    convert_checked_, lambda form: {"wanted": form.opset} if form.opset is not None else None
+)

@@ -50,7 +50,10 @@ def rewrite_(model: ir.Model) -> int:
     operators.clean_(model)
     worst = parity.largest_difference(parity.onnx_outputs(model, batches, names), reference)
     if not worst <= TOLERANCE:
-        what, got = "the integer operators do not compute what the Q/DQ graph computes", f"a relative difference of {worst:.2e}"
+        what, got = (
+            "the integer operators do not compute what the Q/DQ graph computes",
+            f"a relative difference of {worst:.2e}",
+        )
         fix = "set format: qdq, and please report this model"
         raise ParityError(what, got=got, expected=f"at most {TOLERANCE:g}", fix=fix)
     return len(products)
@@ -63,7 +66,11 @@ def count(model: ir.Model) -> int:
 
 def _products(graph: ir.Graph) -> list[tuple[ir.Node, ir.Node, ir.Node]]:
     """The products that can be integer operators, with the DequantizeLinear nodes of both inputs."""
-    return [(node, *sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node)) is not None]
+    return [
+        (node, *sides)
+        for node in graph
+        if node.op_type == "MatMul" and (sides := _sides(node)) is not None
+    ]
 
 
 def _sides(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
@@ -95,7 +102,12 @@ def _dtype(node: ir.Node) -> ir.DataType | None:
 def _is_integer(node: ir.Node) -> bool:
     """Whether a DequantizeLinear has 8-bit integers, a constant zero point, and a float32 scale."""
     scale = operators.const_array(node.inputs[1])
-    return node.domain == "" and _dtype(node) in _INTEGERS and scale is not None and scale.dtype == np.float32
+    return (
+        node.domain == ""
+        and _dtype(node) in _INTEGERS
+        and scale is not None
+        and scale.dtype == np.float32
+    )
 
 
 def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> None:

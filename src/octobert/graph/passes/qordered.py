@@ -82,12 +82,16 @@ def fuse(model: ir.Model) -> ir.Model:
     options = fusion_options.FusionOptions("bert")
     options.use_raw_attention_mask()
     # The runtime fuses the float parts when it opens the file; shapes are needed for nothing else.
-    options.enable_skip_layer_norm = options.enable_embed_layer_norm = options.enable_shape_inference = False
+    options.enable_skip_layer_norm = options.enable_embed_layer_norm = (
+        options.enable_shape_inference
+    ) = False
     proto = ir.to_proto(model)
     del proto.graph.value_info[:]
     # The optimizer warns of unknown producers.
     proto.producer_name = ""
-    fused: ir.Model = ir.from_proto(optimizer.optimize_by_fusion(proto, "bert", optimization_options=options).model)
+    fused: ir.Model = ir.from_proto(
+        optimizer.optimize_by_fusion(proto, "bert", optimization_options=options).model
+    )
     fused_counts = counts(fused)
     if not fused_counts["QOrderedAttention"]:
         raise TargetError(
@@ -110,7 +114,11 @@ def counts(model: ir.Model) -> dict[str, int]:
 def _check_integers(graph: ir.Graph) -> None:
     """Require that all zero points are int8 and 0."""
     for node in graph:
-        zero = operators.const_array(operators.inputs_of(node, 3)[2]) if node.op_type in operators.PAIR else None
+        zero = (
+            operators.const_array(operators.inputs_of(node, 3)[2])
+            if node.op_type in operators.PAIR
+            else None
+        )
         if zero is not None and (zero.dtype != np.int8 or zero.any()):
             raise PlanError(
                 "the plan does not match the fused operators",
@@ -125,7 +133,14 @@ def _check_residuals(graph: ir.Graph) -> None:
     """Require that no Mul of SmoothQuant stands before a residual add: the fused operators have one scale per tensor."""
     for add in _residuals(graph):
         factors = [operators.producer(value, "Mul") for value in add.inputs]
-        mul = next((mul for mul in factors if mul is not None and str(mul.name).endswith(f".{smoothing.UNSMOOTHED}")), None)
+        mul = next(
+            (
+                mul
+                for mul in factors
+                if mul is not None and str(mul.name).endswith(f".{smoothing.UNSMOOTHED}")
+            ),
+            None,
+        )
         if mul is not None:
             raise PlanError(
                 "the model does not match the fused operators",
@@ -138,22 +153,35 @@ def _check_residuals(graph: ir.Graph) -> None:
 
 def _residuals(graph: ir.Graph) -> list[ir.Node]:
     """Return the Adds of two computed values whose sum is quantized."""
-    adds = [n for n in graph if n.op_type == "Add" and all(operators.const_array(v) is None for v in n.inputs)]
+    adds = [
+        n
+        for n in graph
+        if n.op_type == "Add" and all(operators.const_array(v) is None for v in n.inputs)
+    ]
     return [add for add in adds if operators.below(add.outputs[0], "QuantizeLinear")]
 
 
 def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
     """Divide by the scale and quantize the context before its heads are merged; return False if the form does not match."""
-    above, below = operators.above(softmax.inputs[0], *_ABOVE), operators.below(softmax.outputs[0], *_BELOW)
+    above, below = (
+        operators.above(softmax.inputs[0], *_ABOVE),
+        operators.below(softmax.outputs[0], *_BELOW),
+    )
     split = operators.above(above[-1].inputs[0], "Transpose", "Reshape") if above else []
     if not split or not below:
         return False
     scale = above[1]
-    divisor = _divisor(softmax, operators.const_scalar(scale.inputs[1]), operators.const_array(split[1].inputs[1]))
-    div = operators.make_node(
-        "Div", [scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor)], str(scale.name)
+    divisor = _divisor(
+        softmax, operators.const_scalar(scale.inputs[1]), operators.const_array(split[1].inputs[1])
     )
-    ir.convenience.replace_nodes_and_values(graph, scale, [scale], [div], [scale.outputs[0]], [div.outputs[0]])
+    div = operators.make_node(
+        "Div",
+        [scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor)],
+        str(scale.name),
+    )
+    ir.convenience.replace_nodes_and_values(
+        graph, scale, [scale], [div], [scale.outputs[0]], [div.outputs[0]]
+    )
     _, _, product, transpose, merge, quantize, dequantize = below
     ir.convenience.replace_all_uses_with(dequantize.outputs[0], merge.outputs[0])
     quantize.replace_input_with(0, product.outputs[0])
@@ -168,7 +196,9 @@ def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) ->
     got, expected = None, ""
     if scale is None or not np.isclose(scale * root, 1.0, atol=1e-5):
         got = f"scores times {scale:g}" if scale is not None else "scores times a vector"
-        expected = f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}"
+        expected = (
+            f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}"
+        )
     elif size % MULTIPLE:
         got, expected = f"heads of {size} channels", f"a multiple of {MULTIPLE}"
     if got is not None:
@@ -184,11 +214,23 @@ def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) ->
 
 def _split_mask_(graph: ir.Graph) -> None:
     """Unsqueeze the mask by one axis after the other."""
-    for node in [n for n in graph if n.op_type == "Unsqueeze" and operators.input_of(n, 0).name == "attention_mask"]:
+    for node in [
+        n
+        for n in graph
+        if n.op_type == "Unsqueeze" and operators.input_of(n, 0).name == "attention_mask"
+    ]:
         axes = operators.const_array(node.inputs[1])
         if axes is not None and axes.tolist() == [1, 2]:
-            first, second = (operators.shared_initializer(graph, f"attention_mask.axis_{axis}", [axis]) for axis in (1, 2))
-            inner = operators.make_node("Unsqueeze", [node.inputs[0], first], f"{node.name}.first", dtype=node.outputs[0].dtype)
+            first, second = (
+                operators.shared_initializer(graph, f"attention_mask.axis_{axis}", [axis])
+                for axis in (1, 2)
+            )
+            inner = operators.make_node(
+                "Unsqueeze",
+                [node.inputs[0], first],
+                f"{node.name}.first",
+                dtype=node.outputs[0].dtype,
+            )
             graph.insert_before(node, [inner])
             node.replace_input_with(0, inner.outputs[0])
             node.replace_input_with(1, second)
@@ -198,26 +240,41 @@ def _order_residuals_(graph: ir.Graph) -> None:
     """Put the branch first and the skip connection, which reads a quantized norm, second."""
     for add in _residuals(graph):
         first, second = add.inputs
-        if operators.producer(first, "DequantizeLinear") and not operators.producer(second, "DequantizeLinear"):
+        if operators.producer(first, "DequantizeLinear") and not operators.producer(
+            second, "DequantizeLinear"
+        ):
             add.replace_input_with(0, second)
             add.replace_input_with(1, first)
 
 
 def _unshare_weights_(graph: ir.Graph) -> None:
     """Give every layer its own copy of a weight."""
-    for node in [n for n in graph if n.op_type == "DequantizeLinear" and parts.is_weight(n.inputs[0])]:
+    for node in [
+        n for n in graph if n.op_type == "DequantizeLinear" and parts.is_weight(n.inputs[0])
+    ]:
         for reader, index in list(node.outputs[0].uses())[1:]:
             name = f"{str(reader.name).removesuffix('.matmul')}.weight"
-            integers = operators.initializer(graph, f"{name}.quantized", operators.constant_of(node.inputs[0]))
+            integers = operators.initializer(
+                graph, f"{name}.quantized", operators.constant_of(node.inputs[0])
+            )
             attributes = {key: attribute.value for key, attribute in node.attributes.items()}
-            copy = operators.make_node("DequantizeLinear", [integers, *node.inputs[1:]], f"{name}.dequantized", attributes)
+            copy = operators.make_node(
+                "DequantizeLinear", [integers, *node.inputs[1:]], f"{name}.dequantized", attributes
+            )
             graph.insert_before(reader, [copy])
             reader.replace_input_with(index, copy.outputs[0])
 
 
 def _restore_epsilons_(fused: ir.Graph, graph: ir.Graph) -> None:
     """Set the epsilon of every fused norm, found by the name of its weight."""
-    epsilons = {operators.input_of(n, 1).name: n.attributes["epsilon"] for n in graph if "epsilon" in n.attributes}
+    epsilons = {
+        operators.input_of(n, 1).name: n.attributes["epsilon"]
+        for n in graph
+        if "epsilon" in n.attributes
+    }
     for node in fused:
-        if node.op_type == "QOrderedLayerNormalization" and (name := operators.input_of(node, 2).name) in epsilons:
+        if (
+            node.op_type == "QOrderedLayerNormalization"
+            and (name := operators.input_of(node, 2).name) in epsilons
+        ):
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilons[name].value)

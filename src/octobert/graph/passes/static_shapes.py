@@ -41,7 +41,9 @@ def make_static_(model: ir.Model, *, batch: int, sequence: int) -> int:
         # Targets of Reshape without 0 and -1, which not every compiler supports.
         if node.op_type == "Reshape":
             shape = node.outputs[0].shape
-            node.replace_input_with(1, operators.reshape_target(graph, shape.numpy() if shape is not None else ()))
+            node.replace_input_with(
+                1, operators.reshape_target(graph, shape.numpy() if shape is not None else ())
+            )
             node.attributes.pop("allowzero", None)
     operators.clean_(model)
     return len(graph)
@@ -51,7 +53,11 @@ def _set_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
     static = (batch, sequence)
     for value in graph.inputs:
         shape = value.shape
-        if shape is None or len(shape) != 2 or any(isinstance(a, int) and a != b for a, b in zip(shape, static, strict=True)):
+        if (
+            shape is None
+            or len(shape) != 2
+            or any(isinstance(a, int) and a != b for a, b in zip(shape, static, strict=True))
+        ):
             raise ModelError(
                 "an input cannot have this static shape",
                 where=str(value.name),
@@ -88,4 +94,6 @@ def _require_shapes(graph: ir.Graph) -> None:
                 )
 
 
-STATIC = Pass(make_static_, lambda form: form.shape.model_dump() if form.shape is not None else None)
+STATIC = Pass(
+    make_static_, lambda form: form.shape.model_dump() if form.shape is not None else None
+)

@@ -41,7 +41,9 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
         value = node.outputs[0] if is_output else operators.input_of(node, site.input)
         readers = list(value.uses()) if is_output else [(node, site.input)]
         scale = scales.get(site.value)
-        added = _switch(graph, switches, len(sites), value, quantizer, scale, is_weight=site.is_weight)
+        added = _switch(
+            graph, switches, len(sites), value, quantizer, scale, is_weight=site.is_weight
+        )
         sites[key] = [site]
         (graph.insert_after if is_output else graph.insert_before)(node, added)
         if not is_output:
@@ -68,12 +70,17 @@ def _switch(
     on = chain.Gather("on", switches, index, dtype=ir.DataType.BOOL, axis=0)
     same = operators.make_node("Identity", [value], f"{chain.stem}.same")
     if is_weight:
-        rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(np.float32)
+        rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(
+            np.float32
+        )
         weight = operators.initializer(graph, f"{chain.stem}.weight", rounded)
         nodes = [operators.make_node("Identity", [weight], f"{chain.stem}.rounded")]
     elif quantizer.dynamic:
         first = qdq.make_dynamic(value, chain.stem)
-        nodes = [first, operators.make_node("DequantizeLinear", first.outputs, f"{chain.stem}.dequantized")]
+        nodes = [
+            first,
+            operators.make_node("DequantizeLinear", first.outputs, f"{chain.stem}.dequantized"),
+        ]
     else:
         nodes = qdq.make_pair(graph, chain.stem, value, quantizer)
     branches: dict[str, Any] = {

@@ -15,7 +15,17 @@ from typing import Any
 
 from octobert.core.errors import RecipeError
 from octobert.core.tabular import Row, Tabular
-from octobert.importers.olive import data, document, finishing, goals, model, passes, rendering, searching, systems
+from octobert.importers.olive import (
+    data,
+    document,
+    finishing,
+    goals,
+    model,
+    passes,
+    rendering,
+    searching,
+    systems,
+)
 from octobert.importers.olive.document import is_config, is_config_file
 from octobert.importers.olive.layout import GROUPS, Config, Pass
 from octobert.importers.olive.rules import Draft, apply, names
@@ -62,7 +72,9 @@ def read(path: Path) -> Imported:
     return convert(document.read(path), where=str(path), folder=path.parent, name=path.name)
 
 
-def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str = "config") -> Imported:
+def convert(
+    raw: Any, *, where: str = "config", folder: Path = Path(), name: str = "config"
+) -> Imported:
     """Convert a config given as plain data.
 
     Args:
@@ -94,7 +106,9 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    return Imported(recipe=draft.ordered(), outcomes=outcomes_of(config.root), folder=folder, source=name)
+    return Imported(
+        recipe=draft.ordered(), outcomes=outcomes_of(config.root), folder=folder, source=name
+    )
 
 
 def _config_of(raw: Any, *, where: str, folder: Path) -> Config:
@@ -108,16 +122,26 @@ def _config_of(raw: Any, *, where: str, folder: Path) -> Config:
         if isinstance(raw, Mapping):
             got = f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
         expected = "a JSON object with input_model and passes"
-        raise RecipeError("the file is not an Olive config", where=where, got=got, expected=expected)
+        raise RecipeError(
+            "the file is not an Olive config", where=where, got=got, expected=expected
+        )
     for field, why in names("other_layouts").items():
         if raw.get(field):
-            raise RecipeError(f"the config is of another version of Olive's schema: {field} means {why}", where=where)
+            raise RecipeError(
+                f"the config is of another version of Olive's schema: {field} means {why}",
+                where=where,
+            )
     return Config(Node(raw, "", {}, GROUPS), folder, where)
 
 
 def _calibrated(config: Config, steps: list[Pass]) -> list[Node]:
     """The data configs of passes that quantize or train."""
-    fields = [step.node.get(name) for step in steps if step.quantizes for name in ("data_config", "train_data_config")]
+    fields = [
+        step.node.get(name)
+        for step in steps
+        if step.quantizes
+        for name in ("data_config", "train_data_config")
+    ]
     for field in fields:
         if isinstance(field.value, str):
             field.mapped("data.calibrate", data.FROM_TRAIN)

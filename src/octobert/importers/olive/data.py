@@ -47,8 +47,15 @@ def read(draft: Draft, evaluated: Node, calibrated: list[Node]) -> None:
     main = evaluated or next(iter(calibrated), evaluated)
     if main:
         rows = _main(draft, main, "data.evaluate" if evaluated else "data.calibrate")
-        others = [_only_calibrated(draft, other, rows) for other in calibrated if other.path != main.path]
-        _evaluation(draft, rows, others[-1] if others else rows if calibrated else _Rows(), is_scored=bool(evaluated))
+        others = [
+            _only_calibrated(draft, other, rows) for other in calibrated if other.path != main.path
+        ]
+        _evaluation(
+            draft,
+            rows,
+            others[-1] if others else rows if calibrated else _Rows(),
+            is_scored=bool(evaluated),
+        )
     for other in draft.config.objects("data_configs").values():
         other.refused("a recipe has one data set; the one of the first metric is taken")
 
@@ -58,14 +65,25 @@ def _main(draft: Draft, node: Node, use: str) -> _Rows:
     rows = _load(draft, node, use)
     before = node.get("pre_process_data_config")
     columns = before.get("input_cols") or node.get("input_cols")
-    task = next((task for *data, task in names("data_tasks") if data == [draft.task, rows.source, rows.config]), None)
+    task = next(
+        (
+            task
+            for *data, task in names("data_tasks")
+            if data == [draft.task, rows.source, rows.config]
+        ),
+        None,
+    )
     if task is not None and columns.value in (None, names("columns")[task]):
         draft.task = task
         columns.mapped("task", f"{task} reads these columns")
     elif columns.value == []:
         columns.not_needed(_NO_COLUMN)
     elif columns:
-        draft.task_option("text", columns.elements()[0].text if draft.task == "fill-mask" else columns.value, columns)
+        draft.task_option(
+            "text",
+            columns.elements()[0].text if draft.task == "fill-mask" else columns.value,
+            columns,
+        )
     for place, table in ((before, "processing"), (node, "component")):
         _columns_and_lengths(draft, place, rows, use)
         apply(draft, place, table)
@@ -95,7 +113,9 @@ def _load(draft: Draft, node: Node, use: str) -> _Rows:
     if source:
         rows.source = source.text
         draft.set("data.source", source.text, source)
-    config = load.get("subset", *(["data_name"] if source and source.path.endswith("data_path") else []))
+    config = load.get(
+        "subset", *(["data_name"] if source and source.path.endswith("data_path") else [])
+    )
     if config:
         rows.config = config.text
         draft.set("data.config", config.text, config)
@@ -120,7 +140,12 @@ def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows)
     hub = scripts.read(draft.config.folder / path).hub_data(kind.text)
     if hub is None:
         rows.source = f"{path}:{kind.text}"
-        draft.set("data.source", rows.source, kind, "needs --allow-code; the function has to return rows with texts")
+        draft.set(
+            "data.source",
+            rows.source,
+            kind,
+            "needs --allow-code; the function has to return rows with texts",
+        )
         script.mapped("data.source")
         return
     rows.source, rows.config = hub.source, hub.config
@@ -128,7 +153,10 @@ def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows)
     if hub.config is not None:
         draft.set("data.config", hub.config)
     for field in (kind, script):
-        field.mapped("data.source", f"{script.text} loads this data set; octobert tokenizes its texts itself, and runs no code")
+        field.mapped(
+            "data.source",
+            f"{script.text} loads this data set; octobert tokenizes its texts itself, and runs no code",
+        )
     if hub.split is not None:
         _split(rows, hub.split)
 
@@ -153,14 +181,24 @@ def _columns_and_lengths(draft: Draft, node: Node, rows: _Rows, use: str) -> Non
         draft.task_option("max_length", length.value, length)
     padding = node.get("padding")
     if padding.value == "max_length" and length:
-        draft.set("benchmark.sequence", [length.value], padding, "timed at this length; accuracy does not depend on padding")
+        draft.set(
+            "benchmark.sequence",
+            [length.value],
+            padding,
+            "timed at this length; accuracy does not depend on padding",
+        )
     _batch(draft, node)
 
 
 def _batch(draft: Draft, node: Node) -> None:
     batch = node.get("batch_size")
     if batch.count:
-        draft.set("benchmark.batch", [batch.value], batch, "the timed batch size; evaluation batches by length")
+        draft.set(
+            "benchmark.batch",
+            [batch.value],
+            batch,
+            "the timed batch size; evaluation batches by length",
+        )
 
 
 def post_process(draft: Draft, node: Node, function: Node) -> None:
@@ -172,7 +210,12 @@ def post_process(draft: Draft, node: Node, function: Node) -> None:
     if scripts.read(draft.config.folder / path).takes_best_class(function.text):
         function.not_needed("the function takes the most likely class, as the task does")
     else:
-        draft.set("postprocess", f"{path}:{function.text}", function, "needs --allow-code; it gets the outputs as arrays")
+        draft.set(
+            "postprocess",
+            f"{path}:{function.text}",
+            function,
+            "needs --allow-code; it gets the outputs as arrays",
+        )
 
 
 def _evaluation(draft: Draft, rows: _Rows, own: _Rows, *, is_scored: bool) -> None:
@@ -186,15 +229,25 @@ def _evaluation(draft: Draft, rows: _Rows, own: _Rows, *, is_scored: bool) -> No
     part = bool(rows.samples or rows.span)
     if not is_scored and rows.split == "train":
         # Nothing is scored there: the rows are calibration rows, and octobert evaluates others.
-        calibrate |= {"from": f"train{rows.span}", **({"drop_evaluated": True} if rows.span else {})}
-        draft.set("data.evaluate", {"from": "train", "samples": _ENOUGH} if rows.span else {"from": "validation"})
+        calibrate |= {
+            "from": f"train{rows.span}",
+            **({"drop_evaluated": True} if rows.span else {}),
+        }
+        draft.set(
+            "data.evaluate",
+            {"from": "train", "samples": _ENOUGH} if rows.span else {"from": "validation"},
+        )
     elif is_scored and rows.split:
         samples = {"samples": rows.samples} if rows.samples else {}
         draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **samples})
         if own is not rows and own.span:
-            calibrate["from"] = ("train" if rows.split != "train" or part else "validation") + own.span
+            calibrate["from"] = (
+                "train" if rows.split != "train" or part else "validation"
+            ) + own.span
         elif rows.split == "train":
-            calibrate |= {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}
+            calibrate |= (
+                {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}
+            )
     if calibrate:
         draft.set("data.calibrate", {"from": "train", **calibrate})
 
@@ -211,7 +264,9 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
     )
     name = source.text if source else None
     if kind and script and load is not node:
-        hub = scripts.read(draft.config.folder / path_of_script(draft, node, script)).hub_data(kind.text)
+        hub = scripts.read(draft.config.folder / path_of_script(draft, node, script)).hub_data(
+            kind.text
+        )
         name = hub.source if hub is not None else name
     match = _SLICE.fullmatch(split.text)
     if split and match and match["span"]:
@@ -240,7 +295,9 @@ def data_files(draft: Draft, node: Node) -> None:
     """One file, or one for each split."""
     if isinstance(node.value, str):
         draft.set("data.source", node.text, node)
-    elif isinstance(node.value, dict) and all(isinstance(v, str) and k in SPLITS for k, v in node.value.items()):
+    elif isinstance(node.value, dict) and all(
+        isinstance(v, str) and k in SPLITS for k, v in node.value.items()
+    ):
         for split, name in node.value.items():
             draft.set(f"data.{split}", name)
         node.mapped("data")

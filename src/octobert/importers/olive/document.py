@@ -41,7 +41,9 @@ def read(path: Path) -> Any:
         RecipeError: it does not exist, cannot be read, is too large, or is neither JSON nor YAML.
     """
     if path.suffix.lower() != ".json":
-        return yaml_text.parse(yaml_text.text_of(path, "config"), where=str(path), what="the config is not valid YAML")
+        return yaml_text.parse(
+            yaml_text.text_of(path, "config"), where=str(path), what="the config is not valid YAML"
+        )
     text = yaml_text.text_of(path, "config")
     try:
         raw = json.loads(text, object_pairs_hook=_each_once)
@@ -53,7 +55,9 @@ def read(path: Path) -> Any:
         where = f"{path}, line {error.lineno}"
         raise RecipeError("the file is not valid JSON", where=where, got=error.msg) from error
     except ValueError as error:
-        raise RecipeError("the file is not valid JSON", where=str(path), got=str(error)[:200]) from error
+        raise RecipeError(
+            "the file is not valid JSON", where=str(path), got=str(error)[:200]
+        ) from error
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -67,7 +71,11 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(value: Any, where: str, depth: int = 0) -> None:
     if depth > _DEEPEST:
-        raise RecipeError("the config is nested too deeply", where=where, expected=f"at most {_DEEPEST} levels")
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        raise RecipeError(
+            "the config is nested too deeply", where=where, expected=f"at most {_DEEPEST} levels"
+        )
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     for each in inner:
         _check_depth(each, where, depth + 1)

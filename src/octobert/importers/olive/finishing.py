@@ -54,13 +54,19 @@ def _opset(draft: Draft) -> None:
             field.refused("an opset is a number")
     # The last one is that of the file.
     for field in [field for field in fields if type(field.value) is int][-1:]:
-        is_wide = draft.options.get("activations") in ("uint16", "int16") and not are(draft, "contrib_operators")
+        is_wide = draft.options.get("activations") in ("uint16", "int16") and not are(
+            draft, "contrib_operators"
+        )
         if is_wide and field.value < _WIDE_SINCE:
             field.refused(
                 "16-bit Quantize/DequantizeLinear are in ONNX since opset 21; the least that holds the model is taken"
             )
-        elif field.value < _NORM_SINCE and set(draft.recipe["targets"]) & set(names("whole_graphs")):
-            field.refused("LayerNormalization is in ONNX since opset 17, and this NPU runs no primitive norms")
+        elif field.value < _NORM_SINCE and set(draft.recipe["targets"]) & set(
+            names("whole_graphs")
+        ):
+            field.refused(
+                "LayerNormalization is in ONNX since opset 17, and this NPU runs no primitive norms"
+            )
         else:
             draft.set("opset", field.value, field)
 
@@ -70,7 +76,10 @@ def shapes(draft: Draft) -> None:
     if draft.shape is None:
         return
     batch, sequence = draft.shape
-    key, note = "benchmark", "the file of this target takes any shape; this one is timed, and texts are cut there"
+    key, note = (
+        "benchmark",
+        "the file of this target takes any shape; this one is timed, and texts are cut there",
+    )
     if set(draft.recipe["targets"]) & set(names("fixed_shapes")):
         key, note = "shape", ""
         draft.set("shape", {"batch": batch, "sequence": sequence})
@@ -91,4 +100,6 @@ def packaging(draft: Draft, node: Node) -> None:
             draft.set("zip", True, kind)
             apply(draft, element, "zip")
         else:
-            element.refused("octobert packs folders as zip files; a registry or an image takes those")
+            element.refused(
+                "octobert packs folders as zip files; a registry or an image takes those"
+            )

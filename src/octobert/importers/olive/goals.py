@@ -40,7 +40,9 @@ def read(draft: Draft, metrics: list[Node]) -> None:
         for part in subs.elements() if subs else [metric] if metric.get("sub_type") else []:
             priority, goal = part.get("priority"), part.get("goal")
             figure = (
-                _timed(draft, part, kind) if kind in ("latency", "throughput") else _scored(draft, metric, part, kind, scores)
+                _timed(draft, part, kind)
+                if kind in ("latency", "throughput")
+                else _scored(draft, metric, part, kind, scores)
             )
             if figure:
                 ranked.append((priority.count or _LAST, goal, figure))
@@ -56,7 +58,11 @@ def read(draft: Draft, metrics: list[Node]) -> None:
         for rank, goal, figure in ranked:
             _searched(draft, goal, "metric" if figure == default else figure, rank)
         return
-    goals = [(goal, figure) for _, goal, figure in sorted(ranked, key=lambda row: row[0]) if goal and _is_metric(figure)]
+    goals = [
+        (goal, figure)
+        for _, goal, figure in sorted(ranked, key=lambda row: row[0])
+        if goal and _is_metric(figure)
+    ]
     for goal, figure in goals[:1]:
         _criterion(draft, goal, figure, default or figure)
     for goal, _ in goals[1:]:
@@ -95,7 +101,9 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]
         add(scores, [{"evaluate": field.text}])
         field.mapped("metric", "by the library evaluate")
         return field.text
-    field.refused("octobert has no such metric; a function can be given as metric: file.py:function")
+    field.refused(
+        "octobert has no such metric; a function can be given as metric: file.py:function"
+    )
     return ""
 
 
@@ -106,7 +114,9 @@ def _custom(draft: Draft, metric: Node, field: Node, scores: list[Any]) -> str:
     if not function or not script:
         field.refused("a custom metric needs evaluate_func and user_script")
         return ""
-    name = scripts.read(draft.config.folder / path_of_script(draft, metric, script)).metric(function.text)
+    name = scripts.read(draft.config.folder / path_of_script(draft, metric, script)).metric(
+        function.text
+    )
     for place in (field, function, script):
         if name is not None:
             why = f"{function.text} computes {name}; octobert computes it itself, on its own rows, and runs no code"
@@ -126,7 +136,9 @@ def _criterion(draft: Draft, goal: Node, metric: str, default: str) -> None:
     """Set the accuracy criterion from a goal."""
     limit = _limit(goal, metric)
     if limit is None or "min_gain" in limit:
-        goal.refused("quantization does not improve a metric; ask for a largest drop, or for a least value with threshold")
+        goal.refused(
+            "quantization does not improve a metric; ask for a largest drop, or for a least value with threshold"
+        )
         return
     note = "a share of the float model's metric" if "relative" in limit else ""
     draft.set("accuracy", limit | ({"metric": metric} if metric != default else {}), goal, note)
@@ -143,7 +155,9 @@ def _searched(draft: Draft, goal: Node, figure: str, rank: int) -> None:
         return
     draft.search.limits.append({**({} if figure == "metric" else {"of": figure}), **limit})
     is_absolute = "at_most" in limit or "at_least" in limit
-    goal.mapped("search.limits", "" if is_absolute else "compared with the float model in ONNX Runtime")
+    goal.mapped(
+        "search.limits", "" if is_absolute else "compared with the float model in ONNX Runtime"
+    )
 
 
 def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
@@ -159,7 +173,11 @@ def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
     if kind == "percent-min-improvement":
         return {"min_gain": number}
     if kind == "percent-max-degradation":
-        return {"max_drop": _rounded(number / 100), "relative": True} if _is_metric(figure) else {"min_gain": -number}
+        return (
+            {"max_drop": _rounded(number / 100), "relative": True}
+            if _is_metric(figure)
+            else {"min_gain": -number}
+        )
     return {"max_drop": number} if kind == "max-degradation" and _is_metric(figure) else None
 
 
@@ -181,7 +199,9 @@ def _speed(draft: Draft, goal: Node, kind: str) -> None:
     value = goal.get("value")
     is_gain = value.is_number and goal.get("type").text == "percent-min-improvement"
     if not is_gain or (kind == "latency" and value.value >= 100):
-        goal.refused("octobert's speed criterion is a least speedup over the float model on the same runtime")
+        goal.refused(
+            "octobert's speed criterion is a least speedup over the float model on the same runtime"
+        )
         return
     share = float(value.value) / 100
     speedup = _rounded(1 / (1 - share) if kind == "latency" else 1 + share)
@@ -243,11 +263,17 @@ def finish(draft: Draft) -> None:
         on_files = SessionEntries.model_validate({kind: values}).on_files if are_plain else ()
         for name, field in options.items():
             if name == "backend_path" and target == "qnn" and "htp" in field.lower:
-                field.not_needed("octobert's qnn asks for backend_type htp, which is the same library on every system")
+                field.not_needed(
+                    "octobert's qnn asks for backend_type htp, which is the same library on every system"
+                )
             elif f"{kind}.{name}" in on_files or not _is_plain(field.value):
-                field.refused(f"it makes the runtime load or write files; add --set {key}.{name}=… and --allow-code")
+                field.refused(
+                    f"it makes the runtime load or write files; add --set {key}.{name}=… and --allow-code"
+                )
             elif name in place and place[name] != field.value:
-                field.refused(f"another metric sets {name} to {place[name]}, and a target has one session")
+                field.refused(
+                    f"another metric sets {name} to {place[name]}, and a target has one session"
+                )
             else:
                 place[name] = field.value
         node.mapped(key)

@@ -64,7 +64,11 @@ class Config:
         """
         node = self.root.get("input_model")
         if not isinstance(node.value, Mapping):
-            raise RecipeError("the config has no input_model", where=self.where, expected='{"type": …, "model_path": …}')
+            raise RecipeError(
+                "the config has no input_model",
+                where=self.where,
+                expected='{"type": …, "model_path": …}',
+            )
         return node
 
     def passes(self) -> list[Pass]:
@@ -90,8 +94,12 @@ class Config:
             # Scalars of a list of lists are one leaf.
             flows.not_needed("passes are taken in the order of the first flow")
         steps = [self._pass(str(name), named) for name in first.value]
-        more = dict.fromkeys(str(name) for flow in others for name in flow.value if name not in first.value)
-        alternatives = [step for step in [self._pass(name, named) for name in more] if step.quantizes]
+        more = dict.fromkeys(
+            str(name) for flow in others for name in flow.value if name not in first.value
+        )
+        alternatives = [
+            step for step in [self._pass(name, named) for name in more] if step.quantizes
+        ]
         used = {step.name for step in steps}
         place = next((index for index, step in enumerate(steps) if step.quantizes), None)
         if place is not None:
@@ -104,7 +112,11 @@ class Config:
 
     def _pass(self, name: str, named: Mapping[str, list[Node]]) -> Pass:
         if name not in named:
-            raise RecipeError(f'there is no pass "{name}"', where=f"{self.where}: pass_flows", fix=did_you_mean(name, named))
+            raise RecipeError(
+                f'there is no pass "{name}"',
+                where=f"{self.where}: pass_flows",
+                fix=did_you_mean(name, named),
+            )
         steps = []
         for node in named[name]:
             kind = node.get("type")
@@ -128,7 +140,9 @@ class Config:
         objects = self.objects(field)
         if name not in objects:
             what = f'{field} has no "{name}"'
-            raise RecipeError(what, where=f"{self.where}: {reference.path}", fix=did_you_mean(name, objects))
+            raise RecipeError(
+                what, where=f"{self.where}: {reference.path}", fix=did_you_mean(name, objects)
+            )
         reference.not_needed(f"names the object in {field}")
         return objects[name]
 

@@ -25,7 +25,12 @@ def read(draft: Draft) -> None:
     if kind.lower not in kinds:
         got = kind.text if kind else "no type"
         where = f"{draft.config.where}: input_model.type"
-        raise RecipeError("the importer does not know this kind of model", where=where, got=got, expected=", ".join(kinds))
+        raise RecipeError(
+            "the importer does not know this kind of model",
+            where=where,
+            got=got,
+            expected=", ".join(kinds),
+        )
     kind.not_needed("octobert sees what a model is: a checkpoint, or an ONNX file")
     place = node.get("model_path", "model_name")
     loader = node.get("model_loader")
@@ -49,12 +54,16 @@ def _described(draft: Draft, place: Node) -> None:
         path = place.get("path", "name")
         if not path:
             where = f"{draft.config.where}: {place.path}"
-            raise RecipeError("the model's path is of an unknown form", where=where, got=str(place.value))
+            raise RecipeError(
+                "the model's path is of an unknown form", where=where, got=str(place.value)
+            )
         draft.set("model", path.text, path)
         kind.not_needed("octobert sees whether a model is a folder, a file or a Hub id")
         return
     if not name:
-        raise RecipeError("the AzureML model has no name", where=f"{draft.config.where}: {place.path}")
+        raise RecipeError(
+            "the AzureML model has no name", where=f"{draft.config.where}: {place.path}"
+        )
     version, registry = place.get("version"), place.get("registry_name")
     model = f"models/{name.text}" + (f"/versions/{version.text}" if version else "")
     if registry:
@@ -75,7 +84,10 @@ def _task(draft: Draft, node: Node, loader: Node) -> None:
         draft.task = tasks[name]
         task.mapped("task")
     elif task:
-        what, where = "octobert has no such task: it quantizes encoders", f"{draft.config.where}: {task.path}"
+        what, where = (
+            "octobert has no such task: it quantizes encoders",
+            f"{draft.config.where}: {task.path}",
+        )
         raise RecipeError(what, where=where, got=task.text, expected=", ".join(tasks))
     elif not loader:
         # Olive's own default.
@@ -95,7 +107,12 @@ def _from_loader(draft: Draft, node: Node, loader: Node, place: Node) -> None:
         for field in (loader, script):
             field.mapped("task", note)
         return
-    draft.set("model", f"{path}:{loader.text}", loader, "needs --allow-code; octobert calls it without arguments")
+    draft.set(
+        "model",
+        f"{path}:{loader.text}",
+        loader,
+        "needs --allow-code; octobert calls it without arguments",
+    )
     script.mapped("model")
     place.refused(f"{loader.text} makes the model, and gets no arguments: write the name into it")
     draft.task = draft.task or "text-classification"
@@ -114,7 +131,14 @@ def path_of_script(draft: Draft, node: Node, script: Node) -> str:
 @computed
 def fix_shape(draft: Draft, node: Node) -> None:
     """Take the first [batch, sequence] of a list of input shapes."""
-    shape = next((s for s in node.value if isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s)), None)
+    shape = next(
+        (
+            s
+            for s in node.value
+            if isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s)
+        ),
+        None,
+    )
     if shape is None or min(shape) < 1:
         node.refused("not a shape [batch, sequence]")
         return

@@ -19,13 +19,18 @@ def read(draft: Draft, steps: list[Pass]) -> None:
     """
     passes = names("passes")
     for step in steps:
-        where, got = f"{draft.config.where}: {step.node.path}.type", str(step.node.get("type").value)
+        where, got = (
+            f"{draft.config.where}: {step.node.path}.type",
+            str(step.node.get("type").value),
+        )
         if step.kind in names("generative"):
             what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
             raise RecipeError(what, where=where, got=got, fix="remove the pass")
         if step.kind not in passes:
             hint = did_you_mean(step.kind, passes)
-            fix = hint if hint.startswith("did") else "remove it, if the result does not depend on it"
+            fix = (
+                hint if hint.startswith("did") else "remove it, if the result does not depend on it"
+            )
             raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
         if draft.search is not None:
             searching.open_(draft, step)
@@ -47,7 +52,9 @@ def _alternative(draft: Draft, other: Pass) -> None:
     if draft.search and draft.method and other.kind in names("passes") and other.quantizes:
         read(own, [other])
     if draft.search is None or own.method is None:
-        other.node.refused("an alternative for Olive's search; a recipe has one, and the first is taken")
+        other.node.refused(
+            "an alternative for Olive's search; a recipe has one, and the first is taken"
+        )
         return
     space = draft.search.space
     # The name of the recipe's own method means that method with its options.
@@ -55,25 +62,46 @@ def _alternative(draft: Draft, other: Pass) -> None:
     space.setdefault("quantize", [draft.method]).append(method)
     for key in ("calibrate", "transforms", "corrections"):
         values = draft.get(key), own.get(key)
-        if (key != "calibrate" or own.method == "static") and (values != (None, None) or key in space):
+        if (key != "calibrate" or own.method == "static") and (
+            values != (None, None) or key in space
+        ):
             default = "minmax" if key == "calibrate" else []
-            searching.add(space.setdefault(key, []), [default if value is None else value for value in values])
+            searching.add(
+                space.setdefault(key, []), [default if value is None else value for value in values]
+            )
 
 
 @computed
 def fixed_shape(draft: Draft, step: Node) -> None:
     """[batch, sequence] by the names of dimensions, or by the shapes of inputs."""
-    dimensions, values, shapes = step.get("dim_param"), step.get("dim_value"), step.get("input_shape")
+    dimensions, values, shapes = (
+        step.get("dim_param"),
+        step.get("dim_value"),
+        step.get("input_shape"),
+    )
     if isinstance(dimensions.value, list) and isinstance(values.value, list):
-        sizes = {str(name).lower(): value for name, value in zip(dimensions.value, values.value, strict=False)}
+        sizes = {
+            str(name).lower(): value
+            for name, value in zip(dimensions.value, values.value, strict=False)
+        }
         batch = next((size for name, size in sizes.items() if "batch" in name), None)
-        sequence = next((size for name, size in sizes.items() if "seq" in name or "length" in name), None)
-        if type(batch) is int and type(sequence) is int and batch > 0 and sequence > 0 and len(sizes) == 2:
+        sequence = next(
+            (size for name, size in sizes.items() if "seq" in name or "length" in name), None
+        )
+        if (
+            type(batch) is int
+            and type(sequence) is int
+            and batch > 0
+            and sequence > 0
+            and len(sizes) == 2
+        ):
             draft.shape = (batch, sequence)
             draft.later["shape"] += [dimensions, values]
         else:
             for field in (dimensions, values):
-                field.refused("octobert fixes batch and sequence, and an encoder has no other dimensions")
+                field.refused(
+                    "octobert fixes batch and sequence, and an encoder has no other dimensions"
+                )
     if shapes:
         fix_shape(draft, shapes)
 
@@ -83,8 +111,12 @@ def model_type(draft: Draft, node: Node) -> None:
     """The family that ONNX Runtime's optimizer takes the model for."""
     if node.lower not in ("bert", "bert_tf", "bert_keras", "none"):
         where = f"{draft.config.where}: {node.path}"
-        raise RecipeError("octobert quantizes encoders", where=where, got=node.text, expected="model_type bert")
-    node.not_needed("octobert finds attention by its structure, and names parts by the model's family")
+        raise RecipeError(
+            "octobert quantizes encoders", where=where, got=node.text, expected="model_type bert"
+        )
+    node.not_needed(
+        "octobert finds attention by its structure, and names parts by the model's family"
+    )
 
 
 @computed
@@ -109,7 +141,12 @@ def training(draft: Draft, step: Node) -> None:
     loop, script = step.get("training_loop_func"), step.get("user_script")
     if loop and script:
         code = f"{path_of_script(draft, step, script)}:{loop.text}"
-        draft.set("qat.code", code, loop, "needs --allow-code; the model that it gets rounds as octobert's plan does")
+        draft.set(
+            "qat.code",
+            code,
+            loop,
+            "needs --allow-code; the model that it gets rounds as octobert's plan does",
+        )
         script.mapped("qat.code")
     else:
         loop.refused("a function needs its user_script")
@@ -121,7 +158,8 @@ def context_binary(draft: Draft, kind: Node) -> None:
     if not draft.providers:
         draft.implied["qnn"] = kind
     kind.mapped(
-        "targets", "session.json of the package has the options with which a session writes the context binary, on the device"
+        "targets",
+        "session.json of the package has the options with which a session writes the context binary, on the device",
     )
 
 

@@ -35,7 +35,9 @@ def by_mode(draft: Draft, step: Node) -> None:
         draft.method = draft.method or "static"
     elif name == SEARCHABLE:
         draft.method = "static"
-        mode.refused("a recipe has one method; static is taken, and --set quantize=dynamic makes the other")
+        mode.refused(
+            "a recipe has one method; static is taken, and --set quantize=dynamic makes the other"
+        )
     elif name in ("static", "dynamic"):
         set_method(draft, name, mode or step.get("type"))
     elif name == "weight_only":
@@ -56,7 +58,9 @@ def weights(draft: Draft, node: Node) -> None:
     name = node.lower.removeprefix("q")
     if name in ("int4", "uint4", "nf4", "int16", "uint16", "int32"):
         where = f"{draft.config.where}: {node.path}"
-        raise RecipeError("octobert's weights have 8 bits", where=where, got=node.text, expected="int8 or uint8")
+        raise RecipeError(
+            "octobert's weights have 8 bits", where=where, got=node.text, expected="int8 or uint8"
+        )
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):
@@ -82,9 +86,20 @@ def activations(draft: Draft, node: Node) -> None:
 def only_operators(draft: Draft, node: Node) -> None:
     """Operators to quantize, as a placement."""
     operators = _words(node)
-    if operators and operators <= {"matmul", "gemm", "attention", "gather", "embedlayernormalization"}:
+    if operators and operators <= {
+        "matmul",
+        "gemm",
+        "attention",
+        "gather",
+        "embedlayernormalization",
+    }:
         draft.options["embeddings"] = "int8" if "gather" in operators else "float"
-        draft.option("placement", "matmul-attention", node, "matrix products, and embeddings if Gather is listed")
+        draft.option(
+            "placement",
+            "matmul-attention",
+            node,
+            "matrix products, and embeddings if Gather is listed",
+        )
     elif {"matmul", "add", "softmax"} <= operators:
         draft.option("placement", "whole", node)
     else:
@@ -116,14 +131,23 @@ def _words(node: Node) -> set[str]:
 @computed
 def without_nodes(draft: Draft, node: Node) -> None:
     """Names of nodes to keep in float, as patterns of modules."""
-    paths = [_NODE.fullmatch(str(name)) for name in node.value] if isinstance(node.value, list) else []
+    paths = (
+        [_NODE.fullmatch(str(name)) for name in node.value] if isinstance(node.value, list) else []
+    )
     modules = [match["path"].strip("/").replace("/", ".") for match in paths if match]
     if not paths:
         node.not_needed("nothing is excluded")
     elif len(modules) == len(paths):
-        draft.option("disable", [*draft.options.get("disable", []), *modules], node, "nodes are named by their modules")
+        draft.option(
+            "disable",
+            [*draft.options.get("disable", []), *modules],
+            node,
+            "nodes are named by their modules",
+        )
     else:
-        node.refused("the captured graph has other names; keep modules in float: quantize.static.disable: [encoder.layer.0.*]")
+        node.refused(
+            "the captured graph has other names; keep modules in float: quantize.static.disable: [encoder.layer.0.*]"
+        )
 
 
 @computed
@@ -139,7 +163,11 @@ def calibration_provider(draft: Draft, node: Node) -> None:
 @computed
 def inc_recipes(draft: Draft, node: Node) -> None:
     """Recipes of Neural Compressor: SmoothQuant and bias correction."""
-    smooth, arguments, bias = node.get("smooth_quant"), node.get("smooth_quant_args"), node.get("fast_bias_correction")
+    smooth, arguments, bias = (
+        node.get("smooth_quant"),
+        node.get("smooth_quant_args"),
+        node.get("fast_bias_correction"),
+    )
     if smooth.value is True:
         alpha = arguments.get("alpha")
         is_searched = alpha.value == "auto"
@@ -162,7 +190,9 @@ def tuning_minutes(draft: Draft, node: Node) -> None:
         if draft.get("accuracy.max_drop") is None:
             draft.set("accuracy.max_drop", 0.01)
     else:
-        node.not_needed("0 ends at the first plan that meets the criterion, as octobert's search does")
+        node.not_needed(
+            "0 ends at the first plan that meets the criterion, as octobert's search does"
+        )
 
 
 @computed
@@ -173,7 +203,10 @@ def inc_metric(draft: Draft, node: Node) -> None:
         own = Draft(draft.config, task=draft.task)
         goals.read(own, [node])
         if own.get("accuracy") is not None:
-            draft.recipe["accuracy"] = {**own.recipe["accuracy"], **draft.recipe.get("accuracy", {})}
+            draft.recipe["accuracy"] = {
+                **own.recipe["accuracy"],
+                **draft.recipe.get("accuracy", {}),
+            }
     elif draft.get("accuracy") is not None:
         node.not_needed("the evaluator has a goal for the same metric, which is the criterion")
     else:
@@ -188,4 +221,8 @@ def calibration_samples(draft: Draft, node: Node) -> None:
     except (TypeError, ValueError, IndexError, OverflowError):
         node.refused("it is not a number of rows")
         return
-    draft.set("data.calibrate", {**(draft.get("data.calibrate") or {"from": "train"}), "samples": samples}, node)
+    draft.set(
+        "data.calibrate",
+        {**(draft.get("data.calibrate") or {"from": "train"}), "samples": samples},
+        node,
+    )

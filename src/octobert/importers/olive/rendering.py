@@ -37,7 +37,11 @@ def text(recipe: dict[str, Any], outcomes: Sequence[Outcome], source: str) -> st
     for verdict, heading in _HEADINGS.items():
         chosen = [outcome for outcome in outcomes if outcome.verdict == verdict]
         if chosen:
-            lines += ["", f"# {heading}:", *(f"#   {_line(outcome.sentence())}" for outcome in chosen)]
+            lines += [
+                "",
+                f"# {heading}:",
+                *(f"#   {_line(outcome.sentence())}" for outcome in chosen),
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -65,7 +65,9 @@ class Draft:
     task_options: dict[str, Any] = field(default_factory=dict)
     method: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    providers: defaultdict[tuple[str, str], list[Node]] = field(default_factory=lambda: defaultdict(list))
+    providers: defaultdict[tuple[str, str], list[Node]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     implied: dict[str, Node] = field(default_factory=dict)
     openvino_device: str = ""
     sessions: list[tuple[str, str, dict[str, Node], Node]] = field(default_factory=list)
@@ -130,7 +132,12 @@ def names(table: str) -> Any:
 def fields(table: str) -> dict[str, tuple[str, Any]]:
     """A table of `fields.yaml`: field → (outcome, what it says of it)."""
     groups = _tables("fields")[table].items()
-    return {name: (outcome, what) for outcome, rows in groups for row, what in rows.items() for name in row.split(", ")}
+    return {
+        name: (outcome, what)
+        for outcome, rows in groups
+        for row, what in rows.items()
+        for name in row.split(", ")
+    }
 
 
 def apply(draft: Draft, node: Node, *tables: str) -> None:
@@ -176,7 +183,11 @@ def apply_rule(draft: Draft, node: Node, outcome: str, what: Any) -> None:
             provider = what.get("provider") or next(iter(draft.providers), ("CPU", ""))[0]
             draft.sessions.append((provider, what["kind"], dict(node.items()), node))
         case "cases":
-            apply_rule(draft, node, *next(rule for condition, *rule in what if _holds(draft, node, condition)))
+            apply_rule(
+                draft,
+                node,
+                *next(rule for condition, *rule in what if _holds(draft, node, condition)),
+            )
         case "later":
             draft.later[what].append(node)
         case "fields":

@@ -17,7 +17,17 @@ from octobert.importers.olive.rules import names
 # Larger files are not scripts that a person wrote.
 _LARGEST = 1_000_000
 # Calls of a function that takes the most likely class of each row and does nothing else.
-_ARGMAX = {"argmax", "max", "torch.max", "torch.argmax", "torch.tensor", "torch.Tensor", "isinstance", "type", "ValueError"}
+_ARGMAX = {
+    "argmax",
+    "max",
+    "torch.max",
+    "torch.argmax",
+    "torch.tensor",
+    "torch.Tensor",
+    "isinstance",
+    "type",
+    "ValueError",
+}
 _REGISTERS = "Registry.register_post_process"
 
 
@@ -63,9 +73,18 @@ class Script:
     def head(self, function: str) -> str | None:
         """The task of the class of transformers whose `from_pretrained` a function calls."""
         imports = [node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)]
-        aliases = {alias.asname or alias.name: alias.name for node in imports for alias in node.names}
+        aliases = {
+            alias.asname or alias.name: alias.name for node in imports for alias in node.names
+        }
         called = [name.rpartition(".") for name in self._called(function)]
-        return _only("heads", (_last(aliases.get(owner, owner)) for owner, _, name in called if name == "from_pretrained"))
+        return _only(
+            "heads",
+            (
+                _last(aliases.get(owner, owner))
+                for owner, _, name in called
+                if name == "from_pretrained"
+            ),
+        )
 
     def _called(self, function: str) -> set[str]:
         """The names of what a function calls."""
@@ -74,7 +93,9 @@ class Script:
     def _calls(self, function: str) -> list[tuple[ast.stmt, ast.Call]]:
         """(definition, call) of a function, and of the functions and classes of the script that it names."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        definitions: dict[str, ast.stmt] = {node.name: node for node in self.tree.body if isinstance(node, kinds)}
+        definitions: dict[str, ast.stmt] = {
+            node.name: node for node in self.tree.body if isinstance(node, kinds)
+        }
         todo, calls = [function], []
         while todo:
             definition = definitions.pop(todo.pop(), None)
@@ -91,12 +112,15 @@ class Script:
             assigned = [
                 statement.value
                 for statement in ast.walk(scope if isinstance(node, ast.Attribute) else self.tree)
-                if isinstance(statement, ast.Assign) and [ast.unparse(target) for target in statement.targets] == [wanted]
+                if isinstance(statement, ast.Assign)
+                and [ast.unparse(target) for target in statement.targets] == [wanted]
             ]
             if len(assigned) != 1:
                 return None
             node = assigned[0]
-        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+        return (
+            node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+        )
 
 
 def read(path: Path) -> Script:

@@ -51,7 +51,9 @@ def _values(name: str, value: Any) -> list[Any]:
         return []
     known = names("searched")[name][1]
     if isinstance(value, Mapping):
-        value = value.get("values", SEARCHABLE if str(value.get("type", "")).lower() == "boolean" else None)
+        value = value.get(
+            "values", SEARCHABLE if str(value.get("type", "")).lower() == "boolean" else None
+        )
     if value == SEARCHABLE:
         return [known[key] for key in known if not key.startswith("q") or name == "quant_format"]
     words = [str(word).lower() for word in value] if isinstance(value, list) else []
@@ -90,7 +92,10 @@ def finish(draft: Draft) -> None:
     if "quantize" in space:
         methods = [method for method in space.pop("quantize") if method != draft.method]
         space = {
-            "quantize": [copy.deepcopy(draft.recipe["quantize"]), *(_beside(draft, method) for method in methods)],
+            "quantize": [
+                copy.deepcopy(draft.recipe["quantize"]),
+                *(_beside(draft, method) for method in methods),
+            ],
             **space,
         }
     if draft.get("accuracy") is not None:
@@ -102,7 +107,9 @@ def finish(draft: Draft) -> None:
     if search.get("trials") == 0:
         search["trials"] = math.prod(map(len, space.values()))
     if draft.search.goals:
-        search["goals"] = list(dict.fromkeys(name for _, name in sorted(draft.search.goals, key=lambda goal: goal[0])))
+        search["goals"] = list(
+            dict.fromkeys(name for _, name in sorted(draft.search.goals, key=lambda goal: goal[0]))
+        )
     if draft.search.limits:
         search["limits"] = draft.search.limits
     draft.set("search", search)
@@ -123,13 +130,20 @@ def strategy(draft: Draft, node: Node) -> None:
     elif draft.search is None and node.value is True and draft.get("accuracy") is None:
         node.refused("a search needs a goal for a metric")
     elif draft.search is None:
-        node.not_needed("the plan is searched if the recipe has an accuracy criterion, and only then")
+        node.not_needed(
+            "the plan is searched if the recipe has an accuracy criterion, and only then"
+        )
     else:
         draft.set("search.sampler", "exhaustive")
-        apply(draft, replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config")), "search")
+        apply(
+            draft,
+            replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config")),
+            "search",
+        )
         if not is_mapping:
             node.mapped(
-                "search", "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive"
+                "search",
+                "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",
             )
 
 

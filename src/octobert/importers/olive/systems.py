@@ -51,14 +51,18 @@ def _system(draft: Draft, system: Node) -> None:
             fields = draft.providers[provider_of(_first(element)), device.lower]
             fields += [providers, device] if device else [providers]
         if device and not providers:
-            draft.providers[provider_of(devices.get(device.lower, device.lower)), device.lower].append(device)
+            draft.providers[
+                provider_of(devices.get(device.lower, device.lower)), device.lower
+            ].append(device)
         apply(draft, accelerator, "accelerator")
     apply(draft, system, "system")
 
 
 def _first(element: Node) -> str:
     """The name of a provider; Olive takes also a provider and the path of its library."""
-    return str(element.value[0] if isinstance(element.value, list) and element.value else element.value)
+    return str(
+        element.value[0] if isinstance(element.value, list) and element.value else element.value
+    )
 
 
 def provider_of(name: str) -> str:

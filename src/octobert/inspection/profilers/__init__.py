@@ -15,7 +15,14 @@ class Profiler(Protocol):
     """The functions of a profiler's module."""
 
     def profile(
-        self, path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
+        self,
+        path: Path,
+        feeds: Feeds,
+        options: SessionOptions,
+        *,
+        warmup: int,
+        runs: int,
+        family: str | None,
     ) -> Profile:
         """Run a model under the runtime's own profiler.
 
@@ -64,5 +71,9 @@ def reason_in_file(product: Product) -> str | None:
     """
     left, right = product.inputs
     if left is None or right is None:
-        return "only the weights are 8-bit in the file" if product.weight else "only one of the two inputs is 8-bit in the file"
+        return (
+            "only the weights are 8-bit in the file"
+            if product.weight
+            else "only one of the two inputs is 8-bit in the file"
+        )
     return "16-bit activations are simulated in float" if "16" in left.dtype + right.dtype else None

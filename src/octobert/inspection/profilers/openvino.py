@@ -18,7 +18,17 @@ from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import running
 
 _IDLE = frozenset(("Input", "Const", "Output", "Result", "Parameter", "Constant"))
-_PRODUCTS = frozenset(("FullyConnected", "MatMul", "ScaledDotProductAttention", "MHA", "QKVProjection", "LLMMLP", "BrgemmCPU"))
+_PRODUCTS = frozenset(
+    (
+        "FullyConnected",
+        "MatMul",
+        "ScaledDotProductAttention",
+        "MHA",
+        "QKVProjection",
+        "LLMMLP",
+        "BrgemmCPU",
+    )
+)
 _EIGHT = frozenset(("i8", "u8"))
 _TYPES = {"f32": "f32", "bf16": "bf16", "f16": "f16", "i8": "int8", "u8": "int8"}
 _INTEGERS = {"i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16"}
@@ -26,10 +36,14 @@ _FREE = Operand(dtype="8-bit", symmetric=True)
 # Times above this multiple of their rounding error are taken as exact.
 _ROUNDINGS = 10
 # Operators that may be between a product and the integers that it reads.
-_MOVES = frozenset(("Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze"))
+_MOVES = frozenset(
+    ("Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
+)
 
 
-def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None) -> Profile:
+def profile(
+    path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
+) -> Profile:
     """Run a model and read its execution graph; see `Profiler.profile`."""
     import openvino
 
@@ -46,22 +60,39 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
             whole.append((time.perf_counter() - started) * 1000)
             sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
     except RuntimeError as error:
-        raise TargetError("openvino cannot compile and run the model", where=str(path), got=reason(error, -1)) from error
+        raise TargetError(
+            "openvino cannot compile and run the model", where=str(path), got=reason(error, -1)
+        ) from error
     operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
-    added = [sum(after.values()) - sum(before.values()) for before, after in itertools.pairwise(sums[warmup - 1 :])]
-    between_ms = max(0.0, min(run - us / 1000 for run, us in zip(whole[warmup:], added, strict=True)))
-    precision = _TYPES.get(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(), "unknown")
-    return Profile(precision=precision, runs=runs, split=split(operators, between_ms), operators=operators)
+    added = [
+        sum(after.values()) - sum(before.values())
+        for before, after in itertools.pairwise(sums[warmup - 1 :])
+    ]
+    between_ms = max(
+        0.0, min(run - us / 1000 for run, us in zip(whole[warmup:], added, strict=True))
+    )
+    precision = _TYPES.get(
+        compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(), "unknown"
+    )
+    return Profile(
+        precision=precision, runs=runs, split=split(operators, between_ms), operators=operators
+    )
 
 
 def _facts(node: Any) -> dict[str, str]:
-    return {key: str(held.value if hasattr(held, "value") else held) for key, held in node.get_rt_info().items()}
+    return {
+        key: str(held.value if hasattr(held, "value") else held)
+        for key, held in node.get_rt_info().items()
+    }
 
 
 def _times(compiled: Any) -> dict[str, int]:
     """Return the microseconds of every operator that ran: the mean of all runs so far."""
-    facts = {n.get_friendly_name(): _facts(n).get("execTimeMcs", "") for n in compiled.get_runtime_model().get_ordered_ops()}
+    facts = {
+        n.get_friendly_name(): _facts(n).get("execTimeMcs", "")
+        for n in compiled.get_runtime_model().get_ordered_ops()
+    }
     return {name: int(text) for name, text in facts.items() if text.isdigit()}
 
 
@@ -73,29 +104,45 @@ def _least(sums: list[dict[str, int]], warmup: int) -> dict[str, float]:
     """
     least = {}
     for name in sums[-1]:
-        times = [after.get(name, 0) - before.get(name, 0) for before, after in itertools.pairwise(sums[warmup - 1 :])]
+        times = [
+            after.get(name, 0) - before.get(name, 0)
+            for before, after in itertools.pairwise(sums[warmup - 1 :])
+        ]
         exact = min(times) > _ROUNDINGS * len(sums)
         least[name] = max(0.0, float(min(times) if exact else median(times)))
     return least
 
 
-def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[tuple[Operator, tuple[str, ...]]]:
+def _ran(
+    compiled: Any, model: Any, times: dict[str, float]
+) -> list[tuple[Operator, tuple[str, ...]]]:
     """Return every operator that ran, in order. Operators that only convert between 8 bits and float are conversions."""
     nodes = compiled.get_runtime_model().get_ordered_ops()
-    matmuls = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "MatMul"}
+    matmuls = {
+        node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "MatMul"
+    }
     facts = {node.get_friendly_name(): _facts(node) for node in nodes}
     ran: dict[str, tuple[Operator, tuple[str, ...]]] = {}
-    for node in sorted(nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))):
+    for node in sorted(
+        nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))
+    ):
         name = node.get_friendly_name()
         own = facts[name]
         if own.get("layerType") in _IDLE or name not in times:
             continue
-        reads = tuple(port.get_source_output().get_node().get_friendly_name() for port in node.inputs())
-        covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (name,)
+        reads = tuple(
+            port.get_source_output().get_node().get_friendly_name() for port in node.inputs()
+        )
+        covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (
+            name,
+        )
         kind = _kind(own, covers, matmuls, [ran[r][0] for r in reads if r in ran])
         taken, given = own.get("runtimePrecision", ""), own.get("outputPrecisions", "").split(",")
         inputs = {
-            p for r in reads if facts[r].get("layerType") != "Const" for p in facts[r].get("outputPrecisions", "").split(",")
+            p
+            for r in reads
+            if facts[r].get("layerType") != "Const"
+            for p in facts[r].get("outputPrecisions", "").split(",")
         }
         operator = Operator(
             name=name,
@@ -113,7 +160,9 @@ def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[tuple[Opera
     return list(ran.values())
 
 
-def _kind(facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sources: list[Operator]) -> Kind:
+def _kind(
+    facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sources: list[Operator]
+) -> Kind:
     op_type, given = facts.get("layerType", ""), facts.get("outputPrecisions", "")
     if op_type in _PRODUCTS or (op_type == "Subgraph" and not matmuls.isdisjoint(covers)):
         return "product"
@@ -144,9 +193,21 @@ def products(path: Path) -> tuple[Product, ...]:
         if node.get_type_name() == "MatMul":
             left, right = (_operand(port.get_source_output().get_node()) for port in node.inputs())
             if left[0] or right[0]:
-                readers = tuple(sorted(port.get_node().get_friendly_name() for port in node.output(0).get_target_inputs()))
+                readers = tuple(
+                    sorted(
+                        port.get_node().get_friendly_name()
+                        for port in node.output(0).get_target_inputs()
+                    )
+                )
                 inputs = (left[0], right[0])
-                products_.append(Product(name=node.get_friendly_name(), readers=readers, inputs=inputs, weight=right[1]))
+                products_.append(
+                    Product(
+                        name=node.get_friendly_name(),
+                        readers=readers,
+                        inputs=inputs,
+                        weight=right[1],
+                    )
+                )
     return tuple(products_)
 
 

@@ -27,13 +27,22 @@ from octobert.targets.shared import running
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
 _INTEGER_PRODUCTS = frozenset(
-    ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "MatMulInteger", "QGemm", "QAttention")
+    (
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "QGemm",
+        "QAttention",
+    )
 )
 # Integer operators in a file → indices of the second operand, and of the zero points of both.
 _OPERANDS = {"QLinearMatMul": (3, 2, 5), "MatMulIntegerToFloat": (1, 4, 5)}
 # An operand whose type a file does not say.
 _ASYMMETRIC = Operand(dtype="uint8", symmetric=False)
-_FLOAT_PRODUCTS = frozenset(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits"))
+_FLOAT_PRODUCTS = frozenset(
+    ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits")
+)
 _CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 # `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
 _INT8_LEVEL = 4
@@ -42,10 +51,24 @@ _KERNEL_TIME = "_kernel_time"
 _FUSED = re.compile(r"^fused |/\w*Fusion\w*/?$")
 _TYPES = {"float": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 # Operators between a value and its dequantization that move numbers without changing them.
-_MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Gather", "Slice", "Split"))
+_MOVES = frozenset(
+    (
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Identity",
+        "Gather",
+        "Slice",
+        "Split",
+    )
+)
 
 
-def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None) -> Profile:
+def profile(
+    path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
+) -> Profile:
     """Run a model under the profiler; see `Profiler.profile`."""
     import onnxruntime as ort
 
@@ -58,23 +81,37 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            inputs = running.Inputs([_ort.port_of(each) for each in session.get_inputs()], path).of(feeds)
+            inputs = running.Inputs([_ort.port_of(each) for each in session.get_inputs()], path).of(
+                feeds
+            )
             for _ in range(warmup + runs):
                 session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         except ModelError:
             raise
         except Exception as error:  # onnxruntime has no public base class for its errors
-            raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=reason(error, -1)) from error
+            raise TargetError(
+                "onnxruntime cannot open and run the model", where=str(path), got=reason(error, -1)
+            ) from error
         nodes = {node.name: node for node in ir.load(settings.optimized_model_filepath).graph}
     whole = [e for e in events if e["name"] == "model_run"][warmup:]
-    times = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]
+    times = [
+        e
+        for e in events
+        if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]
+    ]
     ran = places.operators(_ran(nodes, times), family)
-    between = [e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
-    return Profile(precision="f32", runs=runs, split=split(ran, max(0.0, min(between) / 1000)), operators=ran)
+    between = [
+        e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole
+    ]
+    return Profile(
+        precision="f32", runs=runs, split=split(ran, max(0.0, min(between) / 1000)), operators=ran
+    )
 
 
-def _ran(nodes: Mapping[str | None, ir.Node], events: list[dict[str, Any]]) -> list[tuple[Operator, tuple[str, ...]]]:
+def _ran(
+    nodes: Mapping[str | None, ir.Node], events: list[dict[str, Any]]
+) -> list[tuple[Operator, tuple[str, ...]]]:
     """Return every node once, in the order of the first run, with the names of the nodes that it reads."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     first: dict[str, dict[str, Any]] = {}
@@ -87,7 +124,11 @@ def _ran(nodes: Mapping[str | None, ir.Node], events: list[dict[str, Any]]) -> l
         node, op_type = nodes.get(name), facts["op_name"]
         integer = op_type in _INTEGER_PRODUCTS or op_type.startswith(("QLinear", "QOrdered"))
         # Activations of this product are rounded to int8 too, if its attribute says so.
-        integer |= op_type == "MatMulNBits" and node is not None and node.attributes.get_int("accuracy_level", 0) == _INT8_LEVEL
+        integer |= (
+            op_type == "MatMulNBits"
+            and node is not None
+            and node.attributes.get_int("accuracy_level", 0) == _INT8_LEVEL
+        )
         operator = Operator(
             name=name,
             type=op_type,
@@ -97,9 +138,19 @@ def _ran(nodes: Mapping[str | None, ir.Node], events: list[dict[str, Any]]) -> l
             ms=min(times[name]) / 1000,
             layer=None,
             part="",
-            covers=(_FUSED.sub("", name), *(str(value.name) for value in (node.outputs if node is not None else ()))),
+            covers=(
+                _FUSED.sub("", name),
+                *(str(value.name) for value in (node.outputs if node is not None else ())),
+            ),
         )
-        ran.append((operator, tuple(maker.name or "" for maker in (node.predecessors() if node is not None else ()))))
+        ran.append(
+            (
+                operator,
+                tuple(
+                    maker.name or "" for maker in (node.predecessors() if node is not None else ())
+                ),
+            )
+        )
     return ran
 
 
@@ -111,9 +162,20 @@ def _kind(op_type: str) -> Kind:
 
 def _precision(facts: Mapping[str, Any]) -> str:
     """Return the precision of an operator's inputs and outputs; indices and shapes do not count."""
-    types = [t for key in ("input_type_shape", "output_type_shape") for value in facts.get(key, ()) for t in value]
+    types = [
+        t
+        for key in ("input_type_shape", "output_type_shape")
+        for value in facts.get(key, ())
+        for t in value
+    ]
     precisions = {_TYPES[t] for t in types if t in _TYPES}
-    return precisions.pop() if len(precisions) == 1 else "mixed" if precisions else (types or ["none"])[-1]
+    return (
+        precisions.pop()
+        if len(precisions) == 1
+        else "mixed"
+        if precisions
+        else (types or ["none"])[-1]
+    )
 
 
 def products(path: Path) -> tuple[Product, ...]:
@@ -132,7 +194,9 @@ def products(path: Path) -> tuple[Product, ...]:
         elif node.op_type in _OPERANDS:
             second, *zeros = _OPERANDS[node.op_type]
             weight = node.inputs[second]
-            pair: tuple[Operand | None, ...] = tuple(_by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros)
+            pair: tuple[Operand | None, ...] = tuple(
+                _by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros
+            )
             facts = {"inputs": pair, "weight": weight is not None and weight.is_initializer()}
         elif node.op_type in ("MatMul", "Gemm"):
             pair = tuple(_operand(value) for value in node.inputs[:2])
@@ -147,7 +211,10 @@ def products(path: Path) -> tuple[Product, ...]:
     counts = Counter(sources.values())
     # Other products that read the same integers.
     siblings = {name: counts[source] - 1 for name, source in sources.items()}
-    return tuple(product.model_copy(update={"siblings": siblings.get(product.name, 0)}) for product in products_)
+    return tuple(
+        product.model_copy(update={"siblings": siblings.get(product.name, 0)})
+        for product in products_
+    )
 
 
 def _operand(value: ir.Value | None) -> Operand | None:
@@ -160,7 +227,9 @@ def _operand(value: ir.Value | None) -> Operand | None:
     # Without a zero point it is 0; the type is that of the integers.
     integers = node.inputs[0]
     constant = integers is not None and integers.is_initializer()
-    return _by_zero_point(node, 2, Operand(dtype=_dtype(integers) if constant else "uint8", symmetric=constant))
+    return _by_zero_point(
+        node, 2, Operand(dtype=_dtype(integers) if constant else "uint8", symmetric=constant)
+    )
 
 
 def _by_zero_point(node: ir.Node, index: int, default: Operand) -> Operand:
@@ -168,7 +237,9 @@ def _by_zero_point(node: ir.Node, index: int, default: Operand) -> Operand:
     zero = operators.const_array(node.inputs[index]) if len(node.inputs) > index else None
     if zero is None:
         return default
-    return Operand(dtype=str(zero.dtype), symmetric=bool((zero == middle_of(str(zero.dtype))).all()))
+    return Operand(
+        dtype=str(zero.dtype), symmetric=bool((zero == middle_of(str(zero.dtype))).all())
+    )
 
 
 def _is_constant(value: ir.Value | None) -> bool:

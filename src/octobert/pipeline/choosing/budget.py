@@ -24,11 +24,16 @@ def measuring_seconds(facts: RunFacts, row: float, rows: int, *, lean: bool) -> 
         rows: that are evaluated.
         lean: measure less.
     """
-    models = 1 + (_LEAN_FLOATS if lean else sum(name not in facts.recipe.targets for name in facts.candidates))
+    models = 1 + (
+        _LEAN_FLOATS if lean else sum(name not in facts.recipe.targets for name in facts.candidates)
+    )
     settings = quick.benchmark(facts.benchmark) if lean else facts.benchmark
     seconds = _REST + models * (_OPENED + row * rows)
     for batch, length in itertools.product(settings.batch, settings.sequence):
-        one = 2 * row * batch * (1 if length == "data" else length / _USUAL_TOKENS) + settings.pause_ms / 1000
+        one = (
+            2 * row * batch * (1 if length == "data" else length / _USUAL_TOKENS)
+            + settings.pause_ms / 1000
+        )
         seconds += min(_PER_SHAPE, (settings.seconds or settings.repeats * one) * models)
     return seconds + models * _OPENED
 

@@ -98,7 +98,9 @@ class Search:
 
     def race(self, variants: Sequence[Variant], rounds: int) -> None:
         """Time variants in turn."""
-        self._spend("race", _race_units(len(variants), rounds), lambda: self.trials.race(variants, rounds))
+        self._spend(
+            "race", _race_units(len(variants), rounds), lambda: self.trials.race(variants, rounds)
+        )
 
     def judge(self, variants: Sequence[Variant]) -> None:
         """Judge variants."""
@@ -127,7 +129,10 @@ class Search:
         """What is to be small, relative to the reference: time, size or memory."""
         goal = objective_named(self.settings.goal)
         if goal.name in COSTS:
-            figures = [self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference)]
+            figures = [
+                self.trials.found(each).figures[str(goal)]
+                for each in (variant, self.trials.reference)
+            ]
             return figures[0].over(figures[1])
         return self.trials.ratio(variant, self.trials.reference)
 
@@ -176,7 +181,9 @@ class Search:
             # The reference and one other are always made, so that there is something to compare.
             coming = new[index : index + self.trials.at_once]
             first = (
-                self.predicted("make", len(coming)) + self.racing(len(able) + len(coming), ROUNDS[0]) + self.predicted("judge")
+                self.predicted("make", len(coming))
+                + self.racing(len(able) + len(coming), ROUNDS[0])
+                + self.predicted("judge")
             )
             if len(able) > 1 and self.out_of_time(first):
                 break
@@ -195,7 +202,9 @@ def _race_units(count: int, rounds: int) -> float:
     return float((count + 1) * (rounds + _OPENING))
 
 
-def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, int], None]) -> tuple[list[Found], str]:
+def choose(
+    trials: Trials, settings: Choose, tell: Callable[[Found | None, int, int], None]
+) -> tuple[list[Found], str]:
     """Search.
 
     Args:
@@ -243,7 +252,11 @@ def _in_order_of_cost(search: Search) -> list[Variant]:
             # Two changes may gain more than one.
             best = min(running, key=lambda v: search.cost(v).value)
             running += search.add(space.faster(recipe, best))
-    timed = [v for v in search.variants if v.name not in search.dropped and trials.found(v).ratio is not None]
+    timed = [
+        v
+        for v in search.variants
+        if v.name not in search.dropped and trials.found(v).ratio is not None
+    ]
     return sorted(timed, key=lambda v: search.cost(v).value)
 
 
@@ -262,7 +275,10 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
     kept = []
     for variant in variants:
         gain = space.reach(recipe, variant) if reach else 1.0
-        if variant == search.trials.reference or search.cost(variant).low <= SLACK * gain * search.cost(best).value:
+        if (
+            variant == search.trials.reference
+            or search.cost(variant).low <= SLACK * gain * search.cost(best).value
+        ):
             kept.append(variant)
         else:
             search.dropped.add(variant.name)
@@ -273,7 +289,11 @@ def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
     """Judge variants from the cheapest on, until one keeps the limits; of the goals that are metrics, all of them."""
     trials = search.trials
     for index, variant in enumerate(queue):
-        if search.best is not None and not search.by_metric and not limits.as_good(search.ratio(variant, search.best)):
+        if (
+            search.best is not None
+            and not search.by_metric
+            and not limits.as_good(search.ratio(variant, search.best))
+        ):
             continue
         if search.out_of_time(search.predicted("judge")):
             if search.best is not None:
@@ -302,7 +322,11 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
             if search.out_of_time(plan + search.predicted("judge") + search.racing(2, ROUNDS[1])):
                 return
             # Where nothing helps by half, the rest of the values will not do; layers in float may.
-            if len(excess) > HOPELESS and min(excess) > excess[0] / 2 and "accuracy" not in other.changes:
+            if (
+                len(excess) > HOPELESS
+                and min(excess) > excess[0] / 2
+                and "accuracy" not in other.changes
+            ):
                 continue
             search.judge(others[index : index + trials.at_once])
             if other not in search.variants:
@@ -315,7 +339,11 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
 def _prune(search: Search) -> None:
     """Prune the best variant, where the recipe allows it."""
     best = search.best
-    variant = None if best is None else space.pruned(search.trials.facts.recipe, best, search.trials.metric)
+    variant = (
+        None
+        if best is None
+        else space.pruned(search.trials.facts.recipe, best, search.trials.metric)
+    )
     if variant is None or search.out_of_time(FALLBACK_SHARE * search.limit):
         return
     search.judge([variant])
@@ -353,7 +381,9 @@ def _last_race(search: Search) -> None:
         for rounds in (LAST_ROUNDS, ROUNDS[2], ROUNDS[1])
         if not search.out_of_time(search.racing(len(finalists), rounds))
     )
-    if (len(finalists) > 1 or not search.trials.about_time) and (rounds := next(fitting, None)) is not None:
+    if (len(finalists) > 1 or not search.trials.about_time) and (
+        rounds := next(fitting, None)
+    ) is not None:
         search.race(finalists, rounds)
         ranked = search.ranked(filter(search.keeps, finalists)) or ranked
     search.best = ranked[0]
@@ -374,7 +404,11 @@ def _results(search: Search) -> list[Found]:
     trials = search.trials
     results = {v.name: trials.found(v) for v in (*search.variants, trials.reference)}
     if search.best is None:
-        judged = [each for each in results.values() if each.drops and (each.time_ms is not None or not trials.about_time)]
+        judged = [
+            each
+            for each in results.values()
+            if each.drops and (each.time_ms is not None or not trials.about_time)
+        ]
         chosen = search.ranking.nearest(each for each in judged if search.wanted(each.variant))
     else:
         chosen = trials.found(search.best)

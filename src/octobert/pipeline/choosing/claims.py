@@ -114,16 +114,31 @@ class Claims:
     """
 
     def __init__(
-        self, storage: Any, where: str, name: str, maximize: Sequence[bool], facts: Mapping[str, str], *, alone: bool
+        self,
+        storage: Any,
+        where: str,
+        name: str,
+        maximize: Sequence[bool],
+        facts: Mapping[str, str],
+        *,
+        alone: bool,
     ) -> None:
         self._optuna = storages.optuna()
-        self._storage, self._where, self._name, self._facts, self._alone = storage, where, name, dict(facts), alone
+        self._storage, self._where, self._name, self._facts, self._alone = (
+            storage,
+            where,
+            name,
+            dict(facts),
+            alone,
+        )
         self._mine = set[int]()
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}
         directions = ["maximize" if each else "minimize" for each in maximize]
         with storages.optuna_errors(where):
-            study = self._optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+            study = self._optuna.create_study(
+                storage=storage, study_name=name, directions=directions, load_if_exists=True
+            )
             self._id = study._study_id
             stored = [direction.name.lower() for direction in study.directions]
         if stored != directions:
@@ -145,10 +160,14 @@ class Claims:
             if not tried:
                 # The first trial decides, also where two processes have started at the same time.
                 names = dict.fromkeys((*self._facts, *said.facts))
-                different = [name for name in names if self._facts.get(name) != said.facts.get(name)]
+                different = [
+                    name for name in names if self._facts.get(name) != said.facts.get(name)
+                ]
                 if different:
                     raise self._other(", ".join(different))
-            if said.found is None and (trial.state != states.RUNNING or self._is_dead(trial._trial_id, said)):
+            if said.found is None and (
+                trial.state != states.RUNNING or self._is_dead(trial._trial_id, said)
+            ):
                 if trial.state == states.RUNNING:
                     self.give_up(trial._trial_id)
                 continue
@@ -166,9 +185,13 @@ class Claims:
         except ValidationError as error:
             what = f'trial {trial.number} of the study "{self._name}" is of another program, or damaged'
             fix = "give another name, or leave it out"
-            raise RecipeError(what, where="search.study", got=first_problem(error), fix=fix) from None
+            raise RecipeError(
+                what, where="search.study", got=first_problem(error), fix=fix
+            ) from None
 
-    def claim(self, combination: Combination, key: str, space: Mapping[str, Sequence[str]], most: int) -> Tried | None:
+    def claim(
+        self, combination: Combination, key: str, space: Mapping[str, Sequence[str]], most: int
+    ) -> Tried | None:
         """Start a trial of a combination.
 
         Args:
@@ -186,7 +209,10 @@ class Claims:
         template = self._optuna.trial.create_trial(
             state=self._optuna.trial.TrialState.RUNNING,
             params=combination,
-            distributions={each: self._optuna.distributions.CategoricalDistribution(space[each]) for each in combination},
+            distributions={
+                each: self._optuna.distributions.CategoricalDistribution(space[each])
+                for each in combination
+            },
             user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
         )
         with storages.optuna_errors(self._where):
@@ -207,7 +233,10 @@ class Claims:
             StorageError: the storage failed.
         """
         states = self._optuna.trial.TrialState
-        with storages.optuna_errors(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+        with (
+            storages.optuna_errors(self._where),
+            suppress(self._optuna.exceptions.UpdateFinishedTrialError),
+        ):
             if values.goals is not None:
                 # Optuna's name for constraints, so that its own tools show which trials keep the limits.
                 self._storage.set_trial_system_attr(trial.id, "constraints:limits", values.misses)
@@ -222,7 +251,10 @@ class Claims:
         Raises:
             StorageError: the storage failed.
         """
-        with storages.optuna_errors(self._where), suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+        with (
+            storages.optuna_errors(self._where),
+            suppress(self._optuna.exceptions.UpdateFinishedTrialError),
+        ):
             self._storage.set_trial_state_values(trial, self._optuna.trial.TrialState.FAIL)
         self._mine.discard(trial)
 
@@ -262,7 +294,11 @@ class Claims:
             return True
         if owner.machine == here.machine:
             started = _started(owner.process)
-            return started is None or owner.started is None or abs(started - owner.started) > _SAME_START_S
+            return (
+                started is None
+                or owner.started is None
+                or abs(started - owner.started) > _SAME_START_S
+            )
         sign, now = said.beat, time.monotonic()
         last, since = self._seen.setdefault(trial, (sign, now))
         if last != sign:

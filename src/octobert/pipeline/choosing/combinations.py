@@ -68,11 +68,17 @@ def space_of(
     # Targets first: those of the recipe are the same ones.
     for key, values in sorted(space.items(), key=lambda item: item[0] != "targets"):
         _check_values(key, values, space, variant_of)
-    return {key: tuple(json.dumps(value, sort_keys=True) for value in values) for key, values in space.items()}
+    return {
+        key: tuple(json.dumps(value, sort_keys=True) for value in values)
+        for key, values in space.items()
+    }
 
 
 def _check_values(
-    key: str, values: Sequence[Any], space: Mapping[str, Sequence[Any]], variant_of: Callable[[Mapping[str, Any]], Variant]
+    key: str,
+    values: Sequence[Any],
+    space: Mapping[str, Sequence[Any]],
+    variant_of: Callable[[Mapping[str, Any]], Variant],
 ) -> None:
     """Check each value of a key by itself; an option of a plugin, together with each plugin that the space has."""
     family = key.partition(".")[0]
@@ -95,7 +101,11 @@ def _check_values(
 
 def _check_target(name: Any, where: str) -> None:
     if name not in targets.names():
-        raise RecipeError(f'there is no target "{name}"', where=where, fix=did_you_mean(str(name), targets.names()))
+        raise RecipeError(
+            f'there is no target "{name}"',
+            where=where,
+            fix=did_you_mean(str(name), targets.names()),
+        )
     probe = targets.load(name).probe()
     if not probe.available:
         what = f"models for {name} cannot be timed on this machine: {probe.missing}"
@@ -119,7 +129,10 @@ class Combinations:
     """
 
     def __init__(
-        self, space: Mapping[str, Sequence[str]], fixed: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]
+        self,
+        space: Mapping[str, Sequence[str]],
+        fixed: Combination,
+        variant_of: Callable[[Mapping[str, Any]], Variant],
     ) -> None:
         self.space, self._fixed, self._variant_of = dict(space), fixed, variant_of
         self.size = math.prod(len(values) for values in space.values())
@@ -145,7 +158,10 @@ class Combinations:
 
     def has(self, combination: Mapping[str, str]) -> bool:
         """Whether a combination is one of these."""
-        return combination.keys() == {*self._fixed, *self.space} and self._fixed.items() <= combination.items()
+        return (
+            combination.keys() == {*self._fixed, *self.space}
+            and self._fixed.items() <= combination.items()
+        )
 
     def in_order(self) -> Iterator[int]:
         """All indices, the values of the last key changing first."""
@@ -164,21 +180,30 @@ class Combinations:
                 yield index
 
 
-def variant_and_key(combination: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]) -> tuple[Variant, str]:
+def variant_and_key(
+    combination: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]
+) -> tuple[Variant, str]:
     """The variant that a combination makes, and a digest that is the same for the same variant."""
     # A plugin before its options, which it would take away again.
-    changes = {key: json.loads(combination[key]) for key in sorted(combination, key=lambda key: key.count("."))}
+    changes = {
+        key: json.loads(combination[key])
+        for key in sorted(combination, key=lambda key: key.count("."))
+    }
     try:
         variant = variant_of(changes)
     except RecipeError:
         # What is wrong with it is found out when it is tried.
         rest = {key: value for key, value in changes.items() if key != "targets"}
         words = ", ".join(f"{key} {text}" for key, text in combination.items())
-        variant = Variant(name=words, target=str(changes.get("targets", "")), changes=rest, precision="")
+        variant = Variant(
+            name=words, target=str(changes.get("targets", "")), changes=rest, precision=""
+        )
     return variant, canonical_digest([variant.target, variant.changes])
 
 
-def proposed(package: Any, space: Mapping[str, Sequence[str]], study: Any, seed: int) -> Iterator[Combination]:
+def proposed(
+    package: Any, space: Mapping[str, Sequence[str]], study: Any, seed: int
+) -> Iterator[Combination]:
     """What TPE proposes to try, given the trials of a study.
 
     Args:
@@ -188,7 +213,9 @@ def proposed(package: Any, space: Mapping[str, Sequence[str]], study: Any, seed:
         seed: of the proposals.
     """
     study.sampler = package.samplers.TPESampler(seed=seed)
-    distributions = {key: package.distributions.CategoricalDistribution(values) for key, values in space.items()}
+    distributions = {
+        key: package.distributions.CategoricalDistribution(values) for key, values in space.items()
+    }
     for _ in range(_ASKED):
         yield dict(study.ask(distributions).params)
 

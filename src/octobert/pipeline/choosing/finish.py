@@ -51,7 +51,9 @@ class Decision(FrozenModel):
     lean: bool
 
 
-def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
+def run(
+    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
+) -> Report:
     """Carry out a recipe with `choose` or `search`.
 
     Args:
@@ -78,19 +80,34 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         steps = planner.steps_for(facts)
         listener.planned(steps)
         # The packages say why they were chosen, which the report tells.
-        made = work.carry_out_all(step for step in steps if step.stage not in ("package", "archive"))
+        made = work.carry_out_all(
+            step for step in steps if step.stage not in ("package", "archive")
+        )
         report = work.results(made)["report"].read(report_stage.REPORT, Report)
         # A float32 model is what a drop is compared with.
-        limits = [each for each in settings.limits if winner.precision != "f32" or each.max_drop is None]
+        limits = [
+            each for each in settings.limits if winner.precision != "f32" or each.max_drop is None
+        ]
         checked = checks.check(limits, words_of(report), report, winner.target)
         selection = selection.model_copy(update={"checks": checked})
-        selection = selection.model_copy(update={"sentence": choices.sentence(selection, settings.limits, report)})
+        selection = selection.model_copy(
+            update={"sentence": choices.sentence(selection, settings.limits, report)}
+        )
         report = report.model_copy(update={"choice": selection})
         made = work.carry_out_all(planner.package_steps(facts, chosen=selection.sentence), made)
         # The recipe lies in another folder than the one that its paths were given from.
         pages = {RECIPE: loading.as_file(paths.with_absolute_paths(facts.recipe))}
         with storage_errors(out):
-            notes += publish_run(facts.recipe, steps, work.results(made), report, out, work.hold, names=names, pages=pages)
+            notes += publish_run(
+                facts.recipe,
+                steps,
+                work.results(made),
+                report,
+                out,
+                work.hold,
+                names=names,
+                pages=pages,
+            )
     return report
 
 
@@ -102,17 +119,25 @@ def _with_targets(recipe: Recipe) -> Recipe:
     """
     if recipe.search is not None:
         # `listed.check` says what is wrong with them.
-        return recipe.model_copy(update={"targets": tuple(recipe.search.space.get("targets", recipe.targets))})
+        return recipe.model_copy(
+            update={"targets": tuple(recipe.search.space.get("targets", recipe.targets))}
+        )
     named = "targets" in recipe.model_fields_set
     wanted = recipe.targets if named else targets.names()
     modules = {name: targets.load(name) for name in wanted}
-    missing = {name: problem for name, module in modules.items() if (problem := module.probe().missing)}
+    missing = {
+        name: problem for name, module in modules.items() if (problem := module.probe().missing)
+    }
     able = tuple(
-        name for name, module in modules.items() if name not in missing and (named or module.CAPABILITIES.device == "CPU")
+        name
+        for name, module in modules.items()
+        if name not in missing and (named or module.CAPABILITIES.device == "CPU")
     )
     if named and missing:
         got = "; ".join(f"{name}: {why}" for name, why in missing.items())
-        raise TargetError("a model cannot be chosen for a target that cannot run here", where="targets", got=got)
+        raise TargetError(
+            "a model cannot be chosen for a target that cannot run here", where="targets", got=got
+        )
     return recipe.model_copy(update={"targets": able})
 
 
@@ -124,14 +149,23 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
     """
     key = "choose" if isinstance(settings, Choose) else "search"
     known = ("metric", *facts.scored.build().metrics, *UNITS)
-    named = {"goal" if key == "choose" else "goals": settings.goals, "limits": [limit.of for limit in settings.limits]}
+    named = {
+        "goal" if key == "choose" else "goals": settings.goals,
+        "limits": [limit.of for limit in settings.limits],
+    }
     for place, names in named.items():
         for name in names:
             if objective_named(name).name not in known:
-                raise RecipeError(f'there is no figure "{name}"', where=f"{key}.{place}", fix=did_you_mean(name, known))
+                raise RecipeError(
+                    f'there is no figure "{name}"',
+                    where=f"{key}.{place}",
+                    fix=did_you_mean(name, known),
+                )
 
 
-def _decided(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Decision, Trials]:
+def _decided(
+    facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener
+) -> tuple[Decision, Trials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
     Args:
@@ -147,7 +181,9 @@ def _decided(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, li
     if earlier is not None:
         selection = earlier.selection
         tried = sum(result.number > 0 for result in selection.found)
-        listener.searched(selection.best, tried, len(selection.found), selection.seconds, selection.minutes)
+        listener.searched(
+            selection.best, tried, len(selection.found), selection.seconds, selection.minutes
+        )
         return earlier, trials
 
     def tell(best: Found | None, done: int, total: int) -> None:
@@ -195,14 +231,23 @@ def _decided(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, li
 
 def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     """The facts of the run of the winner's recipe."""
-    facts, settings = trials.recipe_facts(decided.selection.best.variant), trials.facts.recipe.choose
-    absent = {name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets}
+    facts, settings = (
+        trials.recipe_facts(decided.selection.best.variant),
+        trials.facts.recipe.choose,
+    )
+    absent = {
+        name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets
+    }
     recipe = facts.recipe
     if settings is not None and decided.tunes:
         recipe = recipe.model_copy(update={"tune": (objective_named(settings.goal).name,)})
     if decided.lean and recipe.baselines is None:
         measured = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
-        absent |= {name: "left out to keep the time limit" for name in facts.candidates if name not in measured}
+        absent |= {
+            name: "left out to keep the time limit"
+            for name in facts.candidates
+            if name not in measured
+        }
         facts = replace(facts, candidates=tuple(filter(measured.__contains__, facts.candidates)))
     benchmark = quick.benchmark(facts.benchmark) if decided.lean else facts.benchmark
     return replace(facts, recipe=recipe, absent=absent, benchmark=benchmark)

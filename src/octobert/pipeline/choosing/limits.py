@@ -30,10 +30,14 @@ def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
     value, drop = result.values.get(metric or ""), result.drops.get(metric or "")
     if value is None or drop is None:
         return None
-    return Estimate(value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low)
+    return Estimate(
+        value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low
+    )
 
 
-def missed(limits: Sequence[Limit], result: Found, reference: Found, metric: str | None) -> list[tuple[str, float]]:
+def missed(
+    limits: Sequence[Limit], result: Found, reference: Found, metric: str | None
+) -> list[tuple[str, float]]:
     """What a variant misses, among the figures that are known of it.
 
     Args:
@@ -46,10 +50,19 @@ def missed(limits: Sequence[Limit], result: Found, reference: Found, metric: str
     words = Words(limits[0].of if limits else "metric", metric, reference)
     problems: list[tuple[str, float]] = []
     for limit in limits:
-        figure, baseline = figure_of(result, limit.of, metric), figure_of(reference, limit.of, metric)
+        figure, baseline = (
+            figure_of(result, limit.of, metric),
+            figure_of(reference, limit.of, metric),
+        )
         if figure is not None and baseline is not None:
-            checked = bounds(limit, words, figure, result.drops.get(words.key(limit.of)), baseline.value)
-            problems += [(bound.misses, bound.excess / bound.scale) for bound in checked if bound.excess > EXACT]
+            checked = bounds(
+                limit, words, figure, result.drops.get(words.key(limit.of)), baseline.value
+            )
+            problems += [
+                (bound.misses, bound.excess / bound.scale)
+                for bound in checked
+                if bound.excess > EXACT
+            ]
     return problems
 
 
@@ -73,7 +86,9 @@ class Ranking:
 
     def excess(self, result: Found) -> float:
         """By how much a variant misses limits."""
-        return sum(excess for _, excess in missed(self.limits, result, self.reference(result), self.metric))
+        return sum(
+            excess for _, excess in missed(self.limits, result, self.reference(result), self.metric)
+        )
 
     def nearest(self, results: Iterable[Found]) -> Found:
         """The variant that misses limits by the least, where none keeps them all."""
@@ -94,7 +109,11 @@ class Ranking:
         """The best variants by one figure, and those that are as good; the best one first."""
         objective = objective_named(goal)
         values = [figure_of(result, goal, self.metric) for result in results]
-        known = [(value.value, result) for value, result in zip(values, results, strict=True) if value is not None]
+        known = [
+            (value.value, result)
+            for value, result in zip(values, results, strict=True)
+            if value is not None
+        ]
         if not known:
             return results
         known.sort(key=lambda pair: -pair[0] if objective.more_is_better else pair[0])
@@ -102,10 +121,19 @@ class Ranking:
         ranked = [result for _, result in known]
         if objective.name in ("latency", "throughput", "speedup"):
             fastest = min(ranked, key=lambda result: self.ratio(result, first).value)
-            return [fastest, *(each for each in ranked if each != fastest and as_good(self.ratio(each, fastest)))]
+            return [
+                fastest,
+                *(
+                    each
+                    for each in ranked
+                    if each != fastest and as_good(self.ratio(each, fastest))
+                ),
+            ]
         # Models are judged on the same rows, so a metric has hardly any noise of its own.
         least = SAME if objective.name in UNITS else EXACT
-        return [result for value, result in known if abs(value - best) <= least * max(abs(best), EXACT)]
+        return [
+            result for value, result in known if abs(value - best) <= least * max(abs(best), EXACT)
+        ]
 
     def listed(self, chosen: Found, others: Iterable[Found], *, keeps: bool) -> list[Found]:
         """All variants with reasons, and those marked that no other one beats in both time and the drop of the main metric.
@@ -116,16 +144,27 @@ class Ranking:
             keeps: whether the chosen one keeps all limits.
         """
         if keeps:
-            chosen = chosen.model_copy(update={"state": "chosen", "reason": "the best that keeps all limits"})
+            chosen = chosen.model_copy(
+                update={"state": "chosen", "reason": "the best that keeps all limits"}
+            )
         words = Words(self.goals[0], self.metric, self.reference(chosen))
         rest = []
-        for result in {other.variant.name: other for other in others if other.variant != chosen.variant}.values():
+        for result in {
+            other.variant.name: other for other in others if other.variant != chosen.variant
+        }.values():
             if result.state == "not tried" and result.ratio is not None:
-                result = result.model_copy(update={"state": "slower", "reason": words.dropped(result, chosen)})
+                result = result.model_copy(
+                    update={"state": "slower", "reason": words.dropped(result, chosen)}
+                )
             elif result.state == "admissible":
                 result = result.model_copy(update={"reason": words.behind(result, chosen)})
             rest.append(result)
-        rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else math.inf))
+        rest.sort(
+            key=lambda each: (
+                each.state in ("slower", "not tried"),
+                each.ratio.value if each.ratio else math.inf,
+            )
+        )
         return _with_frontier([chosen, *rest], self.metric or "")
 
 
@@ -152,4 +191,7 @@ def _with_frontier(results: Sequence[Found], metric: str) -> list[Found]:
         return any(a <= time and b <= drop and (a < time or b < drop) for a, b in points.values())
 
     front = {name for name in points if not beaten(name)}
-    return [result.model_copy(update={"on_frontier": result.variant.name in front}) for result in results]
+    return [
+        result.model_copy(update={"on_frontier": result.variant.name in front})
+        for result in results
+    ]

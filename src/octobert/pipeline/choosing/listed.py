@@ -72,15 +72,22 @@ def search(
         raise OctobertError("none of the combinations can be made", where="search.space", got=got)
     results |= _last_race(tries, filter(tries.keeps, made))
     # Other processes, and earlier runs, have tried some of them.
-    listed = [result.model_copy(update={"number": n}) for n, result in enumerate(results.values(), start=1)]
+    listed = [
+        result.model_copy(update={"number": n})
+        for n, result in enumerate(results.values(), start=1)
+    ]
     chosen = tries.best([result for result in listed if tries.values(result).goals is not None])
-    return tries.ranking.listed(chosen, [tries.reference, *listed], keeps=tries.keeps(chosen)), searched.ended
+    return tries.ranking.listed(
+        chosen, [tries.reference, *listed], keeps=tries.keeps(chosen)
+    ), searched.ended
 
 
 class _Tries:
     """Trials of a study (`study.Trials`). Times of different races are compared by their ratios to the float model."""
 
-    def __init__(self, trials: Trials, settings: Search, tell: Callable[[Found | None, int, int], None]) -> None:
+    def __init__(
+        self, trials: Trials, settings: Search, tell: Callable[[Found | None, int, int], None]
+    ) -> None:
         facts = trials.facts
         self.trials, self.settings = trials, settings
         self.machine, self.at_once, self.prepare = facts.here, trials.at_once, trials.judge
@@ -91,7 +98,9 @@ class _Tries:
             "rows": trials.rows_digest[:16],
             "code": canonical_digest(digests)[:16],
         }
-        self.ranking = limits.Ranking(settings.limits, settings.goals, trials.metric, self._beside, _ratio)
+        self.ranking = limits.Ranking(
+            settings.limits, settings.goals, trials.metric, self._beside, _ratio
+        )
         self._tell, self._keeping = tell, list[Found]()
 
     @property
@@ -110,7 +119,9 @@ class _Tries:
 
     def find(self, variant: Variant) -> Found:
         """Make, time and judge a variant."""
-        return self.trials.find(variant) if self.trials.make([variant]) else self.trials.found(variant)
+        return (
+            self.trials.find(variant) if self.trials.make([variant]) else self.trials.found(variant)
+        )
 
     def tell(self, result: Found, number: int, total: int) -> None:
         """Tell the best so far."""
@@ -123,7 +134,9 @@ class _Tries:
         goals = [self._goal(result, name) for name in self.settings.goals]
         if any(goal is None for goal in goals):
             return Values(None, 0.0)
-        return Values(tuple(goal for goal in goals if goal is not None), self.ranking.excess(result))
+        return Values(
+            tuple(goal for goal in goals if goal is not None), self.ranking.excess(result)
+        )
 
     def keeps(self, result: Found) -> bool:
         """Whether a model could be made, and keeps all limits."""
@@ -142,7 +155,11 @@ class _Tries:
             return reference
         factors = {"latency": 1 / result.ratio.value, "throughput": result.ratio.value}
         timed = {name: factors.get(objective_named(name).name) for name in result.figures}
-        figures = {name: result.figures[name].times(factor) for name, factor in timed.items() if factor is not None}
+        figures = {
+            name: result.figures[name].times(factor)
+            for name, factor in timed.items()
+            if factor is not None
+        }
         return reference.model_copy(update={"figures": {**reference.figures, **figures}})
 
     def _goal(self, result: Found, name: str) -> float | None:
@@ -165,7 +182,11 @@ def _last_race(tries: _Tries, results: Iterable[Found]) -> dict[str, Found]:
     trials, minutes = tries.trials, tries.settings.minutes
     finalists = [result.variant for result in tries.ranking.ranked(results)[:FINALISTS]]
     over = minutes is not None and trials.seconds > 60 * minutes
-    timed = {objective_named(goal).name for goal in tries.settings.goals} & {"latency", "throughput", "speedup"}
+    timed = {objective_named(goal).name for goal in tries.settings.goals} & {
+        "latency",
+        "throughput",
+        "speedup",
+    }
     if len(finalists) < 2 or over or not timed:
         return {}
     # Those that another process has found, or an earlier run, are made here.

@@ -27,7 +27,11 @@ from octobert.targets import runtimes
 
 # Keys that make a recipe a search.
 _SEARCHING = ("choose", "search", "executor")
-_FAMILIES = {"transforms": transforms.axes, "calibrate": calibrators.axes, "corrections": corrections.axes}
+_FAMILIES = {
+    "transforms": transforms.axes,
+    "calibrate": calibrators.axes,
+    "corrections": corrections.axes,
+}
 # Values of one key that `nearer` tries alone, combinations of two keys, and all of them with the fallback.
 _ALONE, _NEARER = 8, 12
 _WORK: tuple[Again, ...] = get_args(Again)
@@ -41,7 +45,11 @@ def recipe_of(recipe: Recipe, variant: Variant) -> Recipe:
     """
     raw = {key: value for key, value in as_plain(recipe).items() if key not in _SEARCHING}
     raw["targets"] = [variant.target]
-    raw["session"] = {target: entries for target, entries in raw.get("session", {}).items() if target == variant.target}
+    raw["session"] = {
+        target: entries
+        for target, entries in raw.get("session", {}).items()
+        if target == variant.target
+    }
     changes = [f"{key}={spelling.as_text(value)}" for key, value in variant.changes.items()]
     result = changed(raw, changes)
     if FLOAT in (recipe.quantize.name, _method(result)):
@@ -65,7 +73,11 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
     target = rest.pop("targets", recipe.targets[0])
     target = target[0] if isinstance(target, list | tuple) and len(target) == 1 else target
     if target not in targets.names():
-        raise RecipeError(f'there is no target "{target}"', where="targets", fix=did_you_mean(str(target), targets.names()))
+        raise RecipeError(
+            f'there is no target "{target}"',
+            where="targets",
+            fix=did_you_mean(str(target), targets.names()),
+        )
     rest = spelling.of_chosen_plugins(rest)
     if rest.get("quantize") == recipe.quantize.name:
         # The recipe's own method, with its options.
@@ -78,7 +90,9 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
         full = recipe_of(recipe, _unnamed(target, rest))
     for key in sorted(rest, reverse=True):
         fewer = {other: value for other, value in rest.items() if other != key}
-        if not any(other.startswith(f"{key}.") for other in fewer) and _means(recipe, _unnamed(target, fewer), full):
+        if not any(other.startswith(f"{key}.") for other in fewer) and _means(
+            recipe, _unnamed(target, fewer), full
+        ):
             rest = fewer
     precision = precision_of(full)
     name = f"{target} {precision} {', '.join(_words(recipe, full, rest))}".strip()
@@ -91,7 +105,10 @@ def precision_of(recipe: Recipe) -> str:
     chosen = options_of(recipe.quantize, "methods")
     parts = methods.float_parts(chosen, targets.load(recipe.targets[0]).CAPABILITIES)
     options = {**chosen.model_dump(mode="json"), "float_parts": parts}
-    return next((form.precision for form in forms if form.options.items() <= options.items()), recipe.quantize.name)
+    return next(
+        (form.precision for form in forms if form.options.items() <= options.items()),
+        recipe.quantize.name,
+    )
 
 
 def first(recipe: Recipe) -> list[Variant]:
@@ -111,7 +128,9 @@ def left_out(recipe: Recipe) -> list[tuple[Variant, str]]:
 
 def faster(recipe: Recipe, variant: Variant) -> list[Variant]:
     """Return variants with another value of one axis that has made models faster, the largest gain first."""
-    axes = sorted((axis for axis in axes_of(recipe, variant) if axis.gain > 1), key=lambda axis: -axis.gain)
+    axes = sorted(
+        (axis for axis in axes_of(recipe, variant) if axis.gain > 1), key=lambda axis: -axis.gain
+    )
     moved = (_moved(recipe, variant, [(axis, value)]) for axis in axes for value in axis.values)
     return _distinct(moved, [variant])
 
@@ -124,17 +143,30 @@ def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Var
     Args:
         minutes: time limit of that search.
     """
-    axes = [axis for axis in axes_of(recipe, variant) if "numbers" in axis.changes and axis.gain == 1]
+    axes = [
+        axis for axis in axes_of(recipe, variant) if "numbers" in axis.changes and axis.gain == 1
+    ]
     moves = [(axis, value) for axis in axes for value in axis.values]
     # The first value of each axis before all second ones; among equal promises the one that makes least again.
-    moves.sort(key=lambda move: (move[0].values.index(move[1]) > 0, -move[0].promise, -_WORK.index(move[0].again)))
+    moves.sort(
+        key=lambda move: (
+            move[0].values.index(move[1]) > 0,
+            -move[0].promise,
+            -_WORK.index(move[0].again),
+        )
+    )
     alone = _distinct((_moved(recipe, variant, [move]) for move in moves), [variant])[:_ALONE]
     firsts = [(axis, value) for axis, value in moves if value == axis.values[0]]
-    pairs = [pair for pair in itertools.combinations(firsts, 2) if not _keys(pair[0]) & _keys(pair[1])]
+    pairs = [
+        pair for pair in itertools.combinations(firsts, 2) if not _keys(pair[0]) & _keys(pair[1])
+    ]
     pairs.sort(key=lambda pair: -sum(axis.promise for axis, _ in pair))
     last = fallback(recipe, variant, minutes)
     most = _NEARER - len(alone) - (last is not None)
-    both = _distinct(itertools.islice((_moved(recipe, variant, pair) for pair in pairs), 4 * most), [variant, *alone])[:most]
+    both = _distinct(
+        itertools.islice((_moved(recipe, variant, pair) for pair in pairs), 4 * most),
+        [variant, *alone],
+    )[:most]
     return [*alone, *both, *([last] if last is not None else [])]
 
 
@@ -159,9 +191,18 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     limit = limits[0]
     metric = None if limit.of == "metric" else limit.of
     criterion = Accuracy(
-        max_drop=limit.max_drop, relative=limit.relative, at_least=limit.at_least, metric=metric, minutes=minutes
+        max_drop=limit.max_drop,
+        relative=limit.relative,
+        at_least=limit.at_least,
+        metric=metric,
+        minutes=minutes,
     )
-    return variant_of(recipe, _with_target(variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}))
+    return variant_of(
+        recipe,
+        _with_target(
+            variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}
+        ),
+    )
 
 
 def pruned(recipe: Recipe, variant: Variant, metric: str | None) -> Variant | None:
@@ -176,7 +217,14 @@ def pruned(recipe: Recipe, variant: Variant, metric: str | None) -> Variant | No
     choose = recipe.choose
     if choose is None or "prune" not in (choose.vary or ()) or "prune" in variant.changes:
         return None
-    limit = next((each for each in choose.limits if each.of in ("metric", metric) and each.max_drop is not None), None)
+    limit = next(
+        (
+            each
+            for each in choose.limits
+            if each.of in ("metric", metric) and each.max_drop is not None
+        ),
+        None,
+    )
     if limit is None:
         return None
     if _method(as_plain(recipe_of(recipe, variant))) == FLOAT:
@@ -189,7 +237,11 @@ def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that any variant needs ranges of, so that one pass over the calibration rows serves all."""
     starts = first(recipe)
     variants = [*starts, *(variant for start in starts for variant in faster(recipe, start))]
-    return tuple(sorted({kind for each in variants for kind in planner.observed_kinds(recipe_of(recipe, each))}))
+    return tuple(
+        sorted(
+            {kind for each in variants for kind in planner.observed_kinds(recipe_of(recipe, each))}
+        )
+    )
 
 
 def reach(recipe: Recipe, variant: Variant) -> float:
@@ -209,7 +261,13 @@ def axes_of(recipe: Recipe, variant: Variant) -> tuple[Axis, ...]:
     axes = (*offered.axes, *(axis for key in offered.varies for axis in _FAMILIES[key]()))
     takes = {*offered.varies, *(axis.key for axis in offered.axes)}
     return tuple(
-        axis.model_copy(update={"together": {k: v for k, v in axis.together.items() if k in takes and _varies(recipe, k)}})
+        axis.model_copy(
+            update={
+                "together": {
+                    k: v for k, v in axis.together.items() if k in takes and _varies(recipe, k)
+                }
+            }
+        )
         for axis in axes
         if _varies(recipe, axis.key)
     )
@@ -226,12 +284,19 @@ def _beginnings(recipe: Recipe) -> Iterator[tuple[Variant, str | None]]:
         if not probe.available and not named:
             continue
         for method in _methods(recipe):
-            own = recipe.quantize.options if method == recipe.quantize.name and method != FLOAT else {}
+            own = (
+                recipe.quantize.options
+                if method == recipe.quantize.name and method != FLOAT
+                else {}
+            )
             for form in _forms(recipe, method, target):
                 if not _saves(recipe, form):
                     continue
                 options = {**own, **form.options}
-                variant = variant_of(recipe, {"targets": target, "quantize": {method: options} if options else method})
+                variant = variant_of(
+                    recipe,
+                    {"targets": target, "quantize": {method: options} if options else method},
+                )
                 if variant.name not in seen:
                     seen.add(variant.name)
                     yield variant, probe.missing if not probe.available else form.why_not
@@ -241,7 +306,16 @@ def _methods(recipe: Recipe) -> tuple[str, ...]:
     """Methods to try: float, the recipe's and the default first."""
     if not _varies(recipe, "quantize"):
         return (FLOAT, recipe.quantize.name)
-    return tuple(dict.fromkeys((FLOAT, recipe.quantize.name, Recipe.model_fields["quantize"].default.name, *methods.names())))
+    return tuple(
+        dict.fromkeys(
+            (
+                FLOAT,
+                recipe.quantize.name,
+                Recipe.model_fields["quantize"].default.name,
+                *methods.names(),
+            )
+        )
+    )
 
 
 def _forms(recipe: Recipe, method: str, target: str) -> tuple[Form, ...]:
@@ -261,14 +335,22 @@ def _offered_for(recipe: Recipe, variant: Variant) -> Offer | None:
 def _offered(method: Choice, target: str) -> Offer | None:
     """What a method offers for a target."""
     capabilities = targets.load(target).CAPABILITIES
-    return methods.offer(method.name, options_of(method, "methods"), capabilities, runtimes.float_problems(capabilities))
+    return methods.offer(
+        method.name,
+        options_of(method, "methods"),
+        capabilities,
+        runtimes.float_problems(capabilities),
+    )
 
 
 def _saves(recipe: Recipe, form: Form) -> bool:
     """Whether a form can save what a search is about: time, unless goal or limits say size or memory."""
     if recipe.choose is None:
         return True
-    figures = {objective_named(recipe.choose.goal).name, *(limit.objective.name for limit in recipe.choose.limits)}
+    figures = {
+        objective_named(recipe.choose.goal).name,
+        *(limit.objective.name for limit in recipe.choose.limits),
+    }
     return bool({"time", *figures} & set(form.saves))
 
 
@@ -295,7 +377,11 @@ def _keys(move: tuple[Axis, Any]) -> set[str]:
 def _distinct(variants: Iterable[Variant], known: Iterable[Variant]) -> list[Variant]:
     """Variants without those that are known or come twice."""
     names = {variant.name for variant in known}
-    return [variant for name, variant in {each.name: each for each in variants}.items() if name not in names]
+    return [
+        variant
+        for name, variant in {each.name: each for each in variants}.items()
+        if name not in names
+    ]
 
 
 def _varies(recipe: Recipe, key: str) -> bool:
@@ -317,11 +403,21 @@ def _check_vary(recipe: Recipe) -> None:
         return
     free = recipe.model_copy(update={"choose": None})
     starts = [variant for variant, _ in _beginnings(free)]
-    known = sorted({"quantize", "accuracy", "prune", *(axis.key for start in starts for axis in axes_of(free, start))})
+    known = sorted(
+        {
+            "quantize",
+            "accuracy",
+            "prune",
+            *(axis.key for start in starts for axis in axes_of(free, start)),
+        }
+    )
     for each in recipe.choose.vary:
         if not any(key == each or key.startswith(f"{each}.") for key in known):
             raise RecipeError(
-                "no plugin lists this key as worth varying", where="choose.vary", got=each, fix=did_you_mean(each, known)
+                "no plugin lists this key as worth varying",
+                where="choose.vary",
+                got=each,
+                fix=did_you_mean(each, known),
             )
 
 
@@ -341,7 +437,10 @@ def _written_out(recipe: Recipe) -> Recipe:
     """A recipe with all options of its method and calibrator."""
     full = {
         key: Choice(name=choice.name, options=options_of(choice, family).model_dump(mode="json"))
-        for key, family, choice in (("quantize", "methods", recipe.quantize), ("calibrate", "calibrators", recipe.calibrate))
+        for key, family, choice in (
+            ("quantize", "methods", recipe.quantize),
+            ("calibrate", "calibrators", recipe.calibrate),
+        )
     }
     return recipe.model_copy(update=full)
 
@@ -356,18 +455,28 @@ def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator
     for key, value in changes.items():
         if key == "quantize" and isinstance(value, Mapping):
             method = spelling.plugin_named(value)
-            flat |= {f"quantize.{method}.{option}": each for option, each in spelling.options_in(value).items()}
+            flat |= {
+                f"quantize.{method}.{option}": each
+                for option, each in spelling.options_in(value).items()
+            }
         elif key != "quantize":
             flat[key] = value
     # A method lists what differs from its present options, so the names are those of its defaults.
     offered = _offered(Choice(name=full.quantize.name), full.targets[0])
-    axes = [*(offered.axes if offered else ()), *(axis for family in _FAMILIES.values() for axis in family())]
+    axes = [
+        *(offered.axes if offered else ()),
+        *(axis for family in _FAMILIES.values() for axis in family()),
+    ]
     # What layers do comes last.
     for key, value in sorted(flat.items(), key=lambda item: (item[0] == "accuracy", item[0])):
         if key == f"quantize.{FLOAT}.float_parts":
             continue
         listed = next(
-            (axis.names[axis.values.index(value)] for axis in axes if axis.key == key and axis.names and value in axis.values),
+            (
+                axis.names[axis.values.index(value)]
+                for axis in axes
+                if axis.key == key and axis.names and value in axis.values
+            ),
             None,
         )
         yield listed or spelling.word(recipe, key, value)

@@ -16,17 +16,29 @@ def spelled(key: str) -> str:
     """A key with the name of a plugin as its file has it: `quantize.weight-only.per_channel`."""
     first, _, rest = key.partition(".")
     plugin, dot, option = rest.partition(".")
-    return f"{first}.{plugin.replace('_', '-')}{dot}{option}" if first in plugin_families() and rest else key
+    return (
+        f"{first}.{plugin.replace('_', '-')}{dot}{option}"
+        if first in plugin_families() and rest
+        else key
+    )
 
 
 def of_chosen_plugins(changes: dict[str, Any]) -> dict[str, Any]:
     """Changes without options of plugins that other changes do not choose."""
-    single = {key: value for key, value in changes.items() if key in plugin_families() and not isinstance(value, list)}
+    single = {
+        key: value
+        for key, value in changes.items()
+        if key in plugin_families() and not isinstance(value, list)
+    }
     chosen = {key: plugin_named(value) for key, value in single.items()}
 
     def fits(key: str) -> bool:
         family, _, rest = key.partition(".")
-        return not rest or family not in chosen or rest.partition(".")[0].replace("_", "-") == chosen[family]
+        return (
+            not rest
+            or family not in chosen
+            or rest.partition(".")[0].replace("_", "-") == chosen[family]
+        )
 
     return {key: value for key, value in changes.items() if fits(key)}
 
@@ -47,7 +59,11 @@ def options_in(value: Any) -> Mapping[str, Any]:
 def as_text(value: Any) -> str:
     """A value as `--set` takes it."""
     plain = json.loads(json.dumps(value))
-    return str(yaml.safe_dump(plain, default_flow_style=True, width=math.inf)).removesuffix("...\n").strip()
+    return (
+        str(yaml.safe_dump(plain, default_flow_style=True, width=math.inf))
+        .removesuffix("...\n")
+        .strip()
+    )
 
 
 def word(recipe: Recipe, key: str, value: Any) -> str:
@@ -60,7 +76,9 @@ def word(recipe: Recipe, key: str, value: Any) -> str:
         return f"pruned {speedup:g} ×" if speedup else "pruned"
     if key in plugin_families():
         values = value if isinstance(value, list) else [] if value is None else [value]
-        without = ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
+        without = (
+            ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
+        )
         return " + ".join(_plugin(each) for each in values) or without or f"no {last}"
     if isinstance(value, bool) or value is None:
         return last if value else f"no {last}"

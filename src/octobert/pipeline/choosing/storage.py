@@ -33,7 +33,9 @@ def optuna() -> Any:
     try:
         import optuna as package
     except ImportError as error:
-        raise TargetError("a search needs the package optuna", fix=environment.install("tune")) from error
+        raise TargetError(
+            "a search needs the package optuna", fix=environment.install("tune")
+        ) from error
     package.logging.set_verbosity(package.logging.ERROR)
     return package
 
@@ -119,7 +121,9 @@ def _lines(path: Path) -> bytes:
     """
     if path.is_dir():
         raise StorageError(
-            "a search keeps its trials in a file, and this is a folder", where=str(path), fix="name a file in it"
+            "a search keeps its trials in a file, and this is a folder",
+            where=str(path),
+            fix="name a file in it",
         )
     if not path.exists():
         return b""
@@ -138,12 +142,19 @@ def _url(storage: str) -> tuple[Any, dict[str, Any]]:
         url = sqlalchemy.make_url(storage)
     except sqlalchemy.exc.ArgumentError as error:
         fix = "write sqlite:///FILE or postgresql://user@host:port/database"
-        raise RecipeError("the URL cannot be read", where=KEY, got=without_passwords(storage), fix=fix) from error
+        raise RecipeError(
+            "the URL cannot be read", where=KEY, got=without_passwords(storage), fix=fix
+        ) from error
     # Operations are minutes apart: connections that stay open would be lost meanwhile.
-    options: dict[str, Any] = {"poolclass": sqlalchemy.NullPool, "connect_args": {"timeout": _BUSY_S}}
+    options: dict[str, Any] = {
+        "poolclass": sqlalchemy.NullPool,
+        "connect_args": {"timeout": _BUSY_S},
+    }
     if url.get_backend_name() == "sqlite":
         if not url.database:
-            raise RecipeError("the URL names no file", where=KEY, got=storage, fix="write sqlite:///FILE")
+            raise RecipeError(
+                "the URL names no file", where=KEY, got=storage, fix="write sqlite:///FILE"
+            )
         url = url.set(database=os.path.expanduser(url.database))
     else:
         if importlib.util.find_spec("psycopg") is None:
@@ -151,7 +162,12 @@ def _url(storage: str) -> tuple[Any, dict[str, Any]]:
             raise TargetError(what, where=KEY, fix=environment.install("postgres"))
         url = url.set(drivername="postgresql+psycopg")
         # A server that loses its power while it is asked does not answer; the system looks after two hours by default.
-        kept = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+        kept = {
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 60_000,
+        }
         options["connect_args"] = {"connect_timeout": 10, **kept}
     return url, options
 
@@ -191,13 +207,21 @@ def optuna_errors(where: str) -> Iterator[None]:
     except (OptunaError, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         if isinstance(error, OSError) and is_disk_error(error):
             raise disk_error(error, Path(where)) from error
-        inner = error.__cause__ if isinstance(error.__cause__, sqlalchemy.exc.SQLAlchemyError) else error
+        inner = (
+            error.__cause__
+            if isinstance(error.__cause__, sqlalchemy.exc.SQLAlchemyError)
+            else error
+        )
         origin = getattr(inner, "orig", None) or inner
         fix = "see that it can be reached, and for a database that it exists and that PGPASSWORD or ~/.pgpass has its password"
         shown = without_passwords(reason(origin))
-        raise StorageError("the trials of the search cannot be stored", where=where, got=shown, fix=fix) from error
+        raise StorageError(
+            "the trials of the search cannot be stored", where=where, got=shown, fix=fix
+        ) from error
     # Optuna checks nothing of what it reads, so damage is an error of any kind.
     except Exception as error:
         got = f"{type(error).__name__}: {reason(error)}".removesuffix(": ")
         fix = "remove it, or give another one, and run the same command again"
-        raise StorageError("the trials of the search cannot be read", where=where, got=got, fix=fix) from error
+        raise StorageError(
+            "the trials of the search cannot be read", where=where, got=got, fix=fix
+        ) from error

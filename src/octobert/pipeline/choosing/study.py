@@ -26,7 +26,14 @@ from octobert.core.files import canonical_digest
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import storage as storages
 from octobert.pipeline.choosing.claims import Claims, Tried, Values
-from octobert.pipeline.choosing.combinations import Combination, Combinations, proposed, seed_of, space_of, variant_and_key
+from octobert.pipeline.choosing.combinations import (
+    Combination,
+    Combinations,
+    proposed,
+    seed_of,
+    space_of,
+    variant_and_key,
+)
 
 # Trials of samplers that do not try all combinations, unless the recipe says how many.
 TRIALS = 20
@@ -35,9 +42,14 @@ _FAR = 1e9
 POLL_S = 0.5
 # Keys of a recipe that change nothing about a trial, and paths, which differ between machines: `inputs` has the digests.
 _ELSEWHERE: dict[str, Any] = {
-    key: True for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")
+    key: True
+    for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")
 }
-_ELSEWHERE |= {"allow_pickle": True, "allow_code": True, "data": {"source", "train", "validation", "test"}}
+_ELSEWHERE |= {
+    "allow_pickle": True,
+    "allow_code": True,
+    "data": {"source", "train", "validation", "test"},
+}
 
 
 class Trials(Protocol):
@@ -124,20 +136,32 @@ def search(recipe: Recipe, trials: Trials, place: Path) -> Searched:
     rounds = _Rounds(recipe, settings, space, claims, trials)
     with claims.alive():
         ended = rounds.all()
-        return Searched(tuple(trial.found for trial in rounds.tried() if trial.found is not None), ended)
+        return Searched(
+            tuple(trial.found for trial in rounds.tried() if trial.found is not None), ended
+        )
 
 
-def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine: Environment) -> dict[str, str]:
+def _facts(
+    recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine: Environment
+) -> dict[str, str]:
     """What all trials of a study must agree in, as short texts."""
     plain = recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
     # More trials or more time continue a study.
     asked = settings.model_dump(mode="json", exclude={"trials", "minutes", "storage", "study"})
     facts = {f"search.{key}": canonical_digest(value)[:16] for key, value in asked.items()}
-    facts |= {"recipe": canonical_digest(plain)[:16], "octobert": machine.versions.get("octobert", ""), **inputs}
+    facts |= {
+        "recipe": canonical_digest(plain)[:16],
+        "octobert": machine.versions.get("octobert", ""),
+        **inputs,
+    }
     named = (*settings.goals, *(limit.of for limit in settings.limits))
     if any(objective_named(name).name in UNITS and name != "size" for name in named):
         facts |= {"CPU": f"{machine.cpu}, {machine.cores} cores, {' '.join(machine.features)}"}
-        runtimes = {name: machine.versions[name] for name in environment.runtime_packages() if name in machine.versions}
+        runtimes = {
+            name: machine.versions[name]
+            for name in environment.runtime_packages()
+            if name in machine.versions
+        }
         facts |= {f"version of {name}": version for name, version in runtimes.items()}
     return facts
 
@@ -176,8 +200,12 @@ class _Rounds:
             items = tuple(trial.combination.items())
             if items not in self.variants:
                 if not all(text in listed.get(key, ()) for key, text in items):
-                    what = f"trial {trial.number} of the study tries what search.space does not have"
-                    raise RecipeError(what, where="search.study", fix="give another name, or leave it out")
+                    what = (
+                        f"trial {trial.number} of the study tries what search.space does not have"
+                    )
+                    raise RecipeError(
+                        what, where="search.study", fix="give another name, or leave it out"
+                    )
                 self.variants[items] = variant_and_key(trial.combination, self.trials.variant_of)
             variant, key = self.variants[items]
             result = trial.found and trial.found.model_copy(update={"variant": variant})
@@ -215,7 +243,11 @@ class _Rounds:
             minutes = self.settings.minutes
             tried = self.tried()
             # A search without a result goes on to its first one.
-            if minutes is not None and self.trials.seconds > 60 * minutes and any(trial.found for trial in tried):
+            if (
+                minutes is not None
+                and self.trials.seconds > 60 * minutes
+                and any(trial.found for trial in tried)
+            ):
                 return f"after {minutes:g} minutes"
             enough = len(tried) >= most
             index = None if enough else self._next(combinations, tried)
@@ -224,7 +256,11 @@ class _Rounds:
                     self._prepare(combinations, tried)
                 self._try(combinations, index, most)
             elif all(trial.found for trial in tried):
-                return f"after {most} trials" if enough and self._next(combinations, tried) is not None else None
+                return (
+                    f"after {most} trials"
+                    if enough and self._next(combinations, tried) is not None
+                    else None
+                )
             else:
                 time.sleep(POLL_S)
 
@@ -235,7 +271,9 @@ class _Rounds:
         coming = ((key, variant) for _, variant, key in waiting if key not in taken)
         new = dict(itertools.islice(coming, self.trials.at_once))
         if new and next(iter(new)) not in self.prepared:
-            self.trials.prepare([variant for key, variant in new.items() if key not in self.prepared])
+            self.trials.prepare(
+                [variant for key, variant in new.items() if key not in self.prepared]
+            )
             self.prepared |= set(new)
 
     def _try(self, combinations: Combinations, index: int, most: int) -> None:
@@ -260,7 +298,9 @@ class _Rounds:
             return
         if self.settings.sampler == "tpe":
             mirror = self._mirror(combinations, tried)
-            sampled = proposed(storages.optuna(), combinations.space, mirror, seed_of(seed, len(tried)))
+            sampled = proposed(
+                storages.optuna(), combinations.space, mirror, seed_of(seed, len(tried))
+            )
             yield from map(combinations.index, sampled)
         # Where TPE proposes only what was tried already, and for `random`.
         yield from combinations.at_random(seed_of(seed))
@@ -269,20 +309,35 @@ class _Rounds:
         """A study in memory with the trials of these combinations, for the sampler."""
         package = storages.optuna()
         more = [objective_named(goal).more_is_better for goal in self.settings.goals]
-        study = package.create_study(directions=["maximize" if each else "minimize" for each in more])
-        distributions = {key: package.distributions.CategoricalDistribution(texts) for key, texts in combinations.space.items()}
+        study = package.create_study(
+            directions=["maximize" if each else "minimize" for each in more]
+        )
+        distributions = {
+            key: package.distributions.CategoricalDistribution(texts)
+            for key, texts in combinations.space.items()
+        }
         tried = [trial for trial in tried if combinations.has(trial.combination)]
-        values = [None if trial.found is None else self.trials.values(trial.found) for trial in tried]
+        values = [
+            None if trial.found is None else self.trials.values(trial.found) for trial in tried
+        ]
         known = [each.goals for each in values if each is not None and each.goals is not None]
         # A variant that cannot be made is as bad as the worst one, and misses limits by far.
-        worst = [(min if each else max)(column) for each, column in zip(more, zip(*known, strict=True), strict=False)]
+        worst = [
+            (min if each else max)(column)
+            for each, column in zip(more, zip(*known, strict=True), strict=False)
+        ]
         for trial, value in zip(tried, values, strict=True):
             done: dict[str, Any] = {"state": package.trial.TrialState.RUNNING}
             if value is not None:
                 misses = _FAR if value.goals is None else value.misses
-                done = {"values": value.goals or worst or [0.0] * len(more), "constraints": {"limits": misses}}
+                done = {
+                    "values": value.goals or worst or [0.0] * len(more),
+                    "constraints": {"limits": misses},
+                }
             params = {key: trial.combination[key] for key in combinations.space}
-            study.add_trial(package.trial.create_trial(params=params, distributions=distributions, **done))
+            study.add_trial(
+                package.trial.create_trial(params=params, distributions=distributions, **done)
+            )
         return study
 
     def _best(self, combinations: Combinations, before: Combination) -> Combination:

@@ -86,7 +86,13 @@ class Trials:
     """
 
     def __init__(
-        self, facts: RunFacts, work: Work, reference: Variant, *, goals: Sequence[str], wanted: Sequence[Limit]
+        self,
+        facts: RunFacts,
+        work: Work,
+        reference: Variant,
+        *,
+        goals: Sequence[str],
+        wanted: Sequence[Limit],
     ) -> None:
         self.facts, self.reference, self.limits = facts, reference, tuple(wanted)
         self._work, self._goals = work, tuple(goals)
@@ -117,13 +123,20 @@ class Trials:
     def expected(self) -> dict[str, float]:
         """Seconds of trials before the first one of their kind, from those of the float model: `judge` one variant, `race` one
         model for one round."""
-        return {"judge": self._shared["judge/float"].seconds, "race": max(_LEAST_ROUND, 2 * self._row_seconds)}
+        return {
+            "judge": self._shared["judge/float"].seconds,
+            "race": max(_LEAST_ROUND, 2 * self._row_seconds),
+        }
 
     @property
     def _row_seconds(self) -> float:
         """Of the float model, for one row."""
         timed = self.found(self.reference).time_ms
-        return timed.value / 1000 if timed is not None else self._shared["judge/float"].seconds / max(1, self.rows)
+        return (
+            timed.value / 1000
+            if timed is not None
+            else self._shared["judge/float"].seconds / max(1, self.rows)
+        )
 
     @property
     def final_seconds(self) -> float:
@@ -145,9 +158,17 @@ class Trials:
     def tunes(self) -> bool:
         """Whether the final run looks for the fastest options of the runtime: where it is wanted and takes a small part."""
         settings = self.facts.recipe.choose
-        if settings is None or not settings.tune or self.lean or objective_named(settings.goal).name not in GOALS:
+        if (
+            settings is None
+            or not settings.tune
+            or self.lean
+            or objective_named(settings.goal).name not in GOALS
+        ):
             return False
-        return budget.tuning_seconds(self.facts, self._row_seconds) <= _TUNED_SHARE * 60 * settings.minutes
+        return (
+            budget.tuning_seconds(self.facts, self._row_seconds)
+            <= _TUNED_SHARE * 60 * settings.minutes
+        )
 
     @property
     def seconds(self) -> float:
@@ -168,7 +189,11 @@ class Trials:
     @property
     def load(self) -> Load | None:
         """What else the machine did in the race in which it did most; None without races."""
-        return max((each.load for each in self._races), key=lambda load: load.others + load.stolen, default=None)
+        return max(
+            (each.load for each in self._races),
+            key=lambda load: load.others + load.stolen,
+            default=None,
+        )
 
     @property
     def rows_digest(self) -> str:
@@ -179,7 +204,9 @@ class Trials:
     def key(self) -> str:
         """Of everything that a search depends on: the recipe, the model, the rows, the metrics, the machine."""
         recipe = self.facts.recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
-        return canonical_digest([recipe, sorted(artifact.key for artifact in self._shared.values())])
+        return canonical_digest(
+            [recipe, sorted(artifact.key for artifact in self._shared.values())]
+        )
 
     @property
     def rows(self) -> int:
@@ -194,8 +221,12 @@ class Trials:
             OctobertError: it is not a valid recipe.
         """
         recipe = space.recipe_of(self.facts.recipe, variant)
-        baselines = tuple(name for name in self.facts.candidates if name not in self.facts.recipe.targets)
-        return replace(self.facts, recipe=recipe, candidates=(*baselines, variant.target), kinds=self._kinds)
+        baselines = tuple(
+            name for name in self.facts.candidates if name not in self.facts.recipe.targets
+        )
+        return replace(
+            self.facts, recipe=recipe, candidates=(*baselines, variant.target), kinds=self._kinds
+        )
 
     def make(self, variants: Sequence[Variant], *, draft: bool = False) -> list[Variant]:
         """Make the files of variants.
@@ -215,7 +246,12 @@ class Trials:
                 state.facts = self.recipe_facts(variant)
                 facts = state.facts
                 if draft:
-                    facts = replace(facts, recipe=facts.recipe.model_copy(update={"corrections": (), "accuracy": None}))
+                    facts = replace(
+                        facts,
+                        recipe=facts.recipe.model_copy(
+                            update={"corrections": (), "accuracy": None}
+                        ),
+                    )
                 chains[variant.name] = planner.model_steps(facts)
             except OctobertError as error:
                 state.problem = str(error)
@@ -242,7 +278,10 @@ class Trials:
         memory = _COPIES * max(sizes) + _RUNTIME_BYTES
         most = max(_FEWEST, int(_SHARE * psutil.virtual_memory().total / memory)) - 1
         leader = fit[:1]
-        groups = [fit[:most], *([*leader, *fit[i : i + most - 1]] for i in range(most, len(fit), most - 1))]
+        groups = [
+            fit[:most],
+            *([*leader, *fit[i : i + most - 1]] for i in range(most, len(fit), most - 1)),
+        ]
         for group in groups:
             self._race([self.reference, *group], rounds, number)
 
@@ -252,7 +291,10 @@ class Trials:
         exports = {v.name: f"{v.name}|export/{v.target}" for v in variants}
         made = dict(self._shared)
         made |= {exports[v.name]: self._exported(v) for v in variants}
-        entrants = {v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target)) for v in variants}
+        entrants = {
+            v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target))
+            for v in variants
+        }
         timed = planner.planned(
             self.facts,
             f"race/{number + 1}",
@@ -263,7 +305,9 @@ class Trials:
             rounds=rounds,
             seconds=rounds * _SECONDS_PER_ROUND,
             number=number if drawn is None else drawn,
-            most_seconds=_RACE_SHARE * 60 * limit if (limit := self._minutes()) is not None else race.MOST_SECONDS,
+            most_seconds=_RACE_SHARE * 60 * limit
+            if (limit := self._minutes()) is not None
+            else race.MOST_SECONDS,
         )
         self._carry_out(timed, made)
         result = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
@@ -315,7 +359,9 @@ class Trials:
             state="not tried",
             reason="",
             ratio=None if timed is None else self.ratio(variant, self.reference),
-            time_ms=None if timed is None else statistic(timed.samples_ms, objective_named(self._goals[0]).percentile or 50),
+            time_ms=None
+            if timed is None
+            else statistic(timed.samples_ms, objective_named(self._goals[0]).percentile or 50),
             rows_per_second=figures.get("throughput"),
             figures=figures,
             rounds=len(timed.samples_ms) if timed else 0,
@@ -324,17 +370,29 @@ class Trials:
             rows=verdict.rows if verdict else 0,
             size_bytes=self._size(variant) if state.made or state.draft else None,
             peak_memory_bytes=timed.footprint.peak_memory_bytes if timed else None,
-            seconds=sum(artifact.seconds for name, artifact in state.made.items() if name not in self._shared),
-            number=1 + list(self._states).index(variant.name) if variant.name in self._states else 0,
+            seconds=sum(
+                artifact.seconds
+                for name, artifact in state.made.items()
+                if name not in self._shared
+            ),
+            number=1 + list(self._states).index(variant.name)
+            if variant.name in self._states
+            else 0,
         )
         if state.problem is not None:
             return found.model_copy(update={"state": "excluded", "reason": state.problem})
         reference = found if variant == self.reference else self.found(self.reference)
         problems = limits.missed(self.limits, found, reference, self.metric)
         if problems:
-            return found.model_copy(update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)})
-        known = verdict is not None and (timed is not None or variant == self.reference or not self.about_time)
-        return found.model_copy(update={"state": "admissible", "reason": ""} if known else {"reason": NOT_TRIED})
+            return found.model_copy(
+                update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)}
+            )
+        known = verdict is not None and (
+            timed is not None or variant == self.reference or not self.about_time
+        )
+        return found.model_copy(
+            update={"state": "admissible", "reason": ""} if known else {"reason": NOT_TRIED}
+        )
 
     def find(self, variant: Variant, rounds: int = 40) -> Found:
         """Make, time and judge one variant."""
@@ -418,7 +476,14 @@ class Trials:
         """Carry out chains of steps; the time of results of earlier runs counts."""
         results = self._work.carry_out_chains(chains, made)
         self.killed |= any(isinstance(result, KilledError) for result in results.values())
-        used = {a.key: a.seconds for result in results.values() if isinstance(result, dict) for a in result.values()}
-        self._earlier += sum(seconds for key, seconds in used.items() if key in self._work.reused - self._counted)
+        used = {
+            a.key: a.seconds
+            for result in results.values()
+            if isinstance(result, dict)
+            for a in result.values()
+        }
+        self._earlier += sum(
+            seconds for key, seconds in used.items() if key in self._work.reused - self._counted
+        )
         self._counted |= set(used)
         return results

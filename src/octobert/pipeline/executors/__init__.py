@@ -14,7 +14,9 @@ from octobert.pipeline.contract import Progress, Request, Response
 class Executor(Protocol):
     """Runs one stage."""
 
-    def __call__(self, request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+    def __call__(
+        self, request: Request, work: Path, progress: Progress, launch: Training | None = None
+    ) -> Response:
         """Run a stage that writes into an empty folder.
 
         Raises:
@@ -52,5 +54,7 @@ def opened(name: str) -> AbstractContextManager[Executor]:
     """
     # By its name, so that results do not depend on the code of executors that their stages do not use (see `keys`).
     module = importlib.import_module(f"{__name__}.{name}")
-    executor: AbstractContextManager[Executor] = module.opened() if hasattr(module, "opened") else nullcontext(module.run)
+    executor: AbstractContextManager[Executor] = (
+        module.opened() if hasattr(module, "opened") else nullcontext(module.run)
+    )
     return executor

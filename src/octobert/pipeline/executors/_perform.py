@@ -9,7 +9,14 @@ from pathlib import Path
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, causes_of, reason
 from octobert.core.files import disk_error, is_disk_error
-from octobert.pipeline.contract import Context, Progress, Request, Response, signature_of, stage_named
+from octobert.pipeline.contract import (
+    Context,
+    Progress,
+    Request,
+    Response,
+    signature_of,
+    stage_named,
+)
 
 _SHOWN_CHARACTERS = 400
 # Written to find out whether the disk is full: what a file that could not be completed may have left free.
@@ -30,7 +37,11 @@ def perform(request: Request, work: Path, progress: Progress) -> Response:
     }
     started = time.perf_counter()
     summary = run(Context(work, request.scratch, progress), **parameters)
-    return Response(summary=summary, seconds=time.perf_counter() - started, peak_memory_bytes=peak_memory_bytes())
+    return Response(
+        summary=summary,
+        seconds=time.perf_counter() - started,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
 
 
 def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
@@ -43,7 +54,12 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
     if (full := _disk_problem(work)) is not None:
         return full
     got = f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}"
-    return OctobertError("the stage failed unexpectedly", where=stage, got=got, fix="see the traceback in events.jsonl")
+    return OctobertError(
+        "the stage failed unexpectedly",
+        where=stage,
+        got=got,
+        fix="see the traceback in events.jsonl",
+    )
 
 
 def _disk_problem(work: Path) -> OctobertError | None:

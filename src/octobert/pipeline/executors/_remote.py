@@ -70,9 +70,15 @@ def attempt(order: Order) -> dict[str, Any]:
         with storage_errors(own):
             for folder in (own, own / FILES, own / "temporary"):
                 folder.mkdir()
-            request = request.model_copy(update={"scratch": own / "scratch", "temporary": own / "temporary"})
+            request = request.model_copy(
+                update={"scratch": own / "scratch", "temporary": own / "temporary"}
+            )
             response = local.run(request, own / FILES, _Reporter(order.place / PROGRESS))
-            return {"attempt": own.name, "sizes": sizes_in(own / FILES), "response": response.model_dump(mode="json")}
+            return {
+                "attempt": own.name,
+                "sizes": sizes_in(own / FILES),
+                "response": response.model_dump(mode="json"),
+            }
     except OctobertError as error:
         return {"error": error.to_json(), "traceback": error.traceback}
 
@@ -120,16 +126,25 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
     if not settles(lambda: (order.place / TOKEN).read_text(encoding="ascii") == order.token):
         folder = str(order.place.parent)
         raise StorageError(
-            "the folder of the run is not there", where=where, got=folder, fix=_SHARE.format("--out (and --cache)")
+            "the folder of the run is not there",
+            where=where,
+            got=folder,
+            fix=_SHARE.format("--out (and --cache)"),
         )
-    options = contract.signature_of(contract.stage_named(request.stage)).options.model_validate(request.options)
+    options = contract.signature_of(contract.stage_named(request.stage)).options.model_validate(
+        request.options
+    )
     for files in contract.files_in(options):
         for path in files.places:
             if not path.exists():
-                raise StorageError("a file of the run is not there", where=where, got=str(path.absolute()), fix=fix)
+                raise StorageError(
+                    "a file of the run is not there", where=where, got=str(path.absolute()), fix=fix
+                )
         if not unchanged(files):
             got = ", ".join(str(path.absolute()) for path in dict.fromkeys(files.places))
-            raise StorageError("a file of the run is not the same there", where=where, got=got, fix=fix)
+            raise StorageError(
+                "a file of the run is not the same there", where=where, got=got, fix=fix
+            )
 
 
 def settles(holds: Callable[[], bool]) -> bool:

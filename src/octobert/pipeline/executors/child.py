@@ -34,7 +34,10 @@ def main() -> int:
     try:
         answer = perform(request, work, _report).model_dump(mode="json")
     except Exception as error:  # noqa: BLE001  # this is the stage boundary
-        answer = {"error": as_sentence(error, request.stage, work).to_json(), "traceback": traceback.format_exc()}
+        answer = {
+            "error": as_sentence(error, request.stage, work).to_json(),
+            "traceback": traceback.format_exc(),
+        }
     # Of the processes of a distributed training one answers, but any may fail.
     if is_first() or "error" in answer:
         _tell({"answer": answer})

@@ -11,7 +11,9 @@ from octobert.pipeline.contract import Progress, Request, Response
 from octobert.pipeline.executors._perform import as_sentence, perform
 
 
-def run(request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+def run(
+    request: Request, work: Path, progress: Progress, launch: Training | None = None
+) -> Response:
     """Run a stage.
 
     Raises:
@@ -20,7 +22,10 @@ def run(request: Request, work: Path, progress: Progress, launch: Training | Non
     """
     if launch is not None and launch.processes * launch.machines > 1:
         raise RecipeError(
-            "one process cannot be several", where="training.processes", got=str(launch.processes), fix="use the executor local"
+            "one process cannot be several",
+            where="training.processes",
+            got=str(launch.processes),
+            fix="use the executor local",
         )
     try:
         # Through JSON, as every other executor carries it.

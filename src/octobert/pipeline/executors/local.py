@@ -23,7 +23,9 @@ PRIVATE = (REQUEST, LOG)
 _CHILD = "octobert.pipeline.executors.child"
 
 
-def run(request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+def run(
+    request: Request, work: Path, progress: Progress, launch: Training | None = None
+) -> Response:
     """Run a stage.
 
     Args:
@@ -38,7 +40,10 @@ def run(request: Request, work: Path, progress: Progress, launch: Training | Non
     (work / REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
     launcher = _launcher(launch, work)
     command = (*launcher, *processes.script(_CHILD), str(work)) if launcher else (_CHILD, str(work))
-    with (work / LOG).open("wb") as log, processes.start(*command, stderr=log, temporary=request.temporary) as child:
+    with (
+        (work / LOG).open("wb") as log,
+        processes.start(*command, stderr=log, temporary=request.temporary) as child,
+    ):
         answers: list[dict[str, Any]] = []
         try:
             for line in child.stdout or ():
@@ -61,12 +66,21 @@ def _launcher(launch: Training | None, work: Path) -> list[str]:
     """torch's launcher, where a stage runs in several processes."""
     if launch is None or launch.processes * launch.machines == 1:
         return []
-    arguments = ["torch.distributed.run", f"--nproc-per-node={launch.processes}", f"--nnodes={launch.machines}"]
+    arguments = [
+        "torch.distributed.run",
+        f"--nproc-per-node={launch.processes}",
+        f"--nnodes={launch.machines}",
+    ]
     if launch.rendezvous is None:
         return [*arguments, "--standalone"]
     # Machines that do the same work meet under its key; the last part of the folder's name is the process id.
     key = work.name.rpartition("-")[0]
-    return [*arguments, "--rdzv-backend=c10d", f"--rdzv-endpoint={launch.rendezvous}", f"--rdzv-id={key}"]
+    return [
+        *arguments,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={launch.rendezvous}",
+        f"--rdzv-id={key}",
+    ]
 
 
 def _response(stage: str, work: Path, answers: Sequence[dict[str, Any]], code: int) -> Response:
@@ -95,4 +109,8 @@ def _died(stage: str, work: Path, code: int) -> OctobertError:
             got=log[-1][:200] if log else "no message",
             fix="if memory ran out, use fewer samples or shorter sequences; then run the same command again",
         )
-    return OctobertError("the stage ended without a result", where=stage, got=f"exit code {code}: " + " ".join(log[-3:])[:400])
+    return OctobertError(
+        "the stage ended without a result",
+        where=stage,
+        got=f"exit code {code}: " + " ".join(log[-3:])[:400],
+    )

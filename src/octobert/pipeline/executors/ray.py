@@ -34,7 +34,17 @@ from octobert.core.errors import OctobertError, RecipeError, StorageError, Targe
 from octobert.core.files import storage_errors
 from octobert.pipeline.contract import Progress, Request, Response
 from octobert.pipeline.executors import local
-from octobert.pipeline.executors._remote import FILES, PAUSE, PROGRESS, TOKEN, Order, attempt, kind_of, settles, sizes_in
+from octobert.pipeline.executors._remote import (
+    FILES,
+    PAUSE,
+    PROGRESS,
+    TOKEN,
+    Order,
+    attempt,
+    kind_of,
+    settles,
+    sizes_in,
+)
 from octobert.pipeline.stages import ANYWHERE
 
 ADDRESS = "RAY_ADDRESS"
@@ -63,14 +73,26 @@ def opened() -> Iterator[Cluster]:
         yield Cluster(ray, note=None)
         return
     _check_address(address)
-    cores = {"num_cpus": environment.cores(), "include_dashboard": False} if address == "local" else {}
+    cores = (
+        {"num_cpus": environment.cores(), "include_dashboard": False} if address == "local" else {}
+    )
     # Ray replaces the handler.
     with _same_handler(signal.SIGTERM):
         try:
-            ray.init(address=address, job_config=_job(ray), log_to_driver=False, logging_level="ERROR", **cores)
+            ray.init(
+                address=address,
+                job_config=_job(ray),
+                log_to_driver=False,
+                logging_level="ERROR",
+                **cores,
+            )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise _unreachable(address, reason(error)) from error
-    note = f"{ADDRESS} is not set: Ray was started on this machine alone, where it gains little" if address == "local" else None
+    note = (
+        f"{ADDRESS} is not set: Ray was started on this machine alone, where it gains little"
+        if address == "local"
+        else None
+    )
     # Ray prints to stdout that a machine has died, whatever `log_to_driver` says.
     ray._private.worker._worker_logs_enabled = False
     try:
@@ -96,17 +118,28 @@ class Cluster:
         self.concurrency = max(1, sum(size // self._cpus for size in sizes))
         # Timings are taken while this machine computes nothing else.
         own = ray.get_runtime_context().get_node_id()
-        self._shares = any(node["NodeID"] == own and node["Resources"].get("CPU") for node in ray.nodes())
-        options = {"num_cpus": self._cpus, "max_retries": _RETRIES, "retry_exceptions": False, "scheduling_strategy": "SPREAD"}
+        self._shares = any(
+            node["NodeID"] == own and node["Resources"].get("CPU") for node in ray.nodes()
+        )
+        options = {
+            "num_cpus": self._cpus,
+            "max_retries": _RETRIES,
+            "retry_exceptions": False,
+            "scheduling_strategy": "SPREAD",
+        }
         self._task = ray.remote(**options)(attempt)
 
-    def __call__(self, request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+    def __call__(
+        self, request: Request, work: Path, progress: Progress, launch: Training | None = None
+    ) -> Response:
         """Run a stage.
 
         Raises:
             OctobertError: what the stage raised, that its machines died, or that they cannot run it.
         """
-        if request.stage not in ANYWHERE or (launch is not None and launch.processes * launch.machines > 1):
+        if request.stage not in ANYWHERE or (
+            launch is not None and launch.processes * launch.machines > 1
+        ):
             with self._turns.alone(others=self._shares):
                 self._check()
                 return local.run(request, work, self._checked(progress), launch)
@@ -139,7 +172,10 @@ class Cluster:
         except ray.exceptions.RayTaskError as error:
             raise _broken(stage, error) from error
         except ray.exceptions.RayError as error:
-            what, fix = "the machines that ran it died", "run the same command again; what is finished is kept"
+            what, fix = (
+                "the machines that ran it died",
+                "run the same command again; what is finished is kept",
+            )
             raise OctobertError(what, where=stage, got=reason(error), fix=fix) from error
         except BaseException:
             # The worker ends at once, and with it its child.
@@ -229,14 +265,19 @@ def _order(request: Request, place: Path, cpus: int) -> Order:
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     variables[environment.CORES] = str(cpus)
     variables["OMP_NUM_THREADS"] = variables["OMP_NUM_THREADS"] or str(cpus)
-    return Order(request.model_dump_json(), place, token, Path.cwd(), variables, kind_of(request.stage))
+    return Order(
+        request.model_dump_json(), place, token, Path.cwd(), variables, kind_of(request.stage)
+    )
 
 
 def _move(files: Path, work: Path, sizes: dict[str, int]) -> None:
     """Make the files of the successful attempt those of the result."""
     # Folders on the network may show late what another machine wrote.
     if not settles(lambda: sizes_in(files) == sizes):
-        what, fix = "files that a machine of the cluster wrote do not arrive", "check the shared folder, then run again"
+        what, fix = (
+            "files that a machine of the cluster wrote do not arrive",
+            "check the shared folder, then run again",
+        )
         raise StorageError(what, where=str(files.parents[1]), fix=fix)
     work.rmdir()
     files.rename(work)
@@ -263,7 +304,13 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "://" in address:
         fix = "octobert runs on a machine of the cluster; make this one join it with ray start --address=HOST:PORT"
-        raise RecipeError("not the address of a Ray cluster", where=ADDRESS, got=address, expected="HOST:PORT", fix=fix)
+        raise RecipeError(
+            "not the address of a Ray cluster",
+            where=ADDRESS,
+            got=address,
+            expected="HOST:PORT",
+            fix=fix,
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING).close()
     except (OSError, OverflowError) as error:
@@ -272,16 +319,28 @@ def _check_address(address: str) -> None:
 
 def _unreachable(address: str, got: str) -> RecipeError:
     fix = "start Ray with ray start --head, and on the other machines ray start --address=HOST:PORT"
-    return RecipeError(f"cannot connect to the Ray cluster at {address}", where=ADDRESS, got=got, fix=fix)
+    return RecipeError(
+        f"cannot connect to the Ray cluster at {address}", where=ADDRESS, got=got, fix=fix
+    )
 
 
 def _broken(stage: str, error: Exception) -> OctobertError:
     """The error for a task that failed before or after its stage."""
     got = reason(error, -1)
-    raised = OctobertError("the stage failed unexpectedly", where=stage, got=got, fix="see the traceback in events.jsonl")
+    raised = OctobertError(
+        "the stage failed unexpectedly",
+        where=stage,
+        got=got,
+        fix="see the traceback in events.jsonl",
+    )
     if "ModuleNotFoundError" in str(error) or "ImportError" in str(error):
         fix = "install the same octobert on all of them"
-        raised = TargetError("a machine of the cluster cannot import what the run needs", where=stage, got=got, fix=fix)
+        raised = TargetError(
+            "a machine of the cluster cannot import what the run needs",
+            where=stage,
+            got=got,
+            fix=fix,
+        )
     raised.traceback = str(error)
     return raised
 

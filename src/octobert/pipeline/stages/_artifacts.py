@@ -63,7 +63,9 @@ def family_of(capture: StepResult) -> EncoderFamily:
     facts = capture.read(CAPTURED, CaptureFacts)
     family = family_of_type(facts.family)
     if family is None:
-        raise ModelError("the encoder family is not installed", where=capture.step, got=facts.family)
+        raise ModelError(
+            "the encoder family is not installed", where=capture.step, got=facts.family
+        )
     return family
 
 
@@ -93,13 +95,17 @@ def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:
     return Tokenizer(capture.path(""), task.max_length)
 
 
-def calibration_rows(capture: StepResult, data: StepResult, task: Task) -> tuple[Tokenizer, EncodedTexts]:
+def calibration_rows(
+    capture: StepResult, data: StepResult, task: Task
+) -> tuple[Tokenizer, EncodedTexts]:
     """(The tokenizer of the captured model, what the model reads for the calibration rows)."""
     tokenizer = tokenizer_of(capture, task)
     return tokenizer, encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
 
 
-def evaluation_rows(capture: StepResult, data: StepResult, task: Task) -> tuple[Tokenizer, EncodedTexts, list[Any]]:
+def evaluation_rows(
+    capture: StepResult, data: StepResult, task: Task
+) -> tuple[Tokenizer, EncodedTexts, list[Any]]:
     """(The tokenizer of the captured model, what the model reads for the evaluation rows, gold of each row)."""
     tokenizer, stored = tokenizer_of(capture, task), data.read_json("evaluation.json")
     return tokenizer, encoded(stored["inputs"], task, tokenizer), stored["gold"]
@@ -107,7 +113,10 @@ def evaluation_rows(capture: StepResult, data: StepResult, task: Task) -> tuple[
 
 def tuning_parts(data: StepResult) -> list[TuningPart]:
     """The growing parts of the tuning rows."""
-    return [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in data.read_json("tuning.json")]
+    return [
+        TuningPart([tuple(text) for text in part["inputs"]], part["gold"])
+        for part in data.read_json("tuning.json")
+    ]
 
 
 def encoded(inputs: list[list[str]], task: Task, tokenizer: Tokenizer) -> EncodedTexts:

@@ -42,7 +42,9 @@ class Evaluated:
     outputs: Mapping[str, Outputs]
 
 
-def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluated: Evaluated | None) -> Evidence:
+def gather(
+    report: Report, steps: Mapping[str, StepResult], task: Task, evaluated: Evaluated | None
+) -> Evidence:
     """Gather the evidence of a run.
 
     Args:
@@ -51,17 +53,31 @@ def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluate
         task: of the run.
         evaluated: None where nothing was evaluated.
     """
-    observed = observer.load(steps["observe"].path(_artifacts.STATISTICS)) if "observe" in steps else {}
+    observed = (
+        observer.load(steps["observe"].path(_artifacts.STATISTICS)) if "observe" in steps else {}
+    )
     changed: tuple[ChangedRows, ...] = ()
     lengths: list[int] = []
     if evaluated is not None:
-        quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
-        changed = changed_rows(task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold)
+        quantized = [
+            comparison for comparison in report.comparisons if comparison.candidate in report.plans
+        ]
+        changed = changed_rows(
+            task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold
+        )
         lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows]
-    channels = steps["transform"].read(_artifacts.CHANNELS, _artifacts.Channels) if "transform" in steps else None
+    channels = (
+        steps["transform"].read(_artifacts.CHANNELS, _artifacts.Channels)
+        if "transform" in steps
+        else None
+    )
     # Code of the user, and a model that was trained elsewhere, leave no curve.
     trained = [steps[name] for name in ("finetune", "prune", "qat") if name in steps]
-    curves = [result.read(_artifacts.CURVE, Curve) for result in trained if result.path(_artifacts.CURVE).is_file()]
+    curves = [
+        result.read(_artifacts.CURVE, Curve)
+        for result in trained
+        if result.path(_artifacts.CURVE).is_file()
+    ]
     profiles = [result for name, result in steps.items() if name.startswith("profile/")]
     return Evidence(
         changed=changed,
@@ -74,7 +90,9 @@ def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluate
     )
 
 
-def activations(observed: Mapping[str, TensorStatistics], plans: Mapping[str, QuantPlan]) -> tuple[Activation, ...]:
+def activations(
+    observed: Mapping[str, TensorStatistics], plans: Mapping[str, QuantPlan]
+) -> tuple[Activation, ...]:
     """The observed activations in the order of the graph, with the interval that each plan gives them.
 
     Of more than 200, those stay that some plan quantizes, and of these the ones that lose most to clipping.
@@ -87,14 +105,20 @@ def activations(observed: Mapping[str, TensorStatistics], plans: Mapping[str, Qu
                 if target not in by_target or by_target[target].quantizer is None:
                     by_target[target] = decision
     everything = [_activation(observed[value], by_target) for value, by_target in decisions.items()]
-    ranked = sorted(everything, key=lambda each: (not each.intervals, -max(each.clipped.values(), default=0.0)))
+    ranked = sorted(
+        everything, key=lambda each: (not each.intervals, -max(each.clipped.values(), default=0.0))
+    )
     shown = {each.value for each in ranked[:MOST_ACTIVATIONS]}
     return tuple(each for each in everything if each.value in shown)
 
 
 def _activation(seen: TensorStatistics, decisions: Mapping[str, Decision]) -> Activation:
     site = next(iter(decisions.values())).site
-    ends = {target: _ends(each.quantizer) for target, each in decisions.items() if each.quantizer is not None}
+    ends = {
+        target: _ends(each.quantizer)
+        for target, each in decisions.items()
+        if each.quantizer is not None
+    }
     intervals = {target: pair for target, pair in ends.items() if pair is not None}
     return Activation(
         value=site.value,

@@ -37,7 +37,9 @@ def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
     return all(limit.kept(model.metric, whole) for limit in settings.limits)
 
 
-def search(settings: Prune, whole: float, attempt: Try) -> tuple[PrunedModel | None, list[PrunedModel]]:
+def search(
+    settings: Prune, whole: float, attempt: Try
+) -> tuple[PrunedModel | None, list[PrunedModel]]:
     """Find the fastest model that keeps the largest drop: first the fastest of all where a speedup is asked for, then by
     bisection, as a slower model drops less.
 
@@ -84,7 +86,9 @@ def reason(
         noise = f"95 % interval {best.speedup.low:.2f} to {best.speedup.high:.2f}"
         what = f"measured {best.speedup.value:.2f} × as fast as the whole model in 8 bits ({noise}); {metric} {_drop(best)}"
         wanted = settings.speedup
-        asked = settings.max_drop is None or (wanted is not None and fast_enough(wanted, best.speedup))
+        asked = settings.max_drop is None or (
+            wanted is not None and fast_enough(wanted, best.speedup)
+        )
         return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
     if not tried:
         timed = "" if fastest is None else f"; the fastest that was timed is {fastest:.2f} ×"
@@ -101,6 +105,12 @@ def _allowed(settings: Prune) -> str:
 
 def _drop(model: PrunedModel) -> str:
     drop = model.drop
-    change = f"drops by {drop.value:.4f}" if drop.value > 0 else f"rises by {-drop.value:.4f}" if drop.value < 0 else "stays"
+    change = (
+        f"drops by {drop.value:.4f}"
+        if drop.value > 0
+        else f"rises by {-drop.value:.4f}"
+        if drop.value < 0
+        else "stays"
+    )
     low, high = round(drop.low, 4) + 0.0, round(drop.high, 4) + 0.0  # not -0.0
     return f"{change} on the tuning rows (95 % interval of the drop {low:+.4f} to {high:+.4f})"

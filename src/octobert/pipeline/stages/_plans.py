@@ -22,7 +22,9 @@ from octobert.quantization.layers import LayerChange
 from octobert.targets import runtimes
 
 
-def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, method: Choice) -> QuantPlan:
+def plan_of(
+    capture: StepResult, graph: Path, ranges: Ranges, target: str, method: Choice
+) -> QuantPlan:
     """The plan that a method makes of a float graph for a target.
 
     Args:
@@ -34,7 +36,13 @@ def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, metho
     return planner.plan(all_sites, ranges, targets.load(target).CAPABILITIES, options)
 
 
-def opened(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], target: str, session: SessionEntries) -> Session:
+def opened(
+    graph: Path,
+    plan: QuantPlan,
+    changes: Mapping[str, LayerChange],
+    target: str,
+    session: SessionEntries,
+) -> Session:
     """A session of a plan's model on its target.
 
     Args:
@@ -50,7 +58,9 @@ def opened(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], tar
         return module.open_session(path, SessionOptions(entries=entries))
 
 
-def write_quantized(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path) -> int:
+def write_quantized(
+    graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path
+) -> int:
     """Write a copy of a float graph, quantized by a plan, with corrected layers; its size in bytes."""
     model = ir.load(graph)
     qdq.write(model, plan, apply_corrections.apply_(model, changes, plan))

@@ -79,10 +79,15 @@ def units_of(cut: Cut | None, sublayers: Sequence[Sublayer]) -> dict[str, int]:
     if cut is None:
         return {}
     own = [each for each in sublayers if each.kind == cut.kind and each.units > cut.units]
-    return {each.module: cut.units for each in [s for s in own if is_last(s, sublayers) == cut.last] or own}
+    return {
+        each.module: cut.units
+        for each in [s for s in own if is_last(s, sublayers) == cut.last] or own
+    }
 
 
-def open_cut(capture: StepResult, units: Mapping[str, int], folder: Path, timing: Timing) -> Session:
+def open_cut(
+    capture: StepResult, units: Mapping[str, int], folder: Path, timing: Timing
+) -> Session:
     """Write a model in the form of a target, and open it.
 
     Args:
@@ -102,14 +107,21 @@ def open_cut(capture: StepResult, units: Mapping[str, int], folder: Path, timing
     _plans.write_quantized(graph, plan, {}, quantized)
     export.write(plan, quantized, timing.form, folder)
     target = targets.load(timing.form.target)
-    return target.open_session(target.model_file(folder), SessionOptions(threads=timing.threads, entries=timing.entries))
+    return target.open_session(
+        target.model_file(folder), SessionOptions(threads=timing.threads, entries=timing.entries)
+    )
 
 
 def _any_ranges(values: set[str]) -> Ranges:
     """The same range for every value."""
     interval = Interval(low=-_RANGE, high=_RANGE, bound=_RANGE)
     nothing = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="")
-    return Ranges(calibrator="minmax", options={}, intervals=dict.fromkeys(sorted(values), interval), provenance=nothing)
+    return Ranges(
+        calibrator="minmax",
+        options={},
+        intervals=dict.fromkeys(sorted(values), interval),
+        provenance=nothing,
+    )
 
 
 @dataclass(frozen=True)
@@ -145,15 +157,21 @@ class Whole:
 
     def outputs_of(self, session: Session | Overridden) -> Outputs:
         """Outputs of a session on these rows."""
-        return run_rows(session, self.compared.flat, self.tokenizer.pad_id, per_token=self.task.per_token)
+        return run_rows(
+            session, self.compared.flat, self.tokenizer.pad_id, per_token=self.task.per_token
+        )
 
 
 def open_graph(path: Path, head: str) -> Session:
     """A float graph in ONNX Runtime."""
-    return candidates.open_candidate(candidates.Candidate(name=candidates.REFERENCE.name, path=str(path), head=head), 0)
+    return candidates.open_candidate(
+        candidates.Candidate(name=candidates.REFERENCE.name, path=str(path), head=head), 0
+    )
 
 
-def whole_of(capture: StepResult, data: StepResult, scored: ScoredTask, wanted: int) -> tuple[Whole, tuple[LeftWhole, ...]]:
+def whole_of(
+    capture: StepResult, data: StepResult, scored: ScoredTask, wanted: int
+) -> tuple[Whole, tuple[LeftWhole, ...]]:
     """The model with its rows; the parts that cannot be pruned.
 
     Args:
@@ -171,7 +189,9 @@ def whole_of(capture: StepResult, data: StepResult, scored: ScoredTask, wanted: 
     if not sublayers:
         reasons = "; ".join(f"{each.module}: {each.reason}" for each in left[:3])
         fix = "remove prune from the recipe"
-        raise ModelError("no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix)
+        raise ModelError(
+            "no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix
+        )
     texts = texts_of(data)
     rows: list[Encoded] = []
     tokens = 0
@@ -183,12 +203,18 @@ def whole_of(capture: StepResult, data: StepResult, scored: ScoredTask, wanted: 
                 rows.append(row)
                 tokens += len(row)
     compared = _compared(_artifacts.encoded(texts[:LOSS_ROWS], task, tokenizer))
-    return Whole(path, family, tokenizer, task, tuple(sublayers), tuple(rows), compared), tuple(left)
+    return Whole(path, family, tokenizer, task, tuple(sublayers), tuple(rows), compared), tuple(
+        left
+    )
 
 
 def texts_of(data: StepResult) -> list[Any]:
     """The texts that weights are fitted to: the calibration rows, and the training rows behind them."""
-    return [text for name in ("calibration.json", "fitting.json") for text in data.read_json(name)["inputs"]]
+    return [
+        text
+        for name in ("calibration.json", "fitting.json")
+        for text in data.read_json(name)["inputs"]
+    ]
 
 
 def _compared(encoded: EncodedTexts) -> EncodedTexts:

@@ -57,8 +57,15 @@ def run(
     tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
     chosen = np.random.default_rng(seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
-    shapes = latency.workloads_of(benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed)
+    shapes = latency.workloads_of(
+        benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed
+    )
     rivals = {name: rivals_of(name, candidates) for name in candidates if name in exports}
-    timings = benchmarking.benchmark(timed, shapes, benchmark, rivals, seed=seed, on_progress=context.progress)
+    timings = benchmarking.benchmark(
+        timed, shapes, benchmark, rivals, seed=seed, on_progress=context.progress
+    )
     context.write(_artifacts.TIMINGS, timings)
-    return {"candidates": list(candidates), "shapes": [[shape.batch, shape.sequence] for shape in shapes]}
+    return {
+        "candidates": list(candidates),
+        "shapes": [[shape.batch, shape.sequence] for shape in shapes],
+    }

@@ -10,7 +10,13 @@ from octobert.quantization import calibrators, observer
 
 
 def run(
-    context: Context, observed: StepResult, *, calibrate: Choice, model_digest: str, source: str, allow_leakage: bool
+    context: Context,
+    observed: StepResult,
+    *,
+    calibrate: Choice,
+    model_digest: str,
+    source: str,
+    allow_leakage: bool,
 ) -> Summary:
     """Calibrate.
 
@@ -35,6 +41,11 @@ def run(
         source=source,
         allow_leakage=allow_leakage,
     )
-    ranges = Ranges(calibrator=calibrate.name, options=settings.model_dump(), intervals=intervals, provenance=provenance)
+    ranges = Ranges(
+        calibrator=calibrate.name,
+        options=settings.model_dump(),
+        intervals=intervals,
+        provenance=provenance,
+    )
     context.write(_artifacts.RANGES, ranges)
     return {"calibrator": calibrate.name, "values": len(intervals)}

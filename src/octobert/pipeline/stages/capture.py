@@ -43,7 +43,14 @@ _BATCHES = ((0,), (1, 2), (0, 3, 4), (2, 5), (6,), (6, 7), (0, 1, 2, 3, 4, 6, 7)
 _SMALL_BATCHES = _BATCHES[:-1]
 
 
-def run(context: Context, trained: StepResult | None, *, model: ModelSource, head: str, allow_pickle: bool) -> Summary:
+def run(
+    context: Context,
+    trained: StepResult | None,
+    *,
+    model: ModelSource,
+    head: str,
+    allow_pickle: bool,
+) -> Summary:
     """Capture the user's model.
 
     Args:

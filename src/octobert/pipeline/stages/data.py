@@ -76,7 +76,9 @@ def run(
     tuning: list[Row] = []
     if alone:
         target = source
-        rows, evaluated = _held_out(task, rows, source, samples, seed, parts=2 if tune is None else 3)
+        rows, evaluated = _held_out(
+            task, rows, source, samples, seed, parts=2 if tune is None else 3
+        )
         if tune is not None:
             tuning, evaluated = _held_out(task, evaluated, source, tune.samples or 0, seed)
     if evaluate.samples:
@@ -94,28 +96,46 @@ def run(
         samples = _leaving_half(samples, _digests(task, rows, source), digests)
     pool, rows = rows, [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
-        raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
+        raise DataError(
+            "no rows are left to calibrate on",
+            where="data.calibrate",
+            fix="give more rows to calibrate from",
+        )
     calibrated_digests = _digests(task, rows, source)
     if not allow_leakage:
         sampling.refuse_leakage(calibrated_digests, evaluated_digests)
     if tune is not None:
         if not alone:
             remaining = sampling.apart(digests, calibrated_digests)
-            tuning = [tuning[remaining[i]] for i in sampling.sample(len(remaining), tune.samples or 0, seed)]
+            tuning = [
+                tuning[remaining[i]]
+                for i in sampling.sample(len(remaining), tune.samples or 0, seed)
+            ]
         _write_tuning(context, task, tuning, seed)
     trained = 0
     if finetune is not None:
         foreign = _digests(task, tuning, "data.tune")
-        trained = _write_training(context, reader, finetune, foreign, evaluated_digests, seed, allow_leakage=allow_leakage)
+        trained = _write_training(
+            context, reader, finetune, foreign, evaluated_digests, seed, allow_leakage=allow_leakage
+        )
     if fitting is not None:
         judged = _digests(task, tuning, "data.tune")
-        others = sampling.apart(_digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged])
+        others = sampling.apart(
+            _digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged]
+        )
         fitted = [pool[others[i]] for i in sampling.sample(len(others), fitting, seed)]
-        context.write_json("fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []})
+        context.write_json(
+            "fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []}
+        )
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
-    context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
-    context.write_json("evaluation.json", {"inputs": inputs, "gold": gold, "digest": canonical_digest([inputs, gold])})
+    context.write_json(
+        "calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)}
+    )
+    context.write_json(
+        "evaluation.json",
+        {"inputs": inputs, "gold": gold, "digest": canonical_digest([inputs, gold])},
+    )
     return {
         "calibration_rows": len(rows),
         "evaluation_rows": len(evaluated),
@@ -161,7 +181,9 @@ def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> N
     parts = []
     for share in TUNING_SHARES:
         part = [rows[i] for i in order[: max(1, round(share * len(rows)))]]
-        parts.append({"inputs": task.inputs(part, where=where), "gold": task.gold(part, where=where)})
+        parts.append(
+            {"inputs": task.inputs(part, where=where), "gold": task.gold(part, where=where)}
+        )
     context.write_json("tuning.json", parts)
 
 
@@ -188,10 +210,19 @@ def _write_training(
         remaining = [remaining[i] for i in sampling.sample(len(remaining), selection.samples, seed)]
     rows = [rows[i] for i in remaining]
     if not rows:
-        raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
+        raise DataError(
+            "no rows are left to fine-tune on",
+            where="data.finetune",
+            fix="give a split with more rows",
+        )
     if not allow_leakage:
-        sampling.refuse_leakage([digests[i] for i in remaining], evaluated, what="training", where="data.finetune")
-    context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
+        sampling.refuse_leakage(
+            [digests[i] for i in remaining], evaluated, what="training", where="data.finetune"
+        )
+    context.write_json(
+        "training.json",
+        {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)},
+    )
     return len(rows)
 
 
@@ -219,11 +250,15 @@ class _Reader:
         if part in self.functions:
             where, rows = self.functions[part].read()
         else:
-            where, rows = readers.read(self.places[part], hub=self.hub, revision=self.revision, columns=self.columns)
+            where, rows = readers.read(
+                self.places[part], hub=self.hub, revision=self.revision, columns=self.columns
+            )
         if self.preprocess is not None:
             kept = functions.preprocessed(rows, self.preprocess, where=where)
             self.left_out[where], rows = len(rows) - len(kept), kept
-        check_columns(self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone)
+        check_columns(
+            self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone
+        )
         return where, rows
 
 
@@ -234,6 +269,7 @@ def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:
     inputs = task.inputs(rows, where=where)
     per_row = len(inputs) // len(rows)
     texts: list[Text] = [
-        tuple(t for k in range(per_row) for t in task.identity(inputs[k * len(rows) + i])) for i in range(len(rows))
+        tuple(t for k in range(per_row) for t in task.identity(inputs[k * len(rows) + i]))
+        for i in range(len(rows))
     ]
     return [sampling.row_digest(text) for text in texts]

@@ -46,7 +46,9 @@ def run(
     tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     rows = encoded.flat
     path = str(file_of(candidate, model, capture, trained, export))
-    opened = candidates.Candidate(name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries)
+    opened = candidates.Candidate(
+        name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
+    )
     session = candidates.open_candidate(opened, 0)
     outputs = run_rows(
         session,
@@ -69,7 +71,11 @@ def run(
 
 
 def file_of(
-    candidate: str, model: ModelSource, capture: StepResult, trained: StepResult | None, export: StepResult | None
+    candidate: str,
+    model: ModelSource,
+    capture: StepResult,
+    trained: StepResult | None,
+    export: StepResult | None,
 ) -> Path:
     """The file or folder that a candidate opens: the checkpoint, the float graph, or a target's file."""
     source = candidates.source_of(candidate)

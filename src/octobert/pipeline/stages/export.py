@@ -60,7 +60,11 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     passes = (
         ("states", operators.drop_states_, not states),
         ("first_token", first_token.slice_first_token_, capabilities.first_token),
-        ("fast_norms", norms.vectorize_norms_, form.fast_norms and is_for_it_alone(plan, capabilities)),
+        (
+            "fast_norms",
+            norms.vectorize_norms_,
+            form.fast_norms and is_for_it_alone(plan, capabilities),
+        ),
     )
     changed = {name: apply_(model) if wanted else 0 for name, apply_, wanted in passes}
     rewriting = folder / "rewritten"
@@ -69,7 +73,11 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         written = rewriting / written.name
         operators.save(model, written)
     holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
-    wanted = WrittenOpset.model_validate({"opset": form.opset, **holds}) if form.opset is not None else None
+    wanted = (
+        WrittenOpset.model_validate({"opset": form.opset, **holds})
+        if form.opset is not None
+        else None
+    )
     # Other types are a matter of how the file is opened.
     parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
     as_integers = {
@@ -77,7 +85,9 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         "qoperator": bool(plan.quantized),
         "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
     }[form.format]
-    details = ExportOptions(shape=form.shape, float_parts=parts, opset=wanted, qoperator=as_integers)
+    details = ExportOptions(
+        shape=form.shape, float_parts=parts, opset=wanted, qoperator=as_integers
+    )
     target.export(written, folder, details)
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(folder)
@@ -87,17 +97,27 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         "outputs": [str(value.name) for value in model.graph.outputs],
         "first_token": changed["first_token"],
         "fast_norms": changed["fast_norms"],
-        "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA) if wanted else None,
+        "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA)
+        if wanted
+        else None,
     }
 
 
 def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:
     """Whether a plan is for this target alone: what it quantizes and the target computes in float is for another runtime."""
-    taken = all(d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None)
+    taken = all(
+        d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None
+    )
     return taken and plan.float_parts == "float32"
 
 
 def takes_integer_operators(plan: QuantPlan, capabilities: Capabilities) -> bool:
     """Whether a target takes integer operators, and computes all that a plan quantizes in integers."""
-    activations = {(q.dtype, q.symmetric) for site, q in plan.quantized if not site.is_weight and not q.dynamic}
-    return capabilities.qoperator and is_for_it_alone(plan, capabilities) and activations <= set(capabilities.activations)
+    activations = {
+        (q.dtype, q.symmetric) for site, q in plan.quantized if not site.is_weight and not q.dynamic
+    }
+    return (
+        capabilities.qoperator
+        and is_for_it_alone(plan, capabilities)
+        and activations <= set(capabilities.activations)
+    )

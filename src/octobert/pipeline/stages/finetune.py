@@ -86,7 +86,13 @@ def load(lesson: Lesson) -> Any:
     )
 
 
-def train_(context: Context, data: StepResult, lesson: Lesson, model: Any, simulation: Simulation | None = None) -> Summary:
+def train_(
+    context: Context,
+    data: StepResult,
+    lesson: Lesson,
+    model: Any,
+    simulation: Simulation | None = None,
+) -> Summary:
     """Train a model in place on the stored rows; how it went, and how many texts and rows there were."""
     task, settings = lesson.spec.build(), lesson.settings
     tokenizer = Tokenizer(lesson.base.tokenizer_folder, task.max_length)
@@ -126,7 +132,9 @@ def _teacher(lesson: Lesson) -> Teacher | None:
 
     task, teacher = lesson.spec.build(), lesson.teacher or lesson.base
     distillation.check_teacher(teacher, lesson.base, task.labels, distill)
-    return distillation.checkpoint_teacher(teacher.path, task.head, distill, kept=lesson.kept, allow_pickle=lesson.allow_pickle)
+    return distillation.checkpoint_teacher(
+        teacher.path, task.head, distill, kept=lesson.kept, allow_pickle=lesson.allow_pickle
+    )
 
 
 def save(work: Path, lesson: Lesson, model: Any, facts: Summary) -> None:

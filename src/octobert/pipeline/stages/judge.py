@@ -74,12 +74,22 @@ def run(
     )
     if export is None:
         rows, met = judge.rows, judge.met(judge.float_values)
-        metrics = {n: MetricChange(value=value, drop=Estimate.exactly(0.0)) for n, value in judge.float_values.items()}
+        metrics = {
+            n: MetricChange(value=value, drop=Estimate.exactly(0.0))
+            for n, value in judge.float_values.items()
+        }
     else:
         path = str(_artifacts.model_file(export, target))
         context.progress(f"judging {target}", 0, judge.rows)
         candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
-    verdict = Verdict(rows=rows, of=judge.rows, metrics=metrics, met=met, float_values=judge.float_values)
+    verdict = Verdict(
+        rows=rows, of=judge.rows, metrics=metrics, met=met, float_values=judge.float_values
+    )
     context.write(JUDGED, verdict)
-    return {"rows": rows, "of": judge.rows, "met": met, "drops": {name: each.drop.value for name, each in metrics.items()}}
+    return {
+        "rows": rows,
+        "of": judge.rows,
+        "met": met,
+        "drops": {name: each.drop.value for name, each in metrics.items()},
+    }

@@ -38,10 +38,18 @@ def run(
     tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
     rows = encoded.flat
     # A text of several windows has several rows: the number and the text of each row, for messages.
-    texts = [(n, text) for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1) for _ in own]
+    texts = [
+        (n, text)
+        for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1)
+        for _ in own
+    ]
     graph = float_graph.path(_artifacts.FLOAT)
     placement = Placement(description="", kinds=kinds)
-    chosen = [site for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture)) if placement.takes(site)]
+    chosen = [
+        site
+        for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
+        if placement.takes(site)
+    ]
     values = sorted({site.value for site in chosen if not site.is_weight})
     statistics = observer.observe(
         graph,

@@ -24,7 +24,13 @@ from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
 
-_CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", SENTENCE_CONFIG)
+_CAPTURED = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    SENTENCE_CONFIG,
+)
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
 _WINDOWED = ("question-answering", "token-classification")
 
@@ -61,7 +67,9 @@ def run(
     measured = report.read(REPORT, Report)
     task, pooling = measured.task, measured.model.pooling
     # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
-    longest = Tokenizer(work, None if task.head in _WINDOWED else task.options.get("max_length")).max_length
+    longest = Tokenizer(
+        work, None if task.head in _WINDOWED else task.options.get("max_length")
+    ).max_length
     state_length(work, longest)
     if task.activation is not None:
         sentence_transformers.write_activation(work, task.activation)
@@ -69,7 +77,9 @@ def run(
         source, hidden = capture.path(""), measured.model.sizes.hidden
         # The name would stand in the way of an IR.
         onnx_file = None if _IR in exported.files else _QUANTIZED
-        sentence_transformers.write(work, source, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file)
+        sentence_transformers.write(
+            work, source, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file
+        )
     shown = (target, candidates.baseline_of(target, measured.scores).name)
     files = {name: digest for name, digest in digests_of(work).items() if name not in PRIVATE}
     manifest = PackageManifest(
@@ -93,4 +103,7 @@ def run(
         chosen=chosen,
     )
     context.write(PACKAGE_FILE, manifest)
-    return {"target": target, "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file())}
+    return {
+        "target": target,
+        "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file()),
+    }

@@ -45,14 +45,22 @@ def run(
     """
     module = targets.load(target)
     file = module.model_file(export.path(""))
-    workload = latency.random_workload(batch, sequence, _artifacts.vocabulary_of(capture), seed=seed)
+    workload = latency.random_workload(
+        batch, sequence, _artifacts.vocabulary_of(capture), seed=seed
+    )
     settings = SessionOptions(threads=threads, entries=entries)
     family = capture.read(_artifacts.CAPTURED, CaptureFacts).family
     try:
-        executed = execution(inspector.executed(target, file, settings, workload, runs=runs, family=family))
+        executed = execution(
+            inspector.executed(target, file, settings, workload, runs=runs, family=family)
+        )
     # A profile explains results; a run that has them does not fail because a runtime's profiler does.
     except Exception as error:  # noqa: BLE001
-        problem = str(error) if isinstance(error, OctobertError) else f"{type(error).__name__}: {reason(error)}"
+        problem = (
+            str(error)
+            if isinstance(error, OctobertError)
+            else f"{type(error).__name__}: {reason(error)}"
+        )
         executed = Execution(
             candidate=target,
             runtime=module.CAPABILITIES.runtime,
@@ -61,8 +69,14 @@ def run(
             total_ms=0.0,
             products=0,
             integer_products=0,
-            sentences=(f"The runtime's profiler failed, so what was executed is not known: {problem}",),
+            sentences=(
+                f"The runtime's profiler failed, so what was executed is not known: {problem}",
+            ),
             parts=(),
         )
     context.write(_artifacts.EXECUTION, executed)
-    return {"products": executed.products, "integer_products": executed.integer_products, "total_ms": executed.total_ms}
+    return {
+        "products": executed.products,
+        "integer_products": executed.integer_products,
+        "total_ms": executed.total_ms,
+    }

@@ -102,15 +102,31 @@ def run(
     tokens = [len(row) for row in whole.rows]
     lengths = timing.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
     vocabulary = _artifacts.vocabulary_of(capture)
-    workloads = [latency.random_workload(timing.batch, length, vocabulary, seed) for length in lengths]
+    workloads = [
+        latency.random_workload(timing.batch, length, vocabulary, seed) for length in lengths
+    ]
     with whole.timed("times"):
         whole_ms, times = _times(context, capture, whole, timing, workloads, seed)
     reference = whole.outputs(whole.path)
     units = {module: [level.units for level in own] for module, own in levels.items()}
-    table = Table(whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms)
+    table = Table(
+        whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms
+    )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         pruner = _Pruner(
-            context, capture, data, settings, timing, seed, whole, judge, levels, table, reference, workloads, Path(folder)
+            context,
+            capture,
+            data,
+            settings,
+            timing,
+            seed,
+            whole,
+            judge,
+            levels,
+            table,
+            reference,
+            workloads,
+            Path(folder),
         )
         best, tried = _frontier.search(settings, judge.float_values[metric], pruner.attempt)
         if best is None:
@@ -132,13 +148,20 @@ def run(
         whole=judge.float_values[metric],
         tried=tuple(tried),
         chosen=None if best is None else tried.index(best),
-        reason=_frontier.reason(settings, metric, judge.float_values[metric], best, tried, pruner.fastest),
+        reason=_frontier.reason(
+            settings, metric, judge.float_values[metric], best, tried, pruner.fastest
+        ),
         left=left,
         seconds=whole.seconds,
     )
     context.write(_artifacts.PRUNING, facts)
     drop = None if best is None else best.drop.value
-    return {"speedup": 1.0 if best is None else best.speedup.value, "drop": drop, "tried": len(tried), "reason": facts.reason}
+    return {
+        "speedup": 1.0 if best is None else best.speedup.value,
+        "drop": drop,
+        "tried": len(tried),
+        "reason": facts.reason,
+    }
 
 
 @dataclass
@@ -181,7 +204,9 @@ class _Pruner:
         with whole.timed("fitting"):
             sublayers = _write(whole, self.levels, found.units, self.table, settings.damping, path)
         recovery = (
-            None if settings.recover is None else _recovered(context, self.data, whole, settings.recover, path, self.seed)
+            None
+            if settings.recover is None
+            else _recovered(context, self.data, whole, settings.recover, path, self.seed)
         )
         with whole.timed("judging"):
             session = open_graph(path, whole.task.head)
@@ -209,10 +234,16 @@ class _Pruner:
     def _measured(self, units: Mapping[str, int]) -> Estimate:
         """Time a model with so many units against the whole one."""
         self.context.progress("timing a pruned model against the whole one", 0, 1)
-        cut = {each.module: units[each.module] for each in self.whole.sublayers if units[each.module] < each.units}
+        cut = {
+            each.module: units[each.module]
+            for each in self.whole.sublayers
+            if units[each.module] < each.units
+        }
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             session = _prunable.open_cut(self.capture, cut, Path(place), self.timing)
-            speedup = level_times.against(self._whole_session, session, self.workloads, seed=self.seed)
+            speedup = level_times.against(
+                self._whole_session, session, self.workloads, seed=self.seed
+            )
             # Before its files go.
             del session
         self.fastest = max(speedup.value, self.fastest or 0.0)
@@ -223,14 +254,19 @@ def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list
     """Module → its levels, by ascending units."""
     graph = ir.load(whole.path).graph
     nodes = {str(node.name): node for node in graph}
-    values = {s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name) for s in whole.sublayers}
+    values = {
+        s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name)
+        for s in whole.sublayers
+    }
     with whole.timed("moments"):
         gathered = moments.moments(
             whole.path,
             whole.rows,
             whole.tokenizer.pad_id,
             sorted(set(values.values())),
-            on_rows=lambda done: context.progress("reading inputs of output projections", done, len(whole.rows)),
+            on_rows=lambda done: context.progress(
+                "reading inputs of output projections", done, len(whole.rows)
+            ),
         )
     found = {}
     with whole.timed("removal"):
@@ -259,14 +295,21 @@ def _times(
 ) -> tuple[float, tuple[LevelTimes, ...]]:
     """(Milliseconds of the whole model in 8 bits, times of levels)."""
     kinds: list[SublayerKind] = sorted({sublayer.kind for sublayer in whole.sublayers})
-    largest = {kind: max((s for s in whole.sublayers if s.kind == kind), key=lambda s: s.units) for kind in kinds}
+    largest = {
+        kind: max((s for s in whole.sublayers if s.kind == kind), key=lambda s: s.units)
+        for kind in kinds
+    }
     return level_times.measure(
-        lambda cut, folder: _prunable.open_cut(capture, units_of(cut, whole.sublayers), folder, timing),
+        lambda cut, folder: _prunable.open_cut(
+            capture, units_of(cut, whole.sublayers), folder, timing
+        ),
         {kind: levels_of(sublayer) for kind, sublayer in largest.items()},
         {kind: _counts(kind, whole.sublayers) for kind in largest},
         workloads,
         seconds=level_times.SECONDS,
-        size_bytes=sum(file.stat().st_size for file in whole.path.parent.glob(f"{whole.path.name}*")),
+        size_bytes=sum(
+            file.stat().st_size for file in whole.path.parent.glob(f"{whole.path.name}*")
+        ),
         seed=seed,
         on_progress=context.progress,
     )
@@ -288,7 +331,9 @@ def _losses(
 
     with whole.timed("losses"):
         progress = lambda done, of: context.progress("measuring what sublayers give", done, of)  # noqa: E731
-        losses = sublayer_losses.measure(whole.path, whole.sublayers, levels, LOSS_AT, loss, progress)
+        losses = sublayer_losses.measure(
+            whole.path, whole.sublayers, levels, LOSS_AT, loss, progress
+        )
     return {module: own.tolist() for module, own in losses.items()}
 
 
@@ -308,7 +353,9 @@ def _write(
     cutting.cut_(model, whole.family, {module: level.kept for module, level in cut.items()})
     cutting.outputs_(model, {module: (level.weight, level.bias) for module, level in cut.items()})
     whole_model, pad_id = ir.load(whole.path), whole.tokenizer.pad_id
-    refitted = fitting.refit_(model, whole_model, whole.sublayers, whole.rows, pad_id, damping=damping)
+    refitted = fitting.refit_(
+        model, whole_model, whole.sublayers, whole.rows, pad_id, damping=damping
+    )
     cutting.fold_(model)
     operators.save(model, path)
     return tuple(
@@ -323,7 +370,9 @@ def _write(
     )
 
 
-def _recovered(context: Context, data: StepResult, whole: Whole, settings: Recover, path: Path, seed: int) -> Recovery:
+def _recovered(
+    context: Context, data: StepResult, whole: Whole, settings: Recover, path: Path, seed: int
+) -> Recovery:
     """Train a pruned graph towards the whole one, in place."""
     from octobert.training import graph_training
     from octobert.training.job import TrainingRows

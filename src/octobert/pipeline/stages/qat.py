@@ -48,7 +48,12 @@ def run(
     lesson = lesson.model_copy(update={"base": _artifacts.trained_source(lesson.base, trained)})
     before = calibrated.read(_artifacts.RANGES, Ranges)
     graph = float_graph.path(_artifacts.FLOAT)
-    plan = union([_plans.plan_of(capture, graph, before, name, method) for name, method in lesson.methods.items()])
+    plan = union(
+        [
+            _plans.plan_of(capture, graph, before, name, method)
+            for name, method in lesson.methods.items()
+        ]
+    )
     if attached is not None:
         return _taken(context, lesson, attached.path, plan, before)
     pupil = finetune.load(lesson)
@@ -69,7 +74,9 @@ def run(
     return {**facts, "values": len(simulation.ranges.quantizers), "moved": moved(before, intervals)}
 
 
-def _taken(context: Context, lesson: finetune.Lesson, folder: Path, plan: QuantPlan, before: Ranges) -> Summary:
+def _taken(
+    context: Context, lesson: finetune.Lesson, folder: Path, plan: QuantPlan, before: Ranges
+) -> Summary:
     """Take the checkpoint and the ranges of a finished training.
 
     Raises:
@@ -105,7 +112,10 @@ def _write(
 ) -> None:
     """Write what a training leaves besides weights."""
     began = {"calibrator": before.calibrator, **before.options, "ranges": kind}
-    context.write(_artifacts.RANGES, Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance))
+    context.write(
+        _artifacts.RANGES,
+        Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance),
+    )
     context.write(_artifacts.PLAN, plan)
     np.savez(context.work / _artifacts.SCALES, **scales)  # type: ignore[arg-type]
 
@@ -124,5 +134,7 @@ def moved(before: Ranges, after: Mapping[str, Interval]) -> float:
     for value, now in after.items():
         then = before.intervals[value]
         width = max(then.high - then.low, 1e-12)
-        shares.append((abs(now.low - min(then.low, 0.0)) + abs(now.high - max(then.high, 0.0))) / width)
+        shares.append(
+            (abs(now.low - min(then.low, 0.0)) + abs(now.high - max(then.high, 0.0))) / width
+        )
     return float(np.median(shares)) if shares else 0.0

@@ -46,14 +46,24 @@ def run(
     if not changes and corrections:
         tokenizer, encoded = _artifacts.calibration_rows(capture, data, spec.build())
         loaded = [(load(choice.name), choice.options) for choice in corrections]
-        steps = [(correction, correction.Options.model_validate(options)) for correction, options in loaded]
-        changes = apply_corrections.correct_layers(graph, encoded.flat, tokenizer.pad_id, plan, steps, context.progress)
+        steps = [
+            (correction, correction.Options.model_validate(options))
+            for correction, options in loaded
+        ]
+        changes = apply_corrections.correct_layers(
+            graph, encoded.flat, tokenizer.pad_id, plan, steps, context.progress
+        )
     if changes:
         apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
     size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)
     context.write(_artifacts.PLAN, plan)
     sites = len(plan.decisions)
-    return {"quantized": len(plan.quantized), "sites": sites, "corrected": len(changes), "size_bytes": size}
+    return {
+        "quantized": len(plan.quantized),
+        "sites": sites,
+        "corrected": len(changes),
+        "size_bytes": size,
+    }
 
 
 def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChange]:
@@ -67,4 +77,8 @@ def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChang
         if site.is_weight:
             first.setdefault(site.value.removesuffix(".weight"), site.module)
     scales = _artifacts.arrays_in(path)
-    return {first[name]: LayerChange(None, None, scale) for name, scale in scales.items() if name in first}
+    return {
+        first[name]: LayerChange(None, None, scale)
+        for name, scale in scales.items()
+        if name in first
+    }

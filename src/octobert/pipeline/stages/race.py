@@ -133,7 +133,10 @@ def run(
         fit = [candidate for name, candidate in racing.items() if name not in problems]
         times, load = timed(fit)
     context.write(TIMES, Race(times=times, problems=problems, load=load))
-    return {"medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()}, "problems": problems}
+    return {
+        "medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()},
+        "problems": problems,
+    }
 
 
 def _timed(
@@ -159,9 +162,14 @@ def _timed(
     samples = {each.candidate: each.samples_ms for each in measured.latencies}
     if settings.goal == "throughput":
         rates, _ = throughput.measure(racing, workload, settings, on_progress=progress)
-        samples = {each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns) for each in rates}
+        samples = {
+            each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns)
+            for each in rates
+        }
     footprints = {footprint.candidate: footprint for footprint in measured.footprints}
-    return {n: Timed(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()}, measured.load
+    return {
+        n: Timed(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()
+    }, measured.load
 
 
 def _problems(racing: Mapping[str, Candidate]) -> dict[str, str]:

@@ -21,7 +21,14 @@ from octobert.config.recipe import Accuracy
 from octobert.config.words import Words
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
-from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed, unsealed, write_sealed
+from octobert.core.files import (
+    atomic_write,
+    link_or_copy,
+    read_sealed,
+    sealed,
+    unsealed,
+    write_sealed,
+)
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries
@@ -63,7 +70,9 @@ class _Models:
 
     def entries(self, plan: QuantPlan) -> SessionEntries:
         """What models of a plan are opened with."""
-        return runtimes.entries_in(self.session, targets.load(self.target).CAPABILITIES, plan.float_parts)
+        return runtimes.entries_in(
+            self.session, targets.load(self.target).CAPABILITIES, plan.float_parts
+        )
 
     def opened(self, plan: QuantPlan) -> Session:
         """A session of a plan."""
@@ -109,7 +118,9 @@ def run(
         task,
         _artifacts.tuning_parts(data),
         _artifacts.tokenizer_of(capture, task),
-        open_float=lambda: candidates.open_float(target, capture.path(_artifacts.FLOAT), task.head, session),
+        open_float=lambda: candidates.open_float(
+            target, capture.path(_artifacts.FLOAT), task.head, session
+        ),
         cache=context.scratch / _FLOAT,
         seed=seed,
     )
@@ -118,14 +129,18 @@ def run(
     units = search.units_of(plan)
     sixteen = _sixteen_bits(targets.load(target).CAPABILITIES, accuracy)
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
-    order = search.fallback_order(units, search.unit_errors(units, costs.read(_artifacts.SENSITIVITY, Sensitivity)), saving)
+    order = search.fallback_order(
+        units, search.unit_errors(units, costs.read(_artifacts.SENSITIVITY, Sensitivity)), saving
+    )
     trials = _stored_trials(context.scratch / _TRIALS)
     spent = time.monotonic() - began
 
     def attempt(names: tuple[str, ...]) -> Trial:
         started = time.monotonic()
         count = len(trials)
-        context.progress(f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1)
+        context.progress(
+            f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1
+        )
         fallback = [unit for unit in units if unit.name in names]
         judged = judge.judge(models.opened(search.with_fallback(plan, fallback, sixteen)))
         figures = judged.metrics[metric]
@@ -149,7 +164,9 @@ def run(
     seconds = accuracy.minutes * 60 - spent
     # Something must stay in 8 bits, or there is nothing to write.
     most = len(units) - 1 if sixteen is None else len(units)
-    outcome = search.search(order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=store)
+    outcome = search.search(
+        order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=store
+    )
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     taken = search.with_fallback(plan, fallback, sixteen)
     models.write(taken, context.work / _artifacts.QUANTIZED)
@@ -194,7 +211,10 @@ def _savings(
     kinds = list(dict.fromkeys(unit.kind for unit in units))
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         plans = {"none": plan}
-        plans |= {kind: search.with_fallback(plan, [u for u in units if u.kind == kind], sixteen) for kind in kinds}
+        plans |= {
+            kind: search.with_fallback(plan, [u for u in units if u.kind == kind], sixteen)
+            for kind in kinds
+        }
         timed = []
         for index, (label, variant) in enumerate(plans.items()):
             file = Path(folder) / f"{index}.onnx"
@@ -204,7 +224,13 @@ def _savings(
                 link_or_copy(models.graph, file)
             entries = models.entries(plan)
             timed.append(
-                candidates.Candidate(name=models.target, path=str(file), head=models.head, label=label, entries=entries)
+                candidates.Candidate(
+                    name=models.target,
+                    path=str(file),
+                    head=models.head,
+                    label=label,
+                    entries=entries,
+                )
             )
         latencies = latency.measure(
             timed,
@@ -226,9 +252,15 @@ def _sixteen_bits(capabilities: Capabilities, criterion: Accuracy) -> DType | No
     if criterion.fallback == "float":
         return None
     computed = [dtype for dtype, _ in capabilities.activations if dtype in ("int16", "uint16")]
-    simulated = [dtype for dtype, _ in capabilities.simulated_activations if dtype in ("int16", "uint16")]
+    simulated = [
+        dtype for dtype, _ in capabilities.simulated_activations if dtype in ("int16", "uint16")
+    ]
     if criterion.fallback == "int16" and not computed + simulated:
-        raise RecipeError(f"{capabilities.name} takes no 16-bit activations", where="accuracy.fallback", fix="use float")
+        raise RecipeError(
+            f"{capabilities.name} takes no 16-bit activations",
+            where="accuracy.fallback",
+            fix="use float",
+        )
     chosen = computed + (simulated if criterion.fallback == "int16" else [])
     return chosen[0] if chosen else None
 
@@ -237,7 +269,9 @@ def _stored_trials(path: Path) -> list[Trial]:
     """Trials of an interrupted search, up to the first line that is not as it was written."""
     if not path.is_file():
         return []
-    whole = itertools.takewhile(lambda content: content is not None, map(unsealed, path.read_bytes().splitlines()))
+    whole = itertools.takewhile(
+        lambda content: content is not None, map(unsealed, path.read_bytes().splitlines())
+    )
     trials = [Trial.model_validate_json(content) for content in whole if content is not None]
     with atomic_write(path) as partial:
         partial.write_bytes(b"".join(map(_line, trials)))

@@ -45,7 +45,9 @@ def run(
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
     simulated = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
-    fidelity = task.fidelity(_artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS)), simulated, encoded)
+    fidelity = task.fidelity(
+        _artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS)), simulated, encoded
+    )
     result = Simulated(
         name=fidelity.name,
         agreement=fidelity.agreement,

@@ -50,8 +50,12 @@ def run(
     tokenizer = _artifacts.tokenizer_of(capture, task)
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in data.read_json("tuning.json")]
-    encoded = _artifacts.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
-    float_session = candidates.open_float(target, capture.path(_artifacts.FLOAT), task.head, session)
+    encoded = _artifacts.encoded(
+        next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer
+    )
+    float_session = candidates.open_float(
+        target, capture.path(_artifacts.FLOAT), task.head, session
+    )
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     statistics = observer.load(observed.path(_artifacts.STATISTICS))
     graph = float_graph.path(_artifacts.FLOAT)
@@ -71,8 +75,13 @@ def run(
         outputs = run_rows(quantized, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         fidelity = task.fidelity(outputs, reference, encoded)
         fidelity_name = fidelity.name
-        quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
-        noise = {value: sensitivity.activation_snr(statistics[value], quantizer) for value, quantizer in quantizers.items()}
+        quantizers = {
+            site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics
+        }
+        noise = {
+            value: sensitivity.activation_snr(statistics[value], quantizer)
+            for value, quantizer in quantizers.items()
+        }
         swept.append(
             Swept(
                 calibrator=label,
@@ -101,6 +110,10 @@ def _ranges(choice: Choice, statistics: Mapping[str, TensorStatistics]) -> Range
     """The ranges that a calibrator finds."""
     calibrator = load(choice.name)
     settings = calibrator.Options.model_validate(choice.options)
-    intervals = {value: interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()}
+    intervals = {
+        value: interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()
+    }
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
-    return Ranges(calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance)
+    return Ranges(
+        calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance
+    )

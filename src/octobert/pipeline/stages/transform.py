@@ -65,17 +65,28 @@ def run(
         progress = lambda done, of, name=choice.name: context.progress(name, done, of)  # noqa: E731
         groups = transform.transform_(model, family, samples, options, progress)
         smoothed += [_smoothed(choice.name, group) for group in groups if "channels" in group]
-        groups = [{name: fact for name, fact in group.items() if name != "channels"} for group in groups]
-        applied.append(AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups)))
+        groups = [
+            {name: fact for name, fact in group.items() if name != "channels"} for group in groups
+        ]
+        applied.append(
+            AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups))
+        )
         operators.save(model, path)
         before = path
     batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
-    reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
+    reference = parity.onnx_outputs(
+        ir.load(source), batches, [str(v.name) for v in model.graph.outputs]
+    )
     whole = float_graph.step == capture.step
-    proof = parity.compare(model, batches, reference, "the captured graph" if whole else "the pruned graph")
+    proof = parity.compare(
+        model, batches, reference, "the captured graph" if whole else "the pruned graph"
+    )
     context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
-    return {"transforms": [each.name for each in applied], "largest_difference": proof.largest_difference}
+    return {
+        "transforms": [each.name for each in applied],
+        "largest_difference": proof.largest_difference,
+    }
 
 
 def _smoothed(name: str, group: dict[str, Any]) -> Smoothed:
@@ -84,4 +95,10 @@ def _smoothed(name: str, group: dict[str, Any]) -> Smoothed:
     order = np.argsort(-before, kind="stable")
     kept = order[np.unique(np.linspace(0, len(order) - 1, KEPT_CHANNELS).round().astype(int))]
     module, kind = group["module"], group["kind"]
-    return Smoothed(transform=name, module=module, kind=kind, before=before[kept].tolist(), after=after[kept].tolist())
+    return Smoothed(
+        transform=name,
+        module=module,
+        kind=kind,
+        before=before[kept].tolist(),
+        after=after[kept].tolist(),
+    )

@@ -55,14 +55,26 @@ def axes() -> tuple[Axis, ...]:
     found = []
     for name in names():
         module = load(name)
-        settings = [options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP]
+        settings = [
+            options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
+        ]
         values = tuple({name: each} if each else name for each in sorted(settings, key=bool))
         promise = float(getattr(module, "PROMISE", 0.1))
-        found.append(Axis(key="calibrate", values=values, changes=("numbers",), again="calibrate", promise=promise))
+        found.append(
+            Axis(
+                key="calibrate",
+                values=values,
+                changes=("numbers",),
+                again="calibrate",
+                promise=promise,
+            )
+        )
     return tuple(found)
 
 
-def interval_of(calibrator: Calibrator, options: FrozenModel, value: str, statistics: TensorStatistics) -> Interval:
+def interval_of(
+    calibrator: Calibrator, options: FrozenModel, value: str, statistics: TensorStatistics
+) -> Interval:
     """The interval of one value.
 
     Raises:
@@ -71,4 +83,6 @@ def interval_of(calibrator: Calibrator, options: FrozenModel, value: str, statis
     try:
         return calibrator.interval(statistics, options)
     except DataError as error:
-        raise DataError(error.what, where=f'"{value}"', got=error.got, expected=error.expected, fix=error.fix) from error
+        raise DataError(
+            error.what, where=f'"{value}"', got=error.got, expected=error.expected, fix=error.fix
+        ) from error

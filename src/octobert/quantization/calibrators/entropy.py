@@ -56,7 +56,9 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     counts = statistics.magnitudes(options.num_bins)
     bins = _smallest_divergence(counts, options.num_quantized_bins)
     bound = largest * bins / options.num_bins
-    return Interval(low=max(statistics.minimum, -bound), high=min(statistics.maximum, bound), bound=bound)
+    return Interval(
+        low=max(statistics.minimum, -bound), high=min(statistics.maximum, bound), bound=bound
+    )
 
 
 def _smallest_divergence(counts: np.ndarray, levels: int) -> int:

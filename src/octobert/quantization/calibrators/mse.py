@@ -59,7 +59,9 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     return Interval(low=float(best_low), high=float(best_high), bound=float(best_bound))
 
 
-def _error(values: np.ndarray, counts: np.ndarray, low: float, high: float, levels: int = _LEVELS) -> float:
+def _error(
+    values: np.ndarray, counts: np.ndarray, low: float, high: float, levels: int = _LEVELS
+) -> float:
     """Return the sum of squared errors of a grid of `levels` steps over [low, high]. The grid contains 0 exactly."""
     scale = max(float(high - low) / levels, _MIN_SCALE)
     zero = np.rint(-low / scale)

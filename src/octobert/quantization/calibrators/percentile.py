@@ -38,5 +38,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     values, counts = statistics.points()
     order = np.argsort(np.abs(values), kind="stable")
     cumulative = np.cumsum(counts[order])
-    index = min(int(np.searchsorted(cumulative, options.keep / 100 * statistics.count)), len(order) - 1)
+    index = min(
+        int(np.searchsorted(cumulative, options.keep / 100 * statistics.count)), len(order) - 1
+    )
     return Interval(low=low, high=high, bound=float(abs(values[order[index]])))

@@ -22,7 +22,15 @@ from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
 # The smallest error of all on ONNX Runtime, and not slower (docs/evidence/accuracy.md).
-AXES = (Axis(key="corrections", values=(["weight-rounding"],), changes=("numbers",), again="quantize", promise=0.8),)
+AXES = (
+    Axis(
+        key="corrections",
+        values=(["weight-rounding"],),
+        changes=("numbers",),
+        again="quantize",
+        promise=0.8,
+    ),
+)
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
 _BLOCK = 128
 
@@ -43,9 +51,15 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
         # All tokens are equal: the channels have no energy to order them by.
         return layer
     weight = layer.float_weight.astype(np.float64)
-    energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(len(weight))
+    energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(
+        len(weight)
+    )
     compensated = weight + np.linalg.solve(energy, moments.lost @ weight)
-    scale = layer.scale if layer.scale is not None else qdq.weight_scale(compensated.astype(np.float32), layer.quantizer)
+    scale = (
+        layer.scale
+        if layer.scale is not None
+        else qdq.weight_scale(compensated.astype(np.float32), layer.quantizer)
+    )
     rounded = _rounded(compensated, energy, scale, layer.quantizer.weight_limits).astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
@@ -53,7 +67,9 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     return replace(layer, weight=rounded, bias=bias.astype(np.float32), scale=scale)
 
 
-def _rounded(weight: np.ndarray, energy: np.ndarray, scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
+def _rounded(
+    weight: np.ndarray, energy: np.ndarray, scale: np.ndarray, limits: tuple[int, int]
+) -> np.ndarray:
     """Round a weight to the grid of its scale.
 
     Args:

@@ -32,7 +32,9 @@ class Method(Protocol):
         """
         ...
 
-    def plan(self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Any) -> QuantPlan:
+    def plan(
+        self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Any
+    ) -> QuantPlan:
         """Make a plan: a decision for every site.
 
         Args:
@@ -52,7 +54,9 @@ names, load = _PLUGINS.names, _PLUGINS.load
 float_parts = _common.float_parts
 
 
-def offer(name: str, options: Any, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer | None:
+def offer(
+    name: str, options: Any, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+) -> Offer | None:
     """Return what a method offers to a search, or None if it says nothing of searches.
 
     Args:

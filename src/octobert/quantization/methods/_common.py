@@ -48,13 +48,17 @@ def known_placement(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     kinds = [*ROLES, *_KINDS]
     for kind in value:
         if not any(fnmatchcase(name, kind) for name in kinds):
-            raise ValueError(f'unknown kind of site "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}')
+            raise ValueError(
+                f'unknown kind of site "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}'
+            )
     if not value:
         raise ValueError("a placement needs at least one kind of site")
     return value
 
 
-def placement_of(chosen: str | tuple[str, ...], capabilities: Capabilities) -> tuple[str, Placement]:
+def placement_of(
+    chosen: str | tuple[str, ...], capabilities: Capabilities
+) -> tuple[str, Placement]:
     """Return (name, placement) for the option `placement`; `auto` is the placement that the target runs fastest."""
     if not isinstance(chosen, str):
         return "custom", Placement(description="kinds of sites from the recipe", kinds=chosen)
@@ -65,7 +69,11 @@ def placement_of(chosen: str | tuple[str, ...], capabilities: Capabilities) -> t
 def kinds_of(placement: Placement) -> set[str]:
     """Return the kinds of sites (`role@part`) that a placement quantizes."""
     patterns = placement.kinds
-    return {kind for kind in _KINDS if any(fnmatchcase(kind if "@" in p else kind.partition("@")[0], p) for p in patterns)}
+    return {
+        kind
+        for kind in _KINDS
+        if any(fnmatchcase(kind if "@" in p else kind.partition("@")[0], p) for p in patterns)
+    }
 
 
 def matches(pattern: str, site: Site) -> bool:
@@ -93,11 +101,15 @@ class Switches:
         PlanError: a pattern matches no site, or patterns contradict each other.
     """
 
-    def __init__(self, sites: Sequence[Site], disable: Sequence[str], enable: Sequence[str], *, where: str) -> None:
+    def __init__(
+        self, sites: Sequence[Site], disable: Sequence[str], enable: Sequence[str], *, where: str
+    ) -> None:
         both = sorted(set(disable) & set(enable))
         if both:
             raise PlanError(
-                f'the pattern "{both[0]}" is in both disable and enable', where=where, fix="remove it from one of the two lists"
+                f'the pattern "{both[0]}" is in both disable and enable',
+                where=where,
+                fix="remove it from one of the two lists",
             )
         self._off = {pattern: _matched(pattern, sites, f"{where}.disable") for pattern in disable}
         self._on = {pattern: _matched(pattern, sites, f"{where}.enable") for pattern in enable}
@@ -163,7 +175,9 @@ def float_because(site: Site, reason: str) -> Decision:
     return Decision(site=site, quantizer=None, reason=reason)
 
 
-def common_decision(site: Site, switches: Switches, embeddings: str, capabilities: Capabilities) -> Decision | None:
+def common_decision(
+    site: Site, switches: Switches, embeddings: str, capabilities: Capabilities
+) -> Decision | None:
     """Return the decisions that all methods share: disabled sites and the word embedding table; None for other sites."""
     off = switches.off(site)
     if off is not None:
@@ -217,7 +231,11 @@ def plan_of_linears(
         shared = common_decision(site, switches, options.embeddings, capabilities)
         if shared is not None:
             decisions.append(shared)
-        elif quantizer and end in ("input", "weight") and (layer == "linear" or (layer == "head" and switches.on(site))):
+        elif (
+            quantizer
+            and end in ("input", "weight")
+            and (layer == "linear" or (layer == "head" and switches.on(site)))
+        ):
             decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
         else:
             decisions.append(float_because(site, otherwise))
@@ -232,7 +250,12 @@ def plan_of_linears(
 
 def offer_of_linears(method: str, form: Form) -> Offer:
     """Return what a method of `plan_of_linears` offers to a search."""
-    return Offer(forms=(form,), axes=weight_axes(method), varies=("transforms", "corrections"), falls_back=True)
+    return Offer(
+        forms=(form,),
+        axes=weight_axes(method),
+        varies=("transforms", "corrections"),
+        falls_back=True,
+    )
 
 
 def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
@@ -241,7 +264,11 @@ def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
         return float_because(site, "option embeddings is float")
     if choice == AUTO and site.role not in capabilities.roles:
         return float_because(site, f"{capabilities.name} does not take int8 embedding rows")
-    return Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=EMBEDDING_REASON)
+    return Decision(
+        site=site,
+        quantizer=Quantizer(dtype="int8", symmetric=True, axis=0),
+        reason=EMBEDDING_REASON,
+    )
 
 
 def weight_axes(method: str) -> tuple[Axis, ...]:

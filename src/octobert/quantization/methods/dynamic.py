@@ -28,7 +28,9 @@ class Options(_common.LinearOptions):
 observed_kinds = _common.no_kinds
 
 
-def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
+def plan(
+    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
+) -> QuantPlan:
     """Make a plan: a decision for every site; see `_common.plan_of_linears`."""
     return _common.plan_of_linears(
         "dynamic",
@@ -42,7 +44,13 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     )
 
 
-def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+def offer(
+    options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+) -> Offer:
     """Return one form, for targets that compute such activations in integers."""
-    why = None if capabilities.dynamic else f"{capabilities.name} computes dynamically quantized activations in float"
+    why = (
+        None
+        if capabilities.dynamic
+        else f"{capabilities.name} computes dynamically quantized activations in float"
+    )
     return _common.offer_of_linears("dynamic", Form(precision="int8 dynamic", why_not=why))

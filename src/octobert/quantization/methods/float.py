@@ -26,7 +26,9 @@ class Options(FrozenModel):
 observed_kinds = _common.no_kinds
 
 
-def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
+def plan(
+    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
+) -> QuantPlan:
     """Make a plan that keeps every site in float."""
     return QuantPlan(
         method=FLOAT,
@@ -37,8 +39,13 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     )
 
 
-def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+def offer(
+    options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+) -> Offer:
     """Return one form for every type that the target computes in."""
     return Offer(
-        forms=tuple(Form(precision=SHORT[kind], options={"float_parts": kind}, why_not=why) for kind, why in problems.items())
+        forms=tuple(
+            Form(precision=SHORT[kind], options={"float_parts": kind}, why_not=why)
+            for kind, why in problems.items()
+        )
     )

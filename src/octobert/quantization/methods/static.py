@@ -78,7 +78,9 @@ class Options(FrozenModel):
     @model_validator(mode="after")
     def _types_fit(self) -> Options:
         if self.activations == "float8e4m3" and self.weights != "auto":
-            raise ValueError(f"weights are float8e4m3 with such activations, not {self.weights}; remove weights")
+            raise ValueError(
+                f"weights are float8e4m3 with such activations, not {self.weights}; remove weights"
+            )
         return self
 
 
@@ -86,11 +88,17 @@ def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[s
     """Return patterns for the kinds of activations that plans for these targets need ranges for."""
     if options.enable:
         return ("*",)
-    kinds = {kind for target in targets for kind in _common.placement_of(options.placement, target)[1].kinds}
+    kinds = {
+        kind
+        for target in targets
+        for kind in _common.placement_of(options.placement, target)[1].kinds
+    }
     return tuple(sorted(kinds))
 
 
-def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
+def plan(
+    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
+) -> QuantPlan:
     """Make a plan: a decision for every site.
 
     Raises:
@@ -110,9 +118,15 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         if shared is not None:
             decisions.append(shared)
         elif site not in chosen:
-            decisions.append(_common.float_because(site, _SIMULATED if site in simulated else placement.why_not(site, name)))
+            decisions.append(
+                _common.float_because(
+                    site, _SIMULATED if site in simulated else placement.why_not(site, name)
+                )
+            )
         elif site.value in outputs and not site.role.endswith(".output"):
-            decisions.append(_common.float_because(site, "quantized at the operator that outputs it"))
+            decisions.append(
+                _common.float_because(site, "quantized at the operator that outputs it")
+            )
         else:
             pattern = switches.on(site)
             reason = f'enabled by "{pattern}"' if pattern else f"placement {name}"
@@ -129,18 +143,32 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     )
 
 
-def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
+def _quantizer(
+    site: Site, ranges: Ranges, capabilities: Capabilities, options: Options
+) -> Quantizer:
     if site.is_weight:
         form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
         kind = "float8e4m3" if options.activations == "float8e4m3" else options.weights
         typed = {} if kind == "auto" else {"dtype": kind}
-        return _common.weight(options, capabilities).model_copy(update={"weight_form": form, **typed})
+        return _common.weight(options, capabilities).model_copy(
+            update={"weight_form": form, **typed}
+        )
     interval = ranges.intervals.get(site.value)
     if interval is None:
-        raise PlanError(f'no calibrated range for "{site.value}"', where=site.node, fix="calibrate with this placement")
-    ceiling = options.clip_gelu if site.kind in ("linear.input@ffn_down", "activation.output@activation") else None
+        raise PlanError(
+            f'no calibrated range for "{site.value}"',
+            where=site.node,
+            fix="calibrate with this placement",
+        )
+    ceiling = (
+        options.clip_gelu
+        if site.kind in ("linear.input@ffn_down", "activation.output@activation")
+        else None
+    )
     if ceiling is not None:
-        interval = Interval(low=interval.low, high=min(interval.high, ceiling), bound=min(interval.bound, ceiling))
+        interval = Interval(
+            low=interval.low, high=min(interval.high, ceiling), bound=min(interval.bound, ceiling)
+        )
     dtype, symmetric = _activation_type(site.role, capabilities, options)
     low, high = (-interval.bound, interval.bound) if symmetric else (interval.low, interval.high)
     return Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high, ceiling=ceiling)
@@ -148,7 +176,9 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
 
 def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
     accepted = capabilities.activations + capabilities.simulated_activations
-    preferred: tuple[tuple[DType, bool], ...] = (("int8", True),) if role in capabilities.symmetric_int8 else ()
+    preferred: tuple[tuple[DType, bool], ...] = (
+        (("int8", True),) if role in capabilities.symmetric_int8 else ()
+    )
     if options.reduce_range is True:
         # 7-bit weights avoid saturation. A product of two activations has no weight, and symmetric int8 would saturate there.
         preferred = ()
@@ -175,14 +205,23 @@ def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
             low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)
             if quantizer.symmetric:
                 low, high = -max(-low, high), max(-low, high)
-            quantizer = quantizer.model_copy(update={"low": low, "high": high, "shared": f"layer {site.layer} q k v"})
-        elif quantizer is not None and site.role == "linear.weight" and site.part in _QKV_PARTS and quantizer.axis is None:
+            quantizer = quantizer.model_copy(
+                update={"low": low, "high": high, "shared": f"layer {site.layer} q k v"}
+            )
+        elif (
+            quantizer is not None
+            and site.role == "linear.weight"
+            and site.part in _QKV_PARTS
+            and quantizer.axis is None
+        ):
             quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
         fused.append(decision.model_copy(update={"quantizer": quantizer}))
     return fused
 
 
-def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+def offer(
+    options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+) -> Offer:
     """Return one form; placements and float types to vary."""
     axes = [*_common.weight_axes("static"), *_placement_axes(options, capabilities)]
     # Gains: MiniLM, one thread, AVX512-VNNI and bf16 units, fastest of 42 to 141 interleaved runs (2026-11-22).
@@ -194,11 +233,19 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
         names = tuple(f"{SHORT[kind]} parts" for kind in kinds)
         axes.append(
             Axis(
-                key=f"{WHERE}.float_parts", values=kinds, names=names, changes=("numbers", "time"), again="quantize", gain=1.15
+                key=f"{WHERE}.float_parts",
+                values=kinds,
+                names=names,
+                changes=("numbers", "time"),
+                again="quantize",
+                gain=1.15,
             )
         )
     return Offer(
-        forms=(Form(precision="int8"),), axes=tuple(axes), varies=("transforms", "calibrate", "corrections"), falls_back=True
+        forms=(Form(precision="int8"),),
+        axes=tuple(axes),
+        varies=("transforms", "calibrate", "corrections"),
+        falls_back=True,
     )
 
 
@@ -211,7 +258,11 @@ def _placement_axes(options: Options, capabilities: Capabilities) -> Iterator[Ax
     # What quantizes most first.
     every = {name: _common.kinds_of(placements.load(name)) for name in placements.names()}
     for name, kinds in sorted(every.items(), key=lambda item: -len(item[1])):
-        if name != current and kinds != taken and all(kind.partition("@")[0] in capabilities.roles for kind in kinds):
+        if (
+            name != current
+            and kinds != taken
+            and all(kind.partition("@")[0] in capabilities.roles for kind in kinds)
+        ):
             (less if kinds < taken else more).append(name)
     # No placement was faster than the target's own (0.91 to 1.00). On other CPUs the order may be another.
     for names, gain, promise in ((less, 1.0, 0.3), (more, 1.05, 0.1)):

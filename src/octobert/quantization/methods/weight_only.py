@@ -33,7 +33,9 @@ class Options(_common.LinearOptions):
 observed_kinds = _common.no_kinds
 
 
-def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
+def plan(
+    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
+) -> QuantPlan:
     """Make a plan: a decision for every site; see `_common.plan_of_linears`."""
     return _common.plan_of_linears(
         "weight-only",
@@ -47,6 +49,10 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     )
 
 
-def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+def offer(
+    options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+) -> Offer:
     """Return one form, for searches for small files or little memory: the products are those of the float model."""
-    return _common.offer_of_linears("weight-only", Form(precision="int8 weights", saves=("size", "memory")))
+    return _common.offer_of_linears(
+        "weight-only", Form(precision="int8 weights", saves=("size", "memory"))
+    )

@@ -1,6 +1,12 @@
 """The two feed-forward layers: two thirds of the arithmetic. Attention stays float."""
 
-from octobert.core.placement import ATTENTION_FLOAT, HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
+from octobert.core.placement import (
+    ATTENTION_FLOAT,
+    HEAD_FLOAT,
+    OUTPUTS_FLOAT,
+    RESIDUAL_FLOAT,
+    Placement,
+)
 
 PLACEMENT = Placement(
     description="inputs and weights of the two feed-forward layers; everything else float",

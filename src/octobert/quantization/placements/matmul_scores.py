@@ -8,5 +8,11 @@ _PROBS = "probabilities lie close to zero on one side, and 8 bits save no time t
 PLACEMENT = Placement(
     description="inputs and weights of the linear layers, and both inputs of Q·Kᵀ",
     kinds=(*LINEAR, *DECODER, "scores.query", "scores.key"),
-    because={"context.probs": _PROBS, "context.value": _PROBS, **RESIDUAL_FLOAT, **HEAD_FLOAT, **OUTPUTS_FLOAT},
+    because={
+        "context.probs": _PROBS,
+        "context.value": _PROBS,
+        **RESIDUAL_FLOAT,
+        **HEAD_FLOAT,
+        **OUTPUTS_FLOAT,
+    },
 )

@@ -14,7 +14,11 @@ _SMALLEST = 1e-12
 
 
 def allocate(
-    times: Sequence[Sequence[float]], losses: Sequence[Sequence[float]], budget_ms: float, *, steps: int = STEPS
+    times: Sequence[Sequence[float]],
+    losses: Sequence[Sequence[float]],
+    budget_ms: float,
+    *,
+    steps: int = STEPS,
 ) -> list[int] | None:
     """Choose one level of each sublayer, so that the sum of the losses is smallest and the sum of the times within a budget.
 
@@ -35,7 +39,9 @@ def allocate(
         return None
     step = max(budget_ms / steps, _SMALLEST)
     # A time that is a whole number of steps but for its last digits is that number.
-    weights = [np.ceil(np.maximum(own, 0) / step - 1e-9).astype(np.int64) for own in map(np.asarray, times)]
+    weights = [
+        np.ceil(np.maximum(own, 0) / step - 1e-9).astype(np.int64) for own in map(np.asarray, times)
+    ]
     best = np.full(steps + 1, np.inf)
     best[0] = 0.0
     chosen = np.zeros((len(weights), steps + 1), dtype=np.int16)

@@ -50,18 +50,27 @@ class Table:
 
     def speedup(self, units: Mapping[str, int]) -> float:
         """The predicted speedup of a model whose modules have so many units."""
-        saved = sum(self.ms(each, each.units) - self.ms(each, units[each.module]) for each in self.sublayers)
+        saved = sum(
+            self.ms(each, each.units) - self.ms(each, units[each.module]) for each in self.sublayers
+        )
         return self.whole_ms / (self.whole_ms - saved)
 
     def allocated(self, speedup: float) -> dict[str, int] | None:
         """Module → its units in the model with the smallest sum of losses and this predicted speedup; None where no model
         is that fast."""
-        ms = [[self.ms(each, units) for units in self.units[each.module]] for each in self.sublayers]
-        budget = sum(self.ms(each, each.units) for each in self.sublayers) - self.whole_ms * (1 - 1 / speedup)
+        ms = [
+            [self.ms(each, units) for units in self.units[each.module]] for each in self.sublayers
+        ]
+        budget = sum(self.ms(each, each.units) for each in self.sublayers) - self.whole_ms * (
+            1 - 1 / speedup
+        )
         places = allocate(ms, [self.losses[each.module] for each in self.sublayers], budget)
         if places is None:
             return None
-        return {each.module: self.units[each.module][place] for each, place in zip(self.sublayers, places, strict=True)}
+        return {
+            each.module: self.units[each.module][place]
+            for each, place in zip(self.sublayers, places, strict=True)
+        }
 
 
 class Allocated(NamedTuple):
@@ -78,7 +87,9 @@ class Allocated(NamedTuple):
     measured: Estimate
 
 
-def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Estimate]) -> Allocated | None:
+def reach(
+    table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Estimate]
+) -> Allocated | None:
     """Find levels whose model is as much faster as wanted, measured.
 
     Args:
@@ -118,8 +129,12 @@ def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
         shares: (asked, saved) of each model that was timed.
         wanted: share that is to be saved.
     """
-    slow = max((each for each in shares if each[1] < wanted), key=lambda each: each[1], default=None)
-    fast = min((each for each in shares if each[1] >= wanted), key=lambda each: each[1], default=None)
+    slow = max(
+        (each for each in shares if each[1] < wanted), key=lambda each: each[1], default=None
+    )
+    fast = min(
+        (each for each in shares if each[1] >= wanted), key=lambda each: each[1], default=None
+    )
     if slow is not None and fast is not None:
         return slow[0] + (wanted - slow[1]) / (fast[1] - slow[1]) * (fast[0] - slow[0])
     asked, saved = shares[-1]
@@ -128,9 +143,13 @@ def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
 
 def fast_enough(wanted: float, measured: Estimate) -> bool:
     """Whether a measured speedup is the wanted one or more, within its noise."""
-    return min(measured.high, measured.value * (1 + NOISE)) >= wanted or measured.value >= wanted * (1 - NEAR)
+    return min(
+        measured.high, measured.value * (1 + NOISE)
+    ) >= wanted or measured.value >= wanted * (1 - NEAR)
 
 
 def _faster(wanted: float, measured: Estimate) -> bool:
     """Whether a model is faster than wanted beyond its noise, so that it could keep more."""
-    return max(measured.low, measured.value * (1 - NOISE)) > wanted and measured.value > wanted * (1 + NEAR)
+    return max(measured.low, measured.value * (1 - NOISE)) > wanted and measured.value > wanted * (
+        1 + NEAR
+    )

@@ -54,7 +54,10 @@ def refit_(
         Module of a sublayer → mean squared error of the residual sum behind it, as a share of the mean square of what the
         sublayer has to add.
     """
-    feeds = [feeds_of([rows[i] for i in group], pad_id) for group in batches(rows, max_tokens=_TOKENS_PER_BATCH)]
+    feeds = [
+        feeds_of([rows[i] for i in group], pad_id)
+        for group in batches(rows, max_tokens=_TOKENS_PER_BATCH)
+    ]
     real = [each["attention_mask"].astype(bool) for each in feeds]
     order = [each.module for each in sublayers]
     own = [_place(model.graph, module) for module in order]
@@ -74,7 +77,11 @@ def refit_(
         reference.keep(done, sums)
         skips, *x = pruned.values([place.skip, *place.x])
         targets = [ours - theirs for ours, theirs in zip(sums, skips, strict=True)]
-        inputs = x[0] if x else [np.zeros((*target.shape[:2], 0), dtype=np.float32) for target in targets]
+        inputs = (
+            x[0]
+            if x
+            else [np.zeros((*target.shape[:2], 0), dtype=np.float32) for target in targets]
+        )
         weight, bias = _solved(inputs, targets, real, *_constants(place), damping)
         cutting.outputs_(model, {module: (weight, bias)})
         outputs = [each @ weight + bias for each in inputs]
@@ -108,7 +115,9 @@ def _place(graph: ir.Graph, module: str) -> _Place:
         return _Place(gone, str(operators.input_of(gone, 0).name), (), None)
     linear = parts.linear_at(sites.linear_node(nodes, module))
     (add,) = operators.readers(linear.y)
-    skip = next(str(value.name) for value in add.inputs if value is not None and value is not linear.y)
+    skip = next(
+        str(value.name) for value in add.inputs if value is not None and value is not linear.y
+    )
     return _Place(add, skip, (str(linear.x.name),), linear)
 
 
@@ -132,14 +141,20 @@ def _solved(
     collected = Sums(len(weight), len(bias))
     for x, target, mask in zip(inputs, targets, real, strict=True):
         collected.add(x[mask], target[mask] - x[mask] @ weight - bias)
-    change = np.linalg.solve(removal.damped(collected.products, damping), collected.mixed / collected.count)
+    change = np.linalg.solve(
+        removal.damped(collected.products, damping), collected.mixed / collected.count
+    )
     return (weight + change[:-1]).astype(np.float32), (bias + change[-1]).astype(np.float32)
 
 
 def _share(outputs: list[np.ndarray], targets: list[np.ndarray], real: list[np.ndarray]) -> float:
     """Return the mean squared error over real tokens, as a share of the mean square of the targets."""
-    lost = sum(float(np.sum((y - t)[mask] ** 2)) for y, t, mask in zip(outputs, targets, real, strict=True))
-    return lost / max(sum(float(np.sum(t[mask] ** 2)) for t, mask in zip(targets, real, strict=True)), 1e-30)
+    lost = sum(
+        float(np.sum((y - t)[mask] ** 2)) for y, t, mask in zip(outputs, targets, real, strict=True)
+    )
+    return lost / max(
+        sum(float(np.sum(t[mask] ** 2)) for t, mask in zip(targets, real, strict=True)), 1e-30
+    )
 
 
 class _Runner:
@@ -177,11 +192,15 @@ class _Runner:
         starts = {name for value in outputs for name in _starts(value, set(self._kept))}
         reached = {v for value in outputs for v in operators.ancestors(value)}
         inputs = [v for v in self._model.graph.inputs if v in reached]
-        graph = ir.convenience.extract(self._model.graph, [*inputs, *(by_name[name] for name in sorted(starts))], outputs)
+        graph = ir.convenience.extract(
+            self._model.graph, [*inputs, *(by_name[name] for name in sorted(starts))], outputs
+        )
         with shapes.open_session(ir.Model(graph, ir_version=self._model.ir_version)) as session:
             fed = [value.name for value in session.get_inputs()]
             results = [
-                session.run(names, {n: self._kept[n][index] if n in starts else feeds[n] for n in fed})
+                session.run(
+                    names, {n: self._kept[n][index] if n in starts else feeds[n] for n in fed}
+                )
                 for index, feeds in enumerate(self._feeds)
             ]
         return [[result[place] for result in results] for place in range(len(names))]

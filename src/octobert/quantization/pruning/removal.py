@@ -40,7 +40,12 @@ class Level:
 
 
 def removed(
-    products: np.ndarray, weight: np.ndarray, bias: np.ndarray, width: int, levels: Sequence[int], damping: float
+    products: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    width: int,
+    levels: Sequence[int],
+    damping: float,
 ) -> list[Level]:
     """Remove units one after the other, and return the levels on the way.
 

@@ -36,7 +36,9 @@ class Overridden:
 
         model = ir.load(path)
         # Each gets a weight and a bias of its own, where layers share them or have none.
-        cutting.outputs_(model, {each.module: projection(model.graph, each.module) for each in sublayers})
+        cutting.outputs_(
+            model, {each.module: projection(model.graph, each.module) for each in sublayers}
+        )
         nodes = operators.nodes_of(model.graph)
         self._names: dict[str, tuple[str, str]] = {}
         for each in sublayers:
@@ -48,7 +50,9 @@ class Overridden:
         operators.save(model, file)
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
-        self._session: Any = ort.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        self._session: Any = ort.InferenceSession(
+            str(file), settings, providers=["CPUExecutionProvider"]
+        )
         self._inputs = {value.name for value in self._session.get_inputs()}
         self.outputs = read_outputs([value.name for value in self._session.get_outputs()])
         self.replaced: dict[str, np.ndarray] = {}
@@ -56,7 +60,9 @@ class Overridden:
     def replace(self, sublayer: Sublayer, level: Level) -> None:
         """Run the model with one sublayer at a level; the others are whole."""
         weight = np.zeros((sublayer.units * sublayer.width, level.weight.shape[1]), np.float32)
-        channels = (np.asarray(level.kept)[:, None] * sublayer.width + np.arange(sublayer.width)).reshape(-1)
+        channels = (
+            np.asarray(level.kept)[:, None] * sublayer.width + np.arange(sublayer.width)
+        ).reshape(-1)
         weight[channels] = level.weight
         names = self._names[sublayer.module]
         self.replaced = dict(zip(names, (weight, level.bias.astype(np.float32)), strict=True))
@@ -64,7 +70,13 @@ class Overridden:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         given = {name: array for name, array in feeds.items() if name in self._inputs}
-        return dict(zip(self.outputs, self._session.run(self.outputs, {**given, **self.replaced}), strict=True))
+        return dict(
+            zip(
+                self.outputs,
+                self._session.run(self.outputs, {**given, **self.replaced}),
+                strict=True,
+            )
+        )
 
 
 def projection(graph: ir.Graph, module: str) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +87,9 @@ def projection(graph: ir.Graph, module: str) -> tuple[np.ndarray, np.ndarray]:
 def constants(linear: parts.Linear) -> tuple[np.ndarray, np.ndarray]:
     """The weight [in, out] and the bias [out] of a linear layer; zeros where it has none."""
     weight = operators.constant_of(linear.weight)
-    return weight, np.zeros(weight.shape[1], np.float32) if linear.bias is None else operators.constant_of(linear.bias)
+    return weight, np.zeros(
+        weight.shape[1], np.float32
+    ) if linear.bias is None else operators.constant_of(linear.bias)
 
 
 def measure(
@@ -106,7 +120,10 @@ def measure(
             on_progress(number, len(sublayers))
             own = levels[sublayer.module]
             errors = np.array([level.error for level in own])
-            wanted = {int(np.argmin([abs(level.units - share * sublayer.units) for level in own])) for share in at}
+            wanted = {
+                int(np.argmin([abs(level.units - share * sublayer.units) for level in own]))
+                for share in at
+            }
             points = {0.0: 0.0}
             for index in sorted(wanted):
                 session.replace(sublayer, own[index])

@@ -55,7 +55,14 @@ class Options(FrozenModel):
 
 AXES = (
     # Without it outliers are worth clipping.
-    Axis(key="transforms", values=([],), changes=("numbers",), again="transform", promise=0.9, together={"calibrate": "mse"}),
+    Axis(
+        key="transforms",
+        values=([],),
+        changes=("numbers",),
+        again="transform",
+        promise=0.9,
+        together={"calibrate": "mse"},
+    ),
     Axis(
         key="transforms",
         values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8, "one")),
@@ -79,7 +86,9 @@ AXES = (
 def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:
     """Return the names of the values that `transform_` needs samples of."""
     groups = _enabled(smoothing.groups(graph, family), options)
-    keys = {place.readers[0] for group in groups if group.kind == "scores" for place in group.places}
+    keys = {
+        place.readers[0] for group in groups if group.kind == "scores" for place in group.places
+    }
     return sorted({value for group in groups for value in group.values} | keys)
 
 
@@ -105,25 +114,48 @@ def transform_(
     for done, group in enumerate(linear, start=1):
         weight = _weight(model.graph, group)
         rows, largest = _sampled(samples, group.values)
-        errors[group] = {alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in alphas}
+        errors[group] = {
+            alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in alphas
+        }
         progress(done, len(linear))
     chosen = _chosen(errors, options)
     records: list[dict[str, Any]] = []
     for group in linear:
         alpha = chosen[group]
-        records.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
+        records.append(
+            {
+                "kind": group.kind,
+                "module": group.source,
+                "alpha": alpha,
+                "error": errors[group][alpha],
+            }
+        )
         if alpha is not None:
             largest = _sampled(samples, group.values)[1]
             scales = _scales(largest, _weight(model.graph, group), alpha)
             smoothing.scale_(model, group, scales)
             records[-1]["channels"] = np.stack([largest, largest / scales])
     for group in balanced:
-        query, key = (_sampled(samples, of)[1] for of in (group.values, [place.readers[0] for place in group.places]))
+        query, key = (
+            _sampled(samples, of)[1]
+            for of in (group.values, [place.readers[0] for place in group.places])
+        )
         scales = np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY))
         smoothing.scale_(model, group, scales)
         channels = np.stack([query, query / scales])
-        records.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None, "channels": channels})
-    records += [{"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason} for p in left]
+        records.append(
+            {
+                "kind": group.kind,
+                "module": group.source,
+                "alpha": 0.5,
+                "error": None,
+                "channels": channels,
+            }
+        )
+    records += [
+        {"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason}
+        for p in left
+    ]
     return records
 
 
@@ -139,14 +171,18 @@ def _weight(graph: ir.Graph, group: smoothing.Group) -> np.ndarray:
 def _sampled(samples: Mapping[str, Sample], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [N, C] and the largest magnitudes [C] of values that get the same scales."""
     taken = [samples[name] for name in names]
-    return np.concatenate([sample.rows for sample in taken]), np.max([sample.largest for sample in taken], axis=0)
+    return np.concatenate([sample.rows for sample in taken]), np.max(
+        [sample.largest for sample in taken], axis=0
+    )
 
 
 def _scales(largest: np.ndarray, weight: np.ndarray, alpha: float | None) -> np.ndarray:
     if alpha is None:
         return np.ones(len(weight))
     activation, rows = np.maximum(largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
-    scales: np.ndarray = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (1 - alpha)
+    scales: np.ndarray = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (
+        1 - alpha
+    )
     # A common factor has no effect on quantization; a geometric mean of 1 keeps the magnitudes of the float model.
     return np.asarray(scales / np.exp(np.log(scales).mean()))
 
@@ -159,11 +195,17 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
         weight: [C, out].
         scales: [C].
     """
-    smoothed, scaled = (rows / scales).astype(np.float32), (weight * scales[:, None]).astype(np.float32)
+    smoothed, scaled = (
+        (rows / scales).astype(np.float32),
+        (weight * scales[:, None]).astype(np.float32),
+    )
     integers, step = qdq.quantize_weight(scaled, _WEIGHT)
     energy = (scaled**2).sum(axis=1)
     low, high = min(float(smoothed.min()), 0.0), max(float(smoothed.max()), 0.0)
-    grids = (Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink) for shrink in _SHRINK)
+    grids = (
+        Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink)
+        for shrink in _SHRINK
+    )
     candidates = (qdq.rounded_activation(smoothed, grid) for grid in grids)
     best = min(candidates, key=lambda rounded: float((((rounded - smoothed) ** 2) @ energy).sum()))
     product = rows @ weight
@@ -171,11 +213,19 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
     return float(np.mean(difference**2) / max(float(np.mean(product**2)), _TINY**2))
 
 
-def _chosen(errors: Mapping[smoothing.Group, Errors], options: Options) -> dict[smoothing.Group, float | None]:
+def _chosen(
+    errors: Mapping[smoothing.Group, Errors], options: Options
+) -> dict[smoothing.Group, float | None]:
     if options.alpha == "per-layer":
-        return {group: min(by_alpha, key=lambda alpha: by_alpha[alpha]) for group, by_alpha in errors.items()}
+        return {
+            group: min(by_alpha, key=lambda alpha: by_alpha[alpha])
+            for group, by_alpha in errors.items()
+        }
     if options.alpha == "one":
         # Groups differ in scale. The mean of logarithms gives a halved error the same weight in every group.
-        total = {a: float(np.mean([np.log(by[a] + 1e-30) for by in errors.values()])) for a in (None, *_ALPHAS)}
+        total = {
+            a: float(np.mean([np.log(by[a] + 1e-30) for by in errors.values()]))
+            for a in (None, *_ALPHAS)
+        }
         return dict.fromkeys(errors, min(total, key=lambda alpha: total[alpha]))
     return dict.fromkeys(errors, float(options.alpha))

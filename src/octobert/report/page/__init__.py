@@ -46,15 +46,26 @@ def page(runs: Sequence[Run]) -> str:
         runs: with different names.
     """
     environment = _environment()
-    parts = [{name: part for name, section in SECTIONS.items() if (part := section(run)) is not None} for run in runs]
+    parts = [
+        {name: part for name, section in SECTIONS.items() if (part := section(run)) is not None}
+        for run in runs
+    ]
     compared = comparison.section(runs) if len(runs) > 1 else None
-    panels = {name: _panel(f"sections/{name}") for name in SECTIONS if any(name in found for found in parts)}
+    panels = {
+        name: _panel(f"sections/{name}")
+        for name in SECTIONS
+        if any(name in found for found in parts)
+    }
     if compared:
         panels["comparison"] = _panel("comparison")
     own = [script for panel in panels.values() for script in panel.scripts]
-    scripts = [*vendor.scripts(), "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"])]
+    scripts = [
+        *vendor.scripts(),
+        "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"]),
+    ]
     shown = environment.get_template("page.html").render(
-        comparison=compared and {"title": compared.title, "body": _body(environment, panels["comparison"], compared)},
+        comparison=compared
+        and {"title": compared.title, "body": _body(environment, panels["comparison"], compared)},
         runs=[
             {
                 "run": run,
@@ -71,12 +82,19 @@ def page(runs: Sequence[Run]) -> str:
             }
             for run, found in zip(runs, parts, strict=True)
         ],
-        style=Markup("\n".join([_file("page.css"), *(panel.style for panel in panels.values() if panel.style)])),
+        style=Markup(
+            "\n".join(
+                [_file("page.css"), *(panel.style for panel in panels.values() if panel.style)]
+            )
+        ),
         scripts=[Markup(script) for script in scripts],
         digests=[_digest(script) for script in scripts],
         data=_packed(
             {
-                "runs": [{name: part.data for name, part in found.items() if part.data is not None} for found in parts],
+                "runs": [
+                    {name: part.data for name, part in found.items() if part.data is not None}
+                    for found in parts
+                ],
                 "comparison": compared and compared.data,
             }
         ),
@@ -121,7 +139,9 @@ class _Panel:
 def _panel(name: str) -> _Panel:
     text = _file(f"{name}.html")
     blocks = _BLOCK.findall(text)
-    styles, scripts = ([block for tag, block in blocks if tag == wanted] for wanted in ("style", "script"))
+    styles, scripts = (
+        [block for tag, block in blocks if tag == wanted] for wanted in ("style", "script")
+    )
     return _Panel("".join(styles), _BLOCK.sub("", text), scripts)
 
 

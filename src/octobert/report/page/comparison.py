@@ -24,8 +24,12 @@ _FACTS: dict[str, Callable[[Report], str]] = {
     "instructions for 8 bits": lambda report: ", ".join(report.environment.features),
     "system": lambda report: report.environment.system,
     "runtimes": lambda report: _runtimes(report),
-    "calibration": lambda report: f"{report.ranges.calibrator}, {report.ranges.provenance.samples} texts",
-    "method": lambda report: ", ".join(dict.fromkeys(f"{p.method}, {p.placement}" for p in report.plans.values())),
+    "calibration": lambda report: (
+        f"{report.ranges.calibrator}, {report.ranges.provenance.samples} texts"
+    ),
+    "method": lambda report: ", ".join(
+        dict.fromkeys(f"{p.method}, {p.placement}" for p in report.plans.values())
+    ),
 }
 
 
@@ -40,7 +44,9 @@ def section(runs: Sequence[Run]) -> Section:
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         task = run.report.task
-        groups.setdefault((task.name, task.primary or "", _FACTS[_ROWS](run.report)), []).append(run)
+        groups.setdefault((task.name, task.primary or "", _FACTS[_ROWS](run.report)), []).append(
+            run
+        )
     tables = [_table(group) for group in groups.values()]
     facts = {name: [fact(run.report) for run in runs] for name, fact in _FACTS.items()}
     values = {
@@ -51,7 +57,9 @@ def section(runs: Sequence[Run]) -> Section:
         "careful": _careful(facts),
     }
     drawn = [row for table in tables for row in table["rows"] if row["ratio"]]
-    data = {"rows": drawn, "raw": [each for run in runs for each in _speedups(run)]} if drawn else None
+    data = (
+        {"rows": drawn, "raw": [each for run in runs for each in _speedups(run)]} if drawn else None
+    )
     return Section(f"{len(runs)} runs side by side", values, data)
 
 
@@ -109,9 +117,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     if not rows or len({row["shape"] for row in rows}) > 1:
         return ""
     fastest = min(rows, key=lambda row: row["ms"])
-    sentence = (
-        f"{fastest['model']} in {fastest['run']} takes the least time: {wording.ms(fastest['ms'])} ms at {fastest['shape']}"
-    )
+    least = f"{wording.ms(fastest['ms'])} ms at {fastest['shape']}"
+    sentence = f"{fastest['model']} in {fastest['run']} takes the least time: {least}"
     gains = [row for row in rows if row["ratio"]]
     if not gains:
         return f"{sentence}."

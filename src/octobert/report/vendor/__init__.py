@@ -27,7 +27,11 @@ def scripts() -> tuple[str, ...]:
     folder = files(__name__)
     try:
         found = [
-            (folder.joinpath(f"{n}.js").read_text("utf-8"), folder.joinpath(f"{n}.LICENSE").read_text("utf-8")) for n in _FILES
+            (
+                folder.joinpath(f"{n}.js").read_text("utf-8"),
+                folder.joinpath(f"{n}.LICENSE").read_text("utf-8"),
+            )
+            for n in _FILES
         ]
     except FileNotFoundError as error:
         raise StorageError(
@@ -36,4 +40,7 @@ def scripts() -> tuple[str, ...]:
             fix="install octobert again: pip install -e . in its folder, or make install",
         ) from error
     # The end of a script in a text of a script would end it.
-    return tuple(f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for script, licence in found)
+    return tuple(
+        f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script")
+        for script, licence in found
+    )

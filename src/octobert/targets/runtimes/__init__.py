@@ -80,7 +80,9 @@ def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
     return {"float32": None, **{kind: problem(SHORT[kind]) for kind in capabilities.float_entries}}
 
 
-def entries_in(entries: SessionEntries, capabilities: Capabilities, float_parts: FloatType) -> SessionEntries:
+def entries_in(
+    entries: SessionEntries, capabilities: Capabilities, float_parts: FloatType
+) -> SessionEntries:
     """Return entries of sessions that also make a target compute float operators in a type.
 
     They stay as they are where this machine does not compute in the type: some runtimes would imitate it, slowly. What the

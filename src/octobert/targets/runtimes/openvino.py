@@ -19,7 +19,14 @@ from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.ports import Port, Ports
-from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions, static_lengths
+from octobert.core.session import (
+    Feeds,
+    RuntimeOption,
+    Session,
+    SessionEntries,
+    SessionOptions,
+    static_lengths,
+)
 from octobert.targets.shared import openvino_norms, running
 from octobert.targets.shared.importing import unavailable
 from octobert.targets.shared.static_shape import static_if_fixed
@@ -28,10 +35,23 @@ TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
-_LOG_LEVELS = {"debug": "LOG_DEBUG", "info": "LOG_INFO", "warning": "LOG_WARNING", "error": "LOG_ERR"}
+_LOG_LEVELS = {
+    "debug": "LOG_DEBUG",
+    "info": "LOG_INFO",
+    "warning": "LOG_WARNING",
+    "error": "LOG_ERR",
+}
 
 # Values of ONEDNN_MAX_CPU_ISA without units for bfloat16, and for float16.
-_WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+_WITHOUT_BF16 = (
+    "SSE41",
+    "AVX",
+    "AVX2",
+    "AVX2_VNNI",
+    "AVX2_VNNI_2",
+    "AVX512_CORE",
+    "AVX512_CORE_VNNI",
+)
 _WITHOUT_F16 = (*_WITHOUT_BF16, "AVX512_CORE_BF16")
 # Precision → its name, OpenVINO's name for CPUs that compute in it, and limits that exclude it.
 _NATIVE = {"bf16": ("bfloat16", "BF16", _WITHOUT_BF16), "f16": ("float16", "FP16", _WITHOUT_F16)}
@@ -121,14 +141,24 @@ def check_device(device: str) -> None:
     present = _core("OpenVINO cannot be used", "device").available_devices
     chooser, _, listed = device.partition(":")
     # AUTO:-GPU takes all devices but that one, and MULTI:CPU(2) gives a device two requests.
-    names = [name.partition("(")[0].removeprefix("-") for name in listed.split(",")] if chooser in _CHOOSERS else [device]
+    names = (
+        [name.partition("(")[0].removeprefix("-") for name in listed.split(",")]
+        if chooser in _CHOOSERS
+        else [device]
+    )
     known = {*present, *(name.partition(".")[0] for name in present)}
     if device == _CHOOSERS[0] or known.issuperset(names):
         return
     missing = ", ".join(name for name in names if name not in known) or "no list of devices"
     expected = f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}"
     fix = "use one of these; a GPU or an NPU needs its driver"
-    raise TargetError(f"OpenVINO does not have the device {device}", where="device", got=missing, expected=expected, fix=fix)
+    raise TargetError(
+        f"OpenVINO does not have the device {device}",
+        where="device",
+        got=missing,
+        expected=expected,
+        fix=fix,
+    )
 
 
 def convert(onnx_path: Path, xml_path: Path) -> None:
@@ -148,7 +178,9 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
         # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
         if "iostream" not in str(error):
             raise
-        raise OSError(errno.ENOSPC, "the IR could not be written completely", str(xml_path)) from error
+        raise OSError(
+            errno.ENOSPC, "the IR could not be written completely", str(xml_path)
+        ) from error
 
 
 def check_entries(entries: SessionEntries, device: str) -> None:
@@ -161,7 +193,9 @@ def check_entries(entries: SessionEntries, device: str) -> None:
 
     if entries.provider:
         got, fix = ", ".join(entries.provider)[:200], "move them to options"
-        raise RecipeError("OpenVINO has no execution providers", where="session.provider", got=got, fix=fix)
+        raise RecipeError(
+            "OpenVINO has no execution providers", where="session.provider", got=got, fix=fix
+        )
     core, short = openvino.Core(), device.split()[-1]
     if short not in {name.split(".")[0] for name in core.available_devices}:
         return
@@ -169,14 +203,23 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     for name in entries.options:
         if name not in known:
             fix = did_you_mean(name, known)
-            raise RecipeError(f"OpenVINO has no such property of the {short}", where="session.options", got=name, fix=fix)
+            raise RecipeError(
+                f"OpenVINO has no such property of the {short}",
+                where="session.options",
+                got=name,
+                fix=fix,
+            )
 
 
 def port_of(port: Any) -> Port:
     """Return an input or an output as OpenVINO describes it."""
     name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
     shape, dtype = port.get_partial_shape(), np.dtype(port.get_element_type().to_dtype()).name
-    sizes = tuple(size.get_length() if size.is_static else -1 for size in shape) if shape.rank.is_static else None
+    sizes = (
+        tuple(size.get_length() if size.is_static else -1 for size in shape)
+        if shape.rank.is_static
+        else None
+    )
     return Port(name=name, dtype=dtype, shape=sizes)
 
 
@@ -203,11 +246,19 @@ def integers_of(path: Path) -> str | None:
     """
     nodes = _read(path).get_ops()
     # Weights are matrices; other small integers are shapes and axes.
-    weights = [node for node in nodes if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1]
+    weights = [
+        node
+        for node in nodes
+        if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1
+    ]
     found = {node.get_output_element_type(0).get_type_name() for node in weights}
     if found & {"i4", "u4", "nf4"}:
         return "int4"
-    return "int8" if found & {"i8", "u8"} or any(node.get_type_name() == "FakeQuantize" for node in nodes) else None
+    return (
+        "int8"
+        if found & {"i8", "u8"} or any(node.get_type_name() == "FakeQuantize" for node in nodes)
+        else None
+    )
 
 
 def _check_process(path: Path) -> None:
@@ -222,7 +273,10 @@ def _check_process(path: Path) -> None:
 def settings_of(options: SessionOptions) -> dict[str, Any]:
     """Return the properties to compile a model with."""
     hint = "LATENCY" if options.streams else "THROUGHPUT"
-    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision or "f32", "PERFORMANCE_HINT": hint}
+    settings: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": options.precision or "f32",
+        "PERFORMANCE_HINT": hint,
+    }
     # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, whatever the model says.
     settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.cache:
@@ -296,26 +350,48 @@ class OpenvinoSession:
         with running.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
-            inputs, outputs = [port_of(port) for port in model.inputs], [port_of(port).name for port in model.outputs]
-            compiled: Any = core.compile_model(model, options.device or device, settings_of(options))
+            inputs, outputs = (
+                [port_of(port) for port in model.inputs],
+                [port_of(port).name for port in model.outputs],
+            )
+            compiled: Any = core.compile_model(
+                model, options.device or device, settings_of(options)
+            )
             models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
         self._compiled, self.prepares_shapes = compiled, True
-        self.streams = options.streams or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self.streams = options.streams or int(
+            compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        )
         # Per stream the requests of all models: static length of a single row → request.
         self._free: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
         for _ in range(self.streams):
-            self._free.put({length: model.create_infer_request() for length, model in models.items()})
+            self._free.put(
+                {length: model.create_infer_request() for length, model in models.items()}
+            )
         self._inputs = running.Inputs(inputs, path)
         reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
-        places = {name: i for i, port in enumerate(compiled.outputs) for name in (outputs[i], *port.get_names())}
+        places = {
+            name: i
+            for i, port in enumerate(compiled.outputs)
+            for name in (outputs[i], *port.get_names())
+        }
         self._reads = {name: places[own] for name, own in reads.items()}
         self.outputs, self.shape = tuple(reads), self._inputs.shape
-        types = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}
-        used = [types.get(repr(value), "unknown") for value in _property(compiled, "INFERENCE_PRECISION_HINT")]
+        types = {
+            "<Type: 'float32'>": "f32",
+            "<Type: 'bfloat16'>": "bf16",
+            "<Type: 'float16'>": "f16",
+        }
+        used = [
+            types.get(repr(value), "unknown")
+            for value in _property(compiled, "INFERENCE_PRECISION_HINT")
+        ]
         self.precision = ", ".join(dict.fromkeys(used)) or "unknown"
         # Only CPUs have threads.
-        threads = max((int(value) for value in _property(compiled, "INFERENCE_NUM_THREADS")), default=1)
+        threads = max(
+            (int(value) for value in _property(compiled, "INFERENCE_NUM_THREADS")), default=1
+        )
         self.threads = max(1, threads // self.streams)
 
     @property
@@ -323,7 +399,9 @@ class OpenvinoSession:
         """What really runs the model, where the user chose the device. AUTO may begin on one device and go on on another."""
         if self._chosen is None:
             return None
-        used = ", ".join(str(name).strip("()") for name in self._compiled.get_property("EXECUTION_DEVICES"))
+        used = ", ".join(
+            str(name).strip("()") for name in self._compiled.get_property("EXECUTION_DEVICES")
+        )
         return used if used == self._chosen else f"{self._chosen} ({used})"
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -331,7 +409,9 @@ class OpenvinoSession:
         import openvino
 
         # What is shared with OpenVINO has to be in one piece and writable. The arrays live until the end of this call.
-        arrays = [np.require(array, requirements=("C", "W")) for array in self._inputs.of(feeds).values()]
+        arrays = [
+            np.require(array, requirements=("C", "W")) for array in self._inputs.of(feeds).values()
+        ]
         rows, length = next(array.shape for array in arrays if array.ndim == 2)
         requests = self._free.get()
         request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
@@ -344,7 +424,9 @@ class OpenvinoSession:
         finally:
             self._free.put(requests)
 
-    def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+    def run_each(
+        self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]
+    ) -> None:
         """Run batches by OpenVINO's queue of asynchronous requests.
 
         Keep the session for some time afterwards: a thread of OpenVINO may still be on its way out of the last request. If it
@@ -363,16 +445,23 @@ class OpenvinoSession:
         numbered = enumerate(batches)
         with running.runtime_errors("openvino cannot run the model", self._path):
             # It waits for a free request.
-            while jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None:
+            while (
+                jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None
+            ):
                 (number, feeds), begun = following, time.perf_counter()
                 jobs.start_async(dict(enumerate(self._inputs.of(feeds).values())), (number, begun))
             jobs.wait_all()
 
     def _outputs(self, request: Any) -> dict[str, np.ndarray]:
-        return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
+        return {
+            name: running.wide(np.array(request.get_output_tensor(i).data))
+            for name, i in self._reads.items()
+        }
 
 
-def _compiled_statically(core: Any, path: Path, options: SessionOptions, device: str) -> dict[int, Any]:
+def _compiled_statically(
+    core: Any, path: Path, options: SessionOptions, device: str
+) -> dict[int, Any]:
     """The models for single rows: length → the model with inputs [1, length].
 
     Each has weights of its own: OpenVINO packs them for a shape.
@@ -380,7 +469,12 @@ def _compiled_statically(core: Any, path: Path, options: SessionOptions, device:
     models: dict[int, Any] = {}
     for length in static_lengths(options.static_up_to):
         model = core.read_model(str(path))
-        model.reshape({port: [1, length][: port.get_partial_shape().rank.get_length()] for port in model.inputs})
+        model.reshape(
+            {
+                port: [1, length][: port.get_partial_shape().rank.get_length()]
+                for port in model.inputs
+            }
+        )
         models[length] = core.compile_model(model, options.device or device, settings_of(options))
     return models
 
@@ -390,5 +484,7 @@ def _property(compiled: Any, name: str) -> list[Any]:
     listed = compiled.get_property("SUPPORTED_PROPERTIES")
     if name in listed:
         return [compiled.get_property(name)]
-    tables = compiled.get_property("DEVICE_PROPERTIES").values() if "DEVICE_PROPERTIES" in listed else ()
+    tables = (
+        compiled.get_property("DEVICE_PROPERTIES").values() if "DEVICE_PROPERTIES" in listed else ()
+    )
     return [table[name] for table in tables if name in table]

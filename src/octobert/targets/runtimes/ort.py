@@ -109,7 +109,9 @@ def plugin_devices(package: str, provider: str) -> list[Any]:
     devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
     if not devices:
         raise TargetError(
-            f"{package} finds no device", where=provider, fix="see the package's documentation for its requirements"
+            f"{package} finds no device",
+            where=provider,
+            fix="see the package's documentation for its requirements",
         )
     return devices
 
@@ -137,7 +139,9 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
     """
     import onnxruntime as ort
 
-    fields = tuple(name for name, member in vars(ort.SessionOptions).items() if isinstance(member, property))
+    fields = tuple(
+        name for name, member in vars(ort.SessionOptions).items() if isinstance(member, property)
+    )
     for name, value in entries.options.items():
         if name == _IO_BINDING:
             continue
@@ -145,7 +149,10 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
             settings.add_session_config_entry(name, _text(value))
             continue
         if name not in fields:
-            what, fix = "onnxruntime's SessionOptions has no such field", did_you_mean(name, (*fields, _IO_BINDING))
+            what, fix = (
+                "onnxruntime's SessionOptions has no such field",
+                did_you_mean(name, (*fields, _IO_BINDING)),
+            )
             raise RecipeError(what, where="session.options", got=name, fix=fix)
         try:
             setattr(settings, name, _field_value(getattr(settings, name), value))
@@ -195,7 +202,9 @@ class Provider:
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Open an ONNX file. Batches are padded to the axes that are fixed in it."""
         settings = self.settings(path, options)
-        return static_if_fixed(OrtSession(path, options, self.name, settings, optimize=self.optimize, whole=self.whole))
+        return static_if_fixed(
+            OrtSession(path, options, self.name, settings, optimize=self.optimize, whole=self.whole)
+        )
 
 
 class OrtSession:
@@ -235,8 +244,15 @@ class OrtSession:
         share = max(1, environment.cores() // self.streams)
         settings = _settings(options, options.threads or share, optimize=optimize, whole=whole)
         self.threads = settings.intra_op_num_threads or share
-        of_provider = {name: value for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
-        given = {name: _text(value) for name, value in {**of_provider, **options.entries.provider}.items()}
+        of_provider = {
+            name: value
+            for name, value in options.runtime_options.items()
+            if name not in RUNTIME_OPTIONS
+        }
+        given = {
+            name: _text(value)
+            for name, value in {**of_provider, **options.entries.provider}.items()
+        }
         provider_options = {**(provider_options or {}), **given}
         opened = path
         # Other providers compile the graph themselves and have their own caches.
@@ -250,7 +266,10 @@ class OrtSession:
         with running.runtime_errors("onnxruntime cannot open the model", path):
             if devices is not None:
                 settings.add_provider_for_devices(devices, provider_options)
-            sessions: list[Any] = [ort.InferenceSession(str(opened), settings, providers=providers) for _ in range(count)]
+            sessions: list[Any] = [
+                ort.InferenceSession(str(opened), settings, providers=providers)
+                for _ in range(count)
+            ]
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for index in range(self.streams):
             self._free.put(sessions[index % count])
@@ -268,10 +287,16 @@ class OrtSession:
         self._reads = options.outputs_of([o.name for o in session.get_outputs()])
         self.outputs, self.shape = tuple(self._reads), self._inputs.shape
         # Free axes (batch, sequence) have names, the others are numbers.
-        self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
+        self.per_token = {
+            o.name
+            for o in session.get_outputs()
+            if len(o.shape) > 1 and isinstance(o.shape[1], str)
+        }
         self.precision = "f32"
         self.prepares_shapes = provider != CPU
-        self._binds = bool(options.entries.options.get(_IO_BINDING, options.runtime_options.get(_IO_BINDING)))
+        self._binds = bool(
+            options.entries.options.get(_IO_BINDING, options.runtime_options.get(_IO_BINDING))
+        )
         self._device = _DEVICES.get(provider, "cpu"), int(provider_options.get("device_id", 0))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -280,7 +305,9 @@ class OrtSession:
         session, names = self._free.get(), list(self._reads.values())
         try:
             with running.runtime_errors("onnxruntime cannot run the model", self._path):
-                results = self._run_bound(session, inputs) if self._binds else session.run(names, inputs)
+                results = (
+                    self._run_bound(session, inputs) if self._binds else session.run(names, inputs)
+                )
         finally:
             self._free.put(session)
         return {name: running.wide(array) for name, array in zip(self._reads, results, strict=True)}
@@ -294,7 +321,9 @@ class OrtSession:
             if self._device[0] == "cpu":
                 binding.bind_cpu_input(name, array)
             else:
-                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *self._device))
+                binding.bind_ortvalue_input(
+                    name, ort.OrtValue.ortvalue_from_numpy(array, *self._device)
+                )
         for name in self._reads.values():
             binding.bind_output(name, *self._device)
         session.run_with_iobinding(binding)
@@ -309,12 +338,16 @@ def port_of(found: Any) -> Port:
     return Port(name=found.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
-def _settings(options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False) -> Any:
+def _settings(
+    options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False
+) -> Any:
     """Return onnxruntime's session options: the target's, then tuned ones, then those of the recipe."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
-    settings.log_severity_level = logs.LEVELS.index("debug" if options.log else logs.level() or "error")
+    settings.log_severity_level = logs.LEVELS.index(
+        "debug" if options.log else logs.level() or "error"
+    )
     # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
     if options.threads or options.streams > 1 or environment.restricted():
         settings.intra_op_num_threads = threads
@@ -332,7 +365,11 @@ def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOp
     import onnxruntime as ort
 
     levels = ort.GraphOptimizationLevel
-    by_name = {"all": levels.ORT_ENABLE_ALL, "extended": levels.ORT_ENABLE_EXTENDED, "basic": levels.ORT_ENABLE_BASIC}
+    by_name = {
+        "all": levels.ORT_ENABLE_ALL,
+        "extended": levels.ORT_ENABLE_EXTENDED,
+        "basic": levels.ORT_ENABLE_BASIC,
+    }
     if "graph_optimization" in runtime_options:
         settings.graph_optimization_level = by_name[str(runtime_options["graph_optimization"])]
     if runtime_options.get("execution") == "parallel":
@@ -361,5 +398,9 @@ def _cached(path: Path, options: SessionOptions) -> Path:
     except Exception as error:  # noqa: BLE001  # of the disk, or of onnxruntime, which has no base class for its errors
         # Whatever it is, the model may open without its cache.
         got = reason(error)
-        warnings.warn(f"{folder}: the optimized model cannot be stored ({got})", IgnoredFileWarning, stacklevel=2)
+        warnings.warn(
+            f"{folder}: the optimized model cannot be stored ({got})",
+            IgnoredFileWarning,
+            stacklevel=2,
+        )
         return path

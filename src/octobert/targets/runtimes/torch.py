@@ -15,7 +15,14 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import RecipeError, TargetError, reason
-from octobert.core.session import STATES, Feeds, Session, SessionEntries, SessionOptions, read_outputs
+from octobert.core.session import (
+    STATES,
+    Feeds,
+    Session,
+    SessionEntries,
+    SessionOptions,
+    read_outputs,
+)
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -49,8 +56,17 @@ def probe(device: str) -> Probe:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        missing = "torch finds no CUDA device" if torch.version.cuda else "this build of torch has no CUDA"
-        return Probe(available=False, version=torch.__version__, missing=missing, install="install a build of torch with CUDA")
+        missing = (
+            "torch finds no CUDA device"
+            if torch.version.cuda
+            else "this build of torch has no CUDA"
+        )
+        return Probe(
+            available=False,
+            version=torch.__version__,
+            missing=missing,
+            install="install a build of torch with CUDA",
+        )
     return Probe(available=True, version=torch.__version__)
 
 
@@ -62,7 +78,12 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     """
     if given := [*entries.options, *entries.provider]:
         fix = "remove it; benchmark.threads sets the threads of the timing"
-        raise RecipeError("PyTorch models are opened without options", where="session", got=", ".join(given)[:200], fix=fix)
+        raise RecipeError(
+            "PyTorch models are opened without options",
+            where="session",
+            got=", ".join(given)[:200],
+            fix=fix,
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +126,9 @@ class TorchSession:
         allow_pickle: allow pickle weights. Opening them runs code.
     """
 
-    def __init__(self, folder: Path, options: SessionOptions, head: str, *, allow_pickle: bool = False) -> None:
+    def __init__(
+        self, folder: Path, options: SessionOptions, head: str, *, allow_pickle: bool = False
+    ) -> None:
         import torch
 
         from octobert.models import checkpoint, heads, pooling
@@ -116,7 +139,9 @@ class TorchSession:
         self.streams, self.prepares_shapes, self.device = options.streams, False, None
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = heads.head_of(head)
-        self._pooler = pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
+        self._pooler = (
+            pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
+        )
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")
         self.outputs = read_outputs(self._head.outputs)
         self.precision = "f32"
@@ -126,12 +151,18 @@ class TorchSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         torch = self._torch
-        tensors = {name: torch.from_numpy(array) for name, array in feeds.items() if name in self._accepts}
+        tensors = {
+            name: torch.from_numpy(array) for name, array in feeds.items() if name in self._accepts
+        }
         with torch.inference_mode():
             result = self.model(**tensors)
         if self._pooler is None:
             return {name: result[name].numpy() for name in self.outputs}
-        return {self.outputs[0]: self._pool(result[STATES], tensors["attention_mask"], self._pooler).numpy()}
+        return {
+            self.outputs[0]: self._pool(
+                result[STATES], tensors["attention_mask"], self._pooler
+            ).numpy()
+        }
 
 
 class TorchGraphSession:
@@ -148,15 +179,24 @@ class TorchGraphSession:
         ModelError: `torch_graph` does not support an operator of the graph.
     """
 
-    def __init__(self, path: Path, options: SessionOptions, device: str, *, compiled: bool = False) -> None:
+    def __init__(
+        self, path: Path, options: SessionOptions, device: str, *, compiled: bool = False
+    ) -> None:
         available = probe(device)
         if not available.available:
             fix = available.install
-            raise TargetError(f"torch cannot run on {device} here", where=str(path), got=available.missing, fix=fix)
+            raise TargetError(
+                f"torch cannot run on {device} here",
+                where=str(path),
+                got=available.missing,
+                fix=fix,
+            )
         precision = options.precision or "f32"
         if precision not in _DTYPES:
             expected = ", ".join(_DTYPES)
-            raise TargetError("torch has no such precision", where=str(path), got=precision, expected=expected)
+            raise TargetError(
+                "torch has no such precision", where=str(path), got=precision, expected=expected
+            )
         import torch
 
         from octobert.core.onnx_files import ports_of, read_onnx
@@ -170,7 +210,9 @@ class TorchGraphSession:
         int_mm = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
         with running.runtime_errors("torch cannot open the model", path, line=0):
             model = read_onnx(path)
-            module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
+            module: Any = torch_graph.to_torch(
+                model, getattr(torch, _DTYPES[precision]), int_mm=int_mm
+            ).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True) if compiled else module
         ports = ports_of(model)
         self._inputs = running.Inputs(ports.inputs, path)
@@ -190,7 +232,12 @@ class TorchGraphSession:
                 with torch.inference_mode():
                     results = self._module(*tensors)
             except torch._dynamo.exc.TorchDynamoException as error:
-                got, fix = reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
-                raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
+                got, fix = (
+                    reason(error, 0),
+                    "open it without compilation (compile: false in SessionOptions)",
+                )
+                raise TargetError(
+                    "torch cannot compile the model here", where=str(self._path), got=got, fix=fix
+                ) from error
         computed = dict(zip(self._computed, results, strict=True))
         return {name: computed[own].cpu().numpy() for name, own in self._reads.items()}

@@ -26,7 +26,9 @@ def model_file(package: Path) -> Path:
     return package / "onnx" / "model_quantized.onnx"
 
 
-def write(quantized: Path, folder: Path, options: ExportOptions, passes: Sequence[Pass] | None = None) -> Path:
+def write(
+    quantized: Path, folder: Path, options: ExportOptions, passes: Sequence[Pass] | None = None
+) -> Path:
     """Write the Q/DQ graph into a package, rewritten by the passes that `options` ask for.
 
     Args:

@@ -16,7 +16,9 @@ def unavailable(package: str, install: str) -> Probe | None:
         install: the command that installs it, for the error message.
     """
     if importlib.util.find_spec(package) is None:
-        return Probe(available=False, missing=f"the package {package} is not installed", install=install)
+        return Probe(
+            available=False, missing=f"the package {package} is not installed", install=install
+        )
     try:
         importlib.import_module(package)
     except (ImportError, OSError, MemoryError) as error:

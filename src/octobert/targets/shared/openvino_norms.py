@@ -40,7 +40,9 @@ def separate_(model: Any) -> int:
     Returns:
         The number of norms that were changed.
     """
-    return sum(_separate_(node) for node in model.get_ordered_ops() if node.get_type_name() == "MVN")
+    return sum(
+        _separate_(node) for node in model.get_ordered_ops() if node.get_type_name() == "MVN"
+    )
 
 
 def _separate_(mvn: Any) -> bool:
@@ -52,7 +54,11 @@ def _separate_(mvn: Any) -> bool:
         last = readers[0].get_node()
         affine = affine.then(last.get_type_name(), operand)
     others = [port for port in readers if port.get_node().get_type_name() != "FakeQuantize"]
-    if last is mvn or len(others) == len(readers) or not all(_differs(port.get_node()) for port in others):
+    if (
+        last is mvn
+        or len(others) == len(readers)
+        or not all(_differs(port.get_node()) for port in others)
+    ):
         return False
     _give_(mvn.output(0), affine, others, last.get_friendly_name())
     return bool(others)
@@ -60,7 +66,9 @@ def _separate_(mvn: Any) -> bool:
 
 def _differs(reader: Any) -> bool:
     """Whether a reader scales the norm again, or takes some of its rows."""
-    return _takes_rows(reader) or (reader.get_type_name() == "Multiply" and _constant(reader) is not None)
+    return _takes_rows(reader) or (
+        reader.get_type_name() == "Multiply" and _constant(reader) is not None
+    )
 
 
 def _give_(source: Any, affine: _Affine, ports: list[Any], name: str) -> None:
@@ -81,13 +89,24 @@ def _give_(source: Any, affine: _Affine, ports: list[Any], name: str) -> None:
 
 def _takes_rows(node: Any) -> bool:
     """Whether a node is a Slice of tokens, [:, a:b]."""
-    axes = node.input_value(4).get_node() if node.get_type_name() == "Slice" and node.get_input_size() == 5 else None
-    return axes is not None and axes.get_type_name() == "Constant" and np.asarray(axes.data).tolist() == [1]
+    axes = (
+        node.input_value(4).get_node()
+        if node.get_type_name() == "Slice" and node.get_input_size() == 5
+        else None
+    )
+    return (
+        axes is not None
+        and axes.get_type_name() == "Constant"
+        and np.asarray(axes.data).tolist() == [1]
+    )
 
 
 def _readers(node: Any) -> list[Any]:
     # OpenVINO has them in the order of their addresses, and files depend on the order: numbers in names are given out in it.
-    return sorted(node.output(0).get_target_inputs(), key=lambda port: (port.get_node().get_friendly_name(), port.get_index()))
+    return sorted(
+        node.output(0).get_target_inputs(),
+        key=lambda port: (port.get_node().get_friendly_name(), port.get_index()),
+    )
 
 
 def _constant(node: Any) -> np.ndarray | None:
@@ -95,8 +114,14 @@ def _constant(node: Any) -> np.ndarray | None:
     if node.get_type_name() not in ("Multiply", "Add"):
         return None
     held = [port.get_source_output().get_node() for port in node.inputs()]
-    arrays = [np.asarray(each.data, np.float64) for each in held if each.get_type_name() == "Constant"]
-    return arrays[0].reshape(-1) if len(arrays) == 1 and arrays[0].size == (arrays[0].shape or (1,))[-1] else None
+    arrays = [
+        np.asarray(each.data, np.float64) for each in held if each.get_type_name() == "Constant"
+    ]
+    return (
+        arrays[0].reshape(-1)
+        if len(arrays) == 1 and arrays[0].size == (arrays[0].shape or (1,))[-1]
+        else None
+    )
 
 
 def _copy(source: Any, affine: _Affine, name: str) -> Any:
@@ -104,5 +129,7 @@ def _copy(source: Any, affine: _Affine, name: str) -> Any:
     from openvino import opset13
 
     dtype = source.get_element_type().to_dtype()
-    product = opset13.multiply(source, opset13.constant(affine.scale.astype(dtype)), name=f"{name}.scaled")
+    product = opset13.multiply(
+        source, opset13.constant(affine.scale.astype(dtype)), name=f"{name}.scaled"
+    )
     return opset13.add(product, opset13.constant(affine.shift.astype(dtype)), name=name).output(0)

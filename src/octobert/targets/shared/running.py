@@ -40,7 +40,9 @@ def with_streams(options: SessionOptions) -> SessionOptions:
     """Return options with a number of streams: where none is chosen, the cores are shared out among them."""
     if options.streams:
         return options
-    return options.model_copy(update={"streams": max(1, environment.cores() // (options.threads or 1))})
+    return options.model_copy(
+        update={"streams": max(1, environment.cores() // (options.threads or 1))}
+    )
 
 
 def no_choice_of_device(title: str, device: str) -> TargetError:
@@ -51,7 +53,9 @@ def no_choice_of_device(title: str, device: str) -> TargetError:
         device: that was asked for.
     """
     fix = "leave it out, or open a package for an OpenVINO target"
-    return TargetError(f"targets of {title} run on one device only", where="device", got=device, fix=fix)
+    return TargetError(
+        f"targets of {title} run on one device only", where="device", got=device, fix=fix
+    )
 
 
 class Inputs:
@@ -82,7 +86,12 @@ class Inputs:
             return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
         if usual not in feeds:
             got, expected = port.name[:_LONGEST], ", ".join(feeds)
-            raise ModelError("the model has other inputs than an encoder", where=str(self._path), got=got, expected=expected)
+            raise ModelError(
+                "the model has other inputs than an encoder",
+                where=str(self._path),
+                got=got,
+                expected=expected,
+            )
         return feeds[usual].astype(port.dtype, copy=False)
 
 

@@ -64,8 +64,14 @@ class StaticShapeSession:
         padded = {n: np.pad(a, ((0, -rows % batch), (0, more))) for n, a in feeds.items()}
         padded["attention_mask"][rows:, 0] = 1
         starts = range(0, rows, batch)
-        runs = [self._session.run({n: a[start : start + batch] for n, a in padded.items()}) for start in starts]
-        return {name: _without_padding([run[name] for run in runs], name, rows, length) for name in self.outputs}
+        runs = [
+            self._session.run({n: a[start : start + batch] for n, a in padded.items()})
+            for start in starts
+        ]
+        return {
+            name: _without_padding([run[name] for run in runs], name, rows, length)
+            for name in self.outputs
+        }
 
 
 def static_if_fixed(session: SessionWithShape) -> Session:

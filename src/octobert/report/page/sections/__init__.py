@@ -8,7 +8,16 @@ The function returns None where the run has nothing to show. `<name>.html` is a 
 from collections.abc import Callable
 
 from octobert.report.page.runs import Run, Section
-from octobert.report.page.sections import executed, frontier, layers, outcome, pruning, ranges, rows, speed
+from octobert.report.page.sections import (
+    executed,
+    frontier,
+    layers,
+    outcome,
+    pruning,
+    ranges,
+    rows,
+    speed,
+)
 
 SECTIONS: dict[str, Callable[[Run], Section | None]] = {
     "verdict": outcome.verdict,

@@ -19,7 +19,8 @@ def section(run: Run) -> Section | None:
                 "name": each.candidate,
                 "types": _types(each),
                 "parts": [
-                    [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why] for part in each.parts
+                    [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
+                    for part in each.parts
                 ],
             }
             for each in found
@@ -27,8 +28,15 @@ def section(run: Run) -> Section | None:
     }
     fallbacks = {each.candidate: [part for part in each.parts if part.why] for each in found}
     shares = {each.candidate: _types(each) for each in found}
-    return Section("What was executed in 8 bits", {"executions": found, "fallbacks": fallbacks, "types": shares}, data)
+    return Section(
+        "What was executed in 8 bits",
+        {"executions": found, "fallbacks": fallbacks, "types": shares},
+        data,
+    )
 
 
 def _types(execution: Execution) -> list[dict[str, Any]]:
-    return [{**each.model_dump(), "share": each.ms / (execution.total_ms or 1.0)} for each in execution.types]
+    return [
+        {**each.model_dump(), "share": each.ms / (execution.total_ms or 1.0)}
+        for each in execution.types
+    ]

@@ -18,7 +18,9 @@ def section(run: Run) -> Section | None:
         return None
     cost = chart.x[0].title.removesuffix(f" in {chart.x[0].unit}")
     return Section(
-        f"{chart.y.name[:1].upper()}{chart.y.name[1:]} against {cost}", {"chart": chart, "winner": chart.winner()}, _data(chart)
+        f"{chart.y.name[:1].upper()}{chart.y.name[1:]} against {cost}",
+        {"chart": chart, "winner": chart.winner()},
+        _data(chart),
     )
 
 
@@ -38,7 +40,12 @@ def _data(chart: Frontier) -> dict[str, Any]:
         }
         for point in chart.points
     ]
-    return {"x": [asdict(axis) for axis in chart.x], "y": asdict(chart.y), "points": points, "order": chart.order}
+    return {
+        "x": [asdict(axis) for axis in chart.x],
+        "y": asdict(chart.y),
+        "points": points,
+        "order": chart.order,
+    }
 
 
 def _ends(figure: Estimate | None) -> tuple[float, float, float] | None:

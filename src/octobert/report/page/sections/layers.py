@@ -41,13 +41,34 @@ def section(run: Run) -> Section | None:
         return None
     targets = [_target(run, name) for name in plans]
     cells = [cell for target in targets for cell in target["cells"]]
-    layers = [str(layer) for layer in sorted({cell["layer"] for cell in cells if cell["layer"] is not None})]
+    layers = [
+        str(layer)
+        for layer in sorted({cell["layer"] for cell in cells if cell["layer"] is not None})
+    ]
     outside = [OUTSIDE] if any(cell["layer"] is None for cell in cells) else []
-    data = {"targets": targets, "columns": [*layers, *outside], "parts": _parts(cells), "outside": OUTSIDE}
-    counts = {name: {role: done for role, done in plan.counts().items() if done[0]} for name, plan in plans.items()}
-    legend = {state: words for state, words in STATES.items() if state and any(cell["state"] == state for cell in cells)}
+    data = {
+        "targets": targets,
+        "columns": [*layers, *outside],
+        "parts": _parts(cells),
+        "outside": OUTSIDE,
+    }
+    counts = {
+        name: {role: done for role, done in plan.counts().items() if done[0]}
+        for name, plan in plans.items()
+    }
+    legend = {
+        state: words
+        for state, words in STATES.items()
+        if state and any(cell["state"] == state for cell in cells)
+    }
     together = {target: each.together for target, each in run.report.sensitivities.items()}
-    values = {"targets": targets, "counts": counts, "legend": legend, "together": together, "outside": OUTSIDE}
+    values = {
+        "targets": targets,
+        "counts": counts,
+        "legend": legend,
+        "together": together,
+        "outside": OUTSIDE,
+    }
     return Section("Inside the model: layers × parts", values, data)
 
 
@@ -67,7 +88,9 @@ def _target(run: Run, name: str) -> dict[str, Any]:
     cells.sort(key=lambda each: (each["layer"] is None, each["layer"] or 0))
     return {
         "name": name,
-        "profiled": f"{execution.runtime} at {execution.batch} × {execution.sequence}" if execution and execution.parts else "",
+        "profiled": f"{execution.runtime} at {execution.batch} × {execution.sequence}"
+        if execution and execution.parts
+        else "",
         "total_ms": total,
         "sensitive": measured is not None,
         "rows": measured.rows if measured else 0,
@@ -124,14 +147,30 @@ def _reasons(cell: _Cell) -> Iterable[str]:
     operands = [each for each in cell.decisions if each.site.role not in OUTPUTS] or cell.decisions
     left = [each for each in operands if each.quantizer is None]
     for reason in dict.fromkeys(each.reason for each in left or operands):
-        roles = ", ".join(dict.fromkeys(each.site.role for each in left or operands if each.reason == reason))
+        roles = ", ".join(
+            dict.fromkeys(each.site.role for each in left or operands if each.reason == reason)
+        )
         yield f"{roles} {'stays float' if left else 'in 8 bits'}: {reason}"
 
 
 def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
     """Parts of layers in the order of the computation, then the parts outside of them."""
-    order = ("query", "key", "value", "attention", "attention_output", "attention_norm", "ffn_up", "activation", "ffn_down")
-    known = [*order, "ffn_norm", *(part for part in LAYER_PARTS if part not in (*order, "ffn_norm"))]
+    order = (
+        "query",
+        "key",
+        "value",
+        "attention",
+        "attention_output",
+        "attention_norm",
+        "ffn_up",
+        "activation",
+        "ffn_down",
+    )
+    known = [
+        *order,
+        "ffn_norm",
+        *(part for part in LAYER_PARTS if part not in (*order, "ffn_norm")),
+    ]
     inside = {cell["part"] for cell in cells if cell["layer"] is not None}
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
     rest = [part for part in (*sorted(inside - set(known)), *outside) if part]

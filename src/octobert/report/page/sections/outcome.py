@@ -31,7 +31,9 @@ def verdict(run: Run) -> Section | None:
         "machine": _machine(report),
         "caveats": summary.caveats(report),
         # A search says why; where the answer is its sentence, once is enough.
-        "chosen": report.choice.sentence if report.choice is not None and report.choice.sentence != answer.sentence else "",
+        "chosen": report.choice.sentence
+        if report.choice is not None and report.choice.sentence != answer.sentence
+        else "",
     }
     return Section("", values)
 
@@ -45,7 +47,11 @@ def _command(run: Run, name: str) -> str:
         if run.report.choice
         else None
     )
-    return commands.of_variant(run.report, run.folder, found) if found else commands.of_candidate(run.report, run.folder, name)
+    return (
+        commands.of_variant(run.report, run.folder, found)
+        if found
+        else commands.of_candidate(run.report, run.folder, name)
+    )
 
 
 def _machine(report: Report) -> list[str]:
@@ -67,7 +73,11 @@ def quality(run: Run) -> Section | None:
     report, models = run.report, summary.model_results(run.report)
     if not models:
         return None
-    values = {"models": models, "metrics": summary.metrics(report), "main_metrics": summary.main_metrics(report)}
+    values = {
+        "models": models,
+        "metrics": summary.metrics(report),
+        "main_metrics": summary.main_metrics(report),
+    }
     values["source_bytes"] = report.model.source_bytes
     return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
 
@@ -101,7 +111,11 @@ def trials(run: Run) -> Section | None:
         charts.append(_of_variants(choice))
     # One trial has not converged to anything: its sentence says all.
     charts = [chart for chart in charts if len(chart["trials"]) > 1]
-    return Section("Trials of the search", {"searches": searches}, {"charts": charts}) if searches or charts else None
+    return (
+        Section("Trials of the search", {"searches": searches}, {"charts": charts})
+        if searches or charts
+        else None
+    )
 
 
 def _of_plans(target: str, search: Search) -> dict[str, Any]:
@@ -130,7 +144,9 @@ def _of_plans(target: str, search: Search) -> dict[str, Any]:
 def _of_variants(choice: Selection) -> dict[str, Any]:
     """Variants that were timed, as they were tried: less time, or more rows per second, is better where the limits are kept."""
     tried = sorted((each for each in choice.found if each.number), key=lambda each: each.number)
-    timed = [(each, speed) for each in tried if (speed := choices.speed_of(choice, each)) is not None]
+    timed = [
+        (each, speed) for each in tried if (speed := choices.speed_of(choice, each)) is not None
+    ]
     spent = accumulate(each.seconds for each, _ in timed)
     trials = [
         {
@@ -152,15 +168,26 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
     }
 
 
-TITLES = {"finetune": "Fine-tuning", "prune.recover": "Training after pruning", "qat": "Quantization-aware training"}
+TITLES = {
+    "finetune": "Fine-tuning",
+    "prune.recover": "Training after pruning",
+    "qat": "Quantization-aware training",
+}
 
 
 def training(run: Run) -> Section | None:
     """The sentences, and the curves where the steps are known."""
-    sentences, curves = summary.trainings(run.report), [curve for curve in run.evidence.curves if curve.steps]
+    sentences, curves = (
+        summary.trainings(run.report),
+        [curve for curve in run.evidence.curves if curve.steps],
+    )
     drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
     values = {"sentences": sentences, "curves": curves}
-    return Section("Training", values, {"curves": drawn} if drawn else None) if sentences or curves else None
+    return (
+        Section("Training", values, {"curves": drawn} if drawn else None)
+        if sentences or curves
+        else None
+    )
 
 
 def how(run: Run) -> Section | None:

@@ -50,7 +50,13 @@ def section(run: Run) -> Section | None:
         "left_whole": pruning.chosen is None,
         "shown": shown,
     }
-    data = {"metric": pruning.metric, "tried": tried, "layers": layers, "times": times, "wholeMs": pruning.whole_ms}
+    data = {
+        "metric": pruning.metric,
+        "tried": tried,
+        "layers": layers,
+        "times": times,
+        "wholeMs": pruning.whole_ms,
+    }
     return Section("Pruning: heads and neurons", values, data)
 
 

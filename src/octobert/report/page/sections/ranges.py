@@ -13,10 +13,18 @@ def section(run: Run) -> Section | None:
     activations = sorted(
         evidence.activations,
         # The most interesting ones first: quantized, clipped most, most sensitive.
-        key=lambda each: (not each.intervals, -max(each.clipped.values(), default=0.0), -errors.get(each.value, 0.0)),
+        key=lambda each: (
+            not each.intervals,
+            -max(each.clipped.values(), default=0.0),
+            -errors.get(each.value, 0.0),
+        ),
     )
-    targets = [name for name in run.report.plans if any(name in each.intervals for each in activations)]
-    groups = sorted(evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0))
+    targets = [
+        name for name in run.report.plans if any(name in each.intervals for each in activations)
+    ]
+    groups = sorted(
+        evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0)
+    )
     data = {
         "targets": targets,
         "activations": [
@@ -28,7 +36,11 @@ def section(run: Run) -> Section | None:
             for each in activations
         ],
         "groups": [
-            {"name": f"{each.module} ({each.kind}, {each.transform})", "before": each.before, "after": each.after}
+            {
+                "name": f"{each.module} ({each.kind}, {each.transform})",
+                "before": each.before,
+                "after": each.after,
+            }
             for each in groups
         ],
     }

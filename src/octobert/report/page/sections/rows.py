@@ -26,17 +26,26 @@ def section(run: Run) -> Section | None:
         return Section("", values)
     longest = max(len(each.rows) for each in some)
     head = run.report.task.head
-    values |= {"move_text": move_text, "head": head, "height": longest * _ROW_REM, "marked": head in (*_SOURCES, "masked-lm")}
+    values |= {
+        "move_text": move_text,
+        "head": head,
+        "height": longest * _ROW_REM,
+        "marked": head in (*_SOURCES, "masked-lm"),
+    }
     return Section("Rows that changed", values, _data(run, some))
 
 
 def _told(changed: ChangedRows, count: int) -> list[str]:
     """How many rows changed, how they did, and what stands out."""
     rows = "1 row" if changed.total == 1 else f"{changed.total:,} rows"
-    sentences = [f"{changed.candidate} answers {rows} of {count:,} otherwise than {changed.reference}."]
+    sentences = [
+        f"{changed.candidate} answers {rows} of {count:,} otherwise than {changed.reference}."
+    ]
     other = changed.total - changed.lost - changed.gained
     if changed.lost or changed.gained:
-        sentences[0] = f"{sentences[0][:-1]}: {changed.lost:,} worse, {changed.gained:,} better, {other:,} neither."
+        sentences[0] = (
+            f"{sentences[0][:-1]}: {changed.lost:,} worse, {changed.gained:,} better, {other:,} neither."
+        )
     if changed.sentence:
         sentences.append(changed.sentence)
     elif changed.total > 1 and (changed.transitions or changed.lost or changed.gained):
@@ -59,7 +68,11 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
         for each in changed
     ]
     head, first = run.report.task.head, next(row for each in changed for row in each.rows)
-    usual = ("first text", "second text") if len(first.texts) > 1 else ("query" if first.before.neighbours else "text",)
+    usual = (
+        ("first text", "second text")
+        if len(first.texts) > 1
+        else ("query" if first.before.neighbours else "text",)
+    )
     return {
         "candidates": candidates,
         "texts": list(texts),
@@ -68,7 +81,12 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
         "prompt": _prompt(run.report) if first.before.neighbours else [],
         "fills": head == "masked-lm",
         "labelled": head in ("token-classification", "masked-lm"),
-        "shares": all(0 <= (side.score or 0) <= 1 for each in changed for row in each.rows for side in (row.before, row.after)),
+        "shares": all(
+            0 <= (side.score or 0) <= 1
+            for each in changed
+            for row in each.rows
+            for side in (row.before, row.after)
+        ),
     }
 
 
@@ -91,7 +109,9 @@ def _row(row: ChangedRow, texts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Answer, row: ChangedRow, others: list[str], words: tuple[str, str], place: Any) -> dict[str, Any]:
+def _answer(
+    answer: Answer, row: ChangedRow, others: list[str], words: tuple[str, str], place: Any
+) -> dict[str, Any]:
     """An answer; its neighbours with where they are among those of the other model."""
     near = []
     for rank, (text, cosine) in enumerate(answer.neighbours):
@@ -118,12 +138,21 @@ def move_text(before: str, after: str) -> str:
         >>> move_text("PER", "LOC"), move_text("PER", "PER")
         ('PER → LOC', 'PER → another PER')
     """
-    return f"{before} → another {before.removeprefix('an ')}" if before == after else f"{before} → {after}"
+    return (
+        f"{before} → another {before.removeprefix('an ')}"
+        if before == after
+        else f"{before} → {after}"
+    )
 
 
 def _form(head: str, texts: int) -> str:
     """How `octobert predict` takes the texts of a row; empty where it cannot take them as they are here."""
-    forms = {"question-answering": "question", "token-classification": "texts", "embedding": "texts", "masked-lm": ""}
+    forms = {
+        "question-answering": "question",
+        "token-classification": "texts",
+        "embedding": "texts",
+        "masked-lm": "",
+    }
     return forms.get(head, "pair" if texts > 1 else "texts")
 
 

@@ -54,7 +54,9 @@ def _distributions(run: Run) -> list[dict[str, Any]]:
             for each, own in zip(timed, samples, strict=True)
             if own
         ]
-        shapes.append({"name": str(shape), "logarithmic": low > 0 and high > _WIDE * low, "models": models})
+        shapes.append(
+            {"name": str(shape), "logarithmic": low > 0 and high > _WIDE * low, "models": models}
+        )
     return shapes
 
 
@@ -66,9 +68,18 @@ def _costs(run: Run) -> dict[str, Any] | None:
         if each.batch != 1:
             continue
         model = _model(run, each.candidate)
-        points += [{**model, "tokens": tokens, "ms": ms, "fixed": False} for tokens, ms in _rows(each)]
+        points += [
+            {**model, "tokens": tokens, "ms": ms, "fixed": False} for tokens, ms in _rows(each)
+        ]
         if isinstance(each.sequence, int) and _known(each.samples_ms):
-            points.append({**model, "tokens": each.sequence, "ms": _short(each.percentile_ms(50)), "fixed": True})
+            points.append(
+                {
+                    **model,
+                    "tokens": each.sequence,
+                    "ms": _short(each.percentile_ms(50)),
+                    "fixed": True,
+                }
+            )
     if len({point["tokens"] for point in points}) < 2:
         return None
     lengths = run.evidence.lengths
@@ -76,7 +87,13 @@ def _costs(run: Run) -> dict[str, Any] | None:
     times_ms = [point["ms"] for point in points]
     logarithmic = 0 < min(times_ms) < max(times_ms) / _WIDE
     bar = max(1, math.ceil(longest / _BARS))
-    return {"points": points, "lengths": lengths, "longest": longest, "bar": bar, "logarithmic": logarithmic}
+    return {
+        "points": points,
+        "lengths": lengths,
+        "longest": longest,
+        "bar": bar,
+        "logarithmic": logarithmic,
+    }
 
 
 def _model(run: Run, name: str) -> dict[str, Any]:
