@@ -828,7 +828,7 @@ def test_options_are_generated_from_the_recipe() -> None:
     recipe = yaml.safe_load(octobert(*command, *given, *more).stderr.rpartition("octobert: ")[0])
     assert recipe["quantize"] == {"static": {"placement": "ffn"}}
     assert (recipe["corrections"], recipe["targets"]) == ([], ["ort-cpu", "openvino-cpu"])
-    assert (recipe["measure"], recipe["strict"], recipe["revision"]) == (False, False, "main")
+    assert (recipe["measure"], recipe["repair"], recipe["revision"]) == (False, True, "main")
     assert (recipe["benchmark"], recipe["shape"]) == ({"repeats": 5}, {"batch": 2, "sequence": 64})
 
 

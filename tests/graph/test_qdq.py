@@ -217,7 +217,7 @@ def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> 
     plan = static.plan(
         bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8")
     )
-    wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*strict: false"
+    wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*repair: true"
     with pytest.raises(PlanError, match=wanted):
         capability.check(plan, strict)
 

@@ -566,10 +566,10 @@ def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -
         "targets": ["tensorrt"],
         "measure": False,
     }
-    with pytest.raises(PlanError, match=r"not asymmetric uint8.*strict: false"):
+    with pytest.raises(PlanError, match=r"not asymmetric uint8.*repair: true"):
         runner.run(parse(plain), tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out" / "tensorrt").exists()
-    report = runner.run(parse({**plain, "strict": False}), tmp_path / "out", executor=inline.run)
+    report = runner.run(parse({**plain, "repair": True}), tmp_path / "out", executor=inline.run)
     assert any(one.reason.startswith("repaired: ") for one in report.plans["tensorrt"].decisions)
 
 
@@ -609,7 +609,7 @@ def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
     assert wrong.returncode == RecipeError.exit_code
     assert "--shape is not BATCHxTOKENS (got 128, expected such as 1x128)" in wrong.stderr
     listed = octobert(*given, "--shape", "1x64", "--repair", "--dry-run")
-    assert "strict: false" in listed.stderr
+    assert "repair: true" in listed.stderr
     assert "sequence: 64" in listed.stderr
 
 

@@ -29,12 +29,10 @@ DATA_HELP = (
 _SPELLINGS = {
     "quantize": "--method",
     "targets": "--target",
-    "strict": "--repair",
     "float_model": "--no-float",
 }
 # Options that switch something off, which the text of their key describes.
 _HELP = {
-    "strict": "Repair a plan that breaks rules of its target.",
     "float_model": "Leave the float graph, several times larger than the model in 8 bits, out of the packages. Then evaluate, "
     "benchmark, compare and inspect have nothing to hold the model against.",
     "measure": "Only write the models. Do not evaluate or time them.",

@@ -15,7 +15,7 @@ EXAMPLES = (
 
 
 @_recipe.recipe_options(
-    "corrections", "sensitivity", "strict", "measure", "quick", "baselines", "allow_leakage"
+    "corrections", "sensitivity", "repair", "measure", "quick", "baselines", "allow_leakage"
 )
 def command(
     rows: dict[str, Any],

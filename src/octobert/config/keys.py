@@ -38,7 +38,7 @@ class RecipeKeys(TypedDict, total=False):
     search: Options | None
     executor: Literal["local", "ray"]
     speed: Options | None
-    strict: bool
+    repair: bool
     targets: Sequence[str]
     shape: Options | None
     format: Literal["auto", "qdq", "qoperator"]

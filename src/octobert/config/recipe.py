@@ -243,8 +243,8 @@ class Recipe(FrozenModel):
             file.
         speed: The speedup that every target must reach. The models are not changed for it; the report and the exit code say
             whether it is met.
-        strict: A plan that breaks a rule of its target is an error. Otherwise the plan is repaired, and the report lists the
-            changes.
+        repair: Repair a plan that breaks rules of its target, and list the changes in the report. Otherwise such a plan is
+            an error.
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
         format: Quantized products between Quantize/DequantizeLinear (`qdq`), or as integer operators with their biases
@@ -303,7 +303,7 @@ class Recipe(FrozenModel):
     search: Search | None = None
     executor: Literal["local", "ray"] = "local"
     speed: Speed | None = None
-    strict: bool = True
+    repair: bool = False
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(
         default=("ort-cpu",), min_length=1
     )

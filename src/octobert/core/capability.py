@@ -169,7 +169,7 @@ def check(plan: QuantPlan, capabilities: Capabilities) -> None:
             where=f"target {capabilities.name}",
             got=shown,
             fix="choose another method, placement or type (octobert targets --json lists what the target accepts), "
-            "or repair the plan with strict: false",
+            "or repair the plan with repair: true",
         )
 
 

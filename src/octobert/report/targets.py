@@ -10,7 +10,7 @@ from octobert.core.plan import DType
 _INTRODUCTION = """# Targets
 
 Generated from the tables in `src/octobert/targets` with `octobert targets --markdown`; a test compares both. A plan that breaks
-a rule of its target is an error. With `strict: false` the plan is changed instead, and the report says how. `octobert check
+a rule of its target is an error. With `repair: true` the plan is changed instead, and the report says how. `octobert check
 FILE --target NAME` checks any Q/DQ ONNX file against the same tables.
 """
 _SHAPES = {

@@ -27,19 +27,19 @@ def run(
     target: str,
     method: Choice,
     corrections: tuple[Choice, ...],
-    strict: bool,
+    repair: bool,
     spec: TaskSpec,
 ) -> Summary:
     """Plan, check, correct, write.
 
     Args:
         float_graph: the graph to quantize.
-        strict: a plan that breaks a rule of its target is an error; otherwise it is repaired.
+        repair: change a plan that breaks a rule of its target; otherwise it is an error.
     """
     graph = float_graph.path(_artifacts.FLOAT)
     plan = _plans.plan_of(capture, graph, ranges.read(_artifacts.RANGES, Ranges), target, method)
     capabilities = targets.load(target).CAPABILITIES
-    if not strict:
+    if repair:
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
     changes = _trained_scales(ranges, plan)
