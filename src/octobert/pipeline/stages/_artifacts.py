@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from octobert import targets
 from octobert.core.errors import ModelError
 from octobert.core.evidence import Smoothed
 from octobert.core.family import EncoderFamily
@@ -72,11 +71,6 @@ def family_of(capture: StepResult) -> EncoderFamily:
 def trained_source(model: ModelSource, trained: StepResult | None) -> ModelSource:
     """The model that a run is about: what a step trained, or what the user named."""
     return model if trained is None else source.resolve(trained.path(CHECKPOINT))
-
-
-def model_file(export: StepResult, target: str) -> Path:
-    """What a target opens of its exported files."""
-    return targets.load(target).model_file(export.path(""))
 
 
 def vocabulary_of(capture: StepResult) -> int:

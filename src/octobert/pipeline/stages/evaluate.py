@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from octobert import targets
 from octobert.core.measurements import score_named
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, scoring
@@ -83,4 +84,4 @@ def file_of(
         return _artifacts.trained_source(model, trained).path
     if source == "graph" or export is None:
         return capture.path(_artifacts.FLOAT)
-    return _artifacts.model_file(export, candidate)
+    return targets.load(candidate).model_file(export.path(""))

@@ -5,6 +5,7 @@ Without a model, the float model's outputs on these rows → `float.npz`, which 
 
 from __future__ import annotations
 
+from octobert import targets
 from octobert.config.choosing import Limit
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
@@ -79,7 +80,7 @@ def run(
             for n, value in judge.float_values.items()
         }
     else:
-        path = str(_artifacts.model_file(export, target))
+        path = str(targets.load(target).model_file(export.path("")))
         context.progress(f"judging {target}", 0, judge.rows)
         candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))

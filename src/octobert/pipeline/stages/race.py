@@ -11,6 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
+from octobert import targets
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
@@ -115,7 +116,7 @@ def run(
     racing = {
         name: Candidate(
             name=entrant.target,
-            path=str(_artifacts.model_file(exports[name], entrant.target)),
+            path=str(targets.load(entrant.target).model_file(exports[name].path(""))),
             head=task.head,
             label=name,
             entries=entrant.entries,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octobert import targets
 from octobert.core.session import SessionEntries
 from octobert.core.settings import Goal, Tried
 from octobert.evaluation import tuning
@@ -36,7 +37,7 @@ def run(
     """
     task = spec.build()
     tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
-    path = str(_artifacts.model_file(export, target))
+    path = str(targets.load(target).model_file(export.path("")))
     candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
     trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
