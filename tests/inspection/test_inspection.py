@@ -264,8 +264,7 @@ def test_times_are_positive_and_add_up(captured, tmp_path, runtime) -> None:
     )
     assert {one.layer for one in found.operators} == {None, 0, 1}
     unplaced = [one.name for one in found.operators if one.layer is None and not one.part]
-    # OpenVINO names some operators anew when it compiles, now one and now two of them.
-    assert len(unplaced) <= 2
+    assert len(unplaced) <= len(found.operators) // 20
 
 
 def test_float_models_have_nothing_in_8_bits(captured, tmp_path) -> None:

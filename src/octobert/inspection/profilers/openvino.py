@@ -123,16 +123,20 @@ def _ran(
     }
     facts = {node.get_friendly_name(): _facts(node) for node in nodes}
     ran: dict[str, tuple[Operator, tuple[str, ...]]] = {}
+    # An operator that took no whole microsecond has no time. What reads it reads what it reads.
+    left_out: dict[str, tuple[str, ...]] = {}
     for node in sorted(
         nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))
     ):
         name = node.get_friendly_name()
         own = facts[name]
-        if own.get("layerType") in _IDLE or name not in times:
-            continue
         reads = tuple(
             port.get_source_output().get_node().get_friendly_name() for port in node.inputs()
         )
+        through = tuple(source for read in reads for source in left_out.get(read, (read,)))
+        if own.get("layerType") in _IDLE or name not in times:
+            left_out[name] = through
+            continue
         covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (
             name,
         )
@@ -156,7 +160,7 @@ def _ran(
             part="",
             covers=covers,
         )
-        ran[name] = operator, reads
+        ran[name] = operator, through
     return list(ran.values())
 
 
