@@ -24,7 +24,6 @@ from octobert.config.choosing import Limit
 from octobert.config.words import Words
 from octobert.core.measurements import Comparison
 from octobert.core.results import DataFacts, Report, Stated
-from octobert.core.selection import Found, Variant
 from octobert.evaluation import statistics
 from octobert.tasks import Task, build
 from octobert.tasks._entities import EXPECTED, PREDICTED, RIGHT
@@ -185,15 +184,8 @@ def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
         calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0
     )
     report = Report.model_construct(comparisons=(compared,), scores={}, data=data)
-    reference = Found(
-        variant=Variant(name="float", target="float", precision="f32"),
-        state="admissible",
-        reason="",
-        values={case.metric: float(metric(theirs))},
-    )
-    found = checks.check(
-        [Limit(max_drop=limit)], Words("latency", case.metric, reference), report, "ours"
-    )
+    words = Words.about(case.metric, {case.metric: float(metric(theirs))}, "float")
+    found = checks.check([Limit(max_drop=limit)], words, report, "ours")
     if not found:
         return "unclear", ordinary
     return "clearly missed" if found[0].clear else found[0].state, ordinary

@@ -84,6 +84,20 @@ Figures = Annotated[
 ]
 
 
+def metric_named(name: str, primary: str | None) -> str:
+    """Return the name of a figure in records: that of the main metric for `metric`.
+
+    Args:
+        name: Of the figure.
+        primary: The main metric; None for data without labels.
+
+    Example:
+        >>> metric_named("metric", "f1"), metric_named("size", "f1")
+        ('f1', 'size')
+    """
+    return primary or "" if name == "metric" else name
+
+
 class Limit(FrozenModel):
     """What a model must keep.
 
@@ -131,14 +145,6 @@ class Limit(FrozenModel):
                 f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less"
             )
         return self
-
-    def metric(self, primary: str | None) -> str:
-        """The metric that it limits.
-
-        Args:
-            primary: the main metric.
-        """
-        return primary or "" if self.of == "metric" else self.of
 
     def accepted_drop(self, float_value: float) -> float | None:
         """The largest drop of a metric that is accepted, negative where it has to rise; None where any is.

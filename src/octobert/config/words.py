@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from octobert.config.choosing import UNITS, Limit, objective_named
+from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Comparison, score_named
 from octobert.core.results import Report
@@ -256,7 +256,7 @@ class Words:
 
     def key(self, figure: str) -> str:
         """The name of a figure in records: that of the main metric for `metric`."""
-        return self.metric or "" if figure == "metric" else figure
+        return metric_named(figure, self.metric)
 
     def _loses(self, found: Found, best: Found, metric: str) -> str:
         """How much more of a metric a variant loses; empty where it does not."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octobert.config.choosing import Limit
+from octobert.config.choosing import Limit, metric_named
 from octobert.core.errors import DataError, RecipeError, did_you_mean
 from octobert.core.estimate import Estimate
 from octobert.core.files import read_sealed, write_sealed
@@ -100,7 +100,7 @@ class AccuracyJudge:
             fix = "give labelled rows: models are judged on them"
             raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
         self._task, self._parts, self._seed = task, parts, seed
-        self._limits = [(limit.metric(task.primary), limit) for limit in limits]
+        self._limits = [(metric_named(limit.of, task.primary), limit) for limit in limits]
         self.metrics = list(
             dict.fromkeys(
                 [*([str(task.primary)] if main else []), *(name for name, _ in self._limits)]

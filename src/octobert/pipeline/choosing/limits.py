@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from octobert.config.checks import EXACT, bounds
-from octobert.config.choosing import UNITS, Limit, objective_named
+from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
 from octobert.config.words import Words
 from octobert.core.estimate import Estimate
 from octobert.core.selection import Found
@@ -26,8 +26,8 @@ def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
     objective = objective_named(name).name
     if objective in UNITS:
         return result.figures.get(name)
-    metric = metric if objective == "metric" else objective
-    value, drop = result.values.get(metric or ""), result.drops.get(metric or "")
+    wanted = metric_named(objective, metric)
+    value, drop = result.values.get(wanted), result.drops.get(wanted)
     if value is None or drop is None:
         return None
     return Estimate(
