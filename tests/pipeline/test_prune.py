@@ -17,6 +17,7 @@ from octobert.core.errors import AccuracyError, OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.evidence import Evidence
 from octobert.core.pruning import PrunedModel
+from octobert.core.trials import Trials
 from octobert.evaluation import level_times
 from octobert.graph import cutting, operators
 from octobert.pipeline import runner
@@ -202,7 +203,7 @@ def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
         tried.append(speedup)
         return model_of(speedup, 0.05 * (speedup - 1))
 
-    best, models = _frontier.search(Prune(**settings), 0.9, attempt)
+    best, models = _frontier.search(Prune(**settings), 0.9, Trials(attempt))
     assert (None if best is None else best.speedup.value) == expected
     assert len(tried) == len(models) <= most
     assert [each.speedup.value for each in models] == sorted(tried)

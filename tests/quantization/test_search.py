@@ -15,6 +15,7 @@ from octobert.config.loading import parse
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.results import Sensitivity, SiteSensitivity, Trial
+from octobert.core.trials import Trials
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization import search
@@ -62,15 +63,15 @@ class World:
 
     def __init__(self, errors: dict[str, float], allowed: float, seconds: float = 0.01) -> None:
         self.errors, self.allowed, self.seconds = errors, allowed, seconds
-        self.tried: list[tuple[str, ...]] = []
+        self.tried: list[frozenset[str]] = []
 
-    def attempt(self, names: tuple[str, ...]) -> Trial:
+    def attempt(self, names: frozenset[str]) -> Trial:
         self.tried.append(names)
         drop = sum(error for name, error in self.errors.items() if name not in names)
         saved = sum(SAVING[u.kind] for u in UNITS if u.name not in names)
         met = drop <= self.allowed
         return Trial(
-            fallback=names,
+            fallback=tuple(u.name for u in UNITS if u.name in names),
             rows=10,
             value=1 - drop,
             drop=drop,
@@ -83,17 +84,16 @@ class World:
         order = search.fallback_order(
             UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING
         )
-        trials: list[Trial] = []
-        outcome = search.search(
-            order,
-            SAVING,
+        spent = [trial.seconds for trial in done]
+        trials = Trials(
             self.attempt,
-            done,
-            most=len(UNITS) - 1,
-            seconds=seconds,
-            on_trial=trials.append,
+            seconds=seconds - sum(spent),
+            results={frozenset(trial.fallback): trial for trial in done},
+            longest=max(spent, default=0.0),
+            clock=lambda: self.seconds * len(self.tried),
         )
-        assert [t.fallback for t in trials] == self.tried
+        outcome = search.search(order, SAVING, trials, most=len(UNITS) - 1)
+        assert list(trials.results)[len(done) :] == self.tried
         return outcome
 
 
@@ -117,7 +117,7 @@ def test_exactly_the_harmful_units_fall_back(count: int) -> None:
     outcome = world.search()
     assert outcome.met
     assert set(outcome.taken.fallback) == harmful
-    assert len(set(map(frozenset, world.tried))) == len(world.tried), "a plan was tried twice"
+    assert len(set(world.tried)) == len(world.tried), "a plan was tried twice"
 
 
 def test_units_that_save_nothing_come_first_and_units_that_save_much_return_to_8_bits() -> None:
@@ -128,11 +128,8 @@ def test_units_that_save_nothing_come_first_and_units_that_save_much_return_to_8
     # The ranking is wrong about one unit: it looks harmful and is not.
     errors = {"layer 0 ffn_up": 0.2, "layer 2 ffn_down": 0.1}
     world = World({"layer 2 ffn_down": 0.1}, allowed=0.05)
-    trials: list[Trial] = []
     order = search.fallback_order(UNITS, {u.name: errors.get(u.name, 0.0) for u in UNITS}, SAVING)
-    outcome = search.search(
-        order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=trials.append
-    )
+    outcome = search.search(order, SAVING, Trials(world.attempt), most=11)
     assert outcome.taken.fallback == ("layer 2 ffn_down",)
 
 

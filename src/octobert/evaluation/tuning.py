@@ -8,7 +8,6 @@ whole 95 % interval of its ratio says that it is faster by more than `MARGIN`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from octobert.core.errors import OctobertError, TargetError
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
+from octobert.core.trials import Trials
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker, working
@@ -73,31 +73,35 @@ def tune(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     chosen = np.random.default_rng(seed).permutation(len(rows))[: ROWS[goal]]
     work = _Work([rows[i] for i in chosen], pad_id, goal, longest)
-    started, tried = time.monotonic(), dict[str, Tried]()
     default = default_setting(goal)
     space = space_of(candidate.name, goal)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     with _opened(candidate, default, work) as base:
+        # By their JSON, as mappings are no keys.
+        tried: Trials[str, Tried] = Trials(
+            lambda text: _tried(candidate, Setting.model_validate_json(text), work, base),
+            seconds=60 * minutes,
+        )
         for number in range(trials):
-            if time.monotonic() - started > 60 * minutes:
-                break
-            trial = study.ask()
-            setting = _drawn(trial, space, default)
-            key = setting.model_dump_json()
+            proposed = study.ask()
+            setting = _drawn(proposed, space, default)
+            config = setting.model_dump_json()
             if setting == default:
-                tried[key] = Tried(setting=setting, ratio=1.0)
-            elif key not in tried:
-                tried[key] = _tried(candidate, setting, work, base)
-                if on_trial:
-                    on_trial(number + 1, tried[key])
-            result = tried[key]
+                tried.results[config] = Tried(setting=setting, ratio=1.0)
+            is_new = config not in tried.results
+            result = tried.result(config)
+            if result is None:
+                break
+            if is_new and on_trial:
+                on_trial(number + 1, result)
             if result.ratio is None:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                study.tell(proposed, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(trial, result.ratio)
-        faster = [t for t in tried.values() if t.ratio is not None and t.ratio < 1.0]
+                study.tell(proposed, result.ratio)
+        results = tuple(tried.results.values())
+        faster = [t for t in results if t.ratio is not None and t.ratio < 1.0]
         faster.sort(key=lambda t: t.ratio or 0.0)
-        finalists = [t.setting for t in faster if t.setting != default][:_FINALISTS]
+        finalists = [t.setting for t in faster[:_FINALISTS]]
         finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         # Where every trial drew the default, nothing was timed yet.
         base_ms = float(np.median(base.times or [base.ms()]))
@@ -111,7 +115,7 @@ def tune(
         ratio=ratio,
         default_ms=base_ms,
         rows=len(chosen),
-        tried=tuple(tried.values()),
+        tried=results,
     )
 
 

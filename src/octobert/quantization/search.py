@@ -2,19 +2,18 @@
 
 A plan is divided into units, such as the Q, K and V projections of one layer. Units fall back to float (or 16 bits) in order of
 output error per time saved. The search tries 1, 2, 4, … units until the criterion is met, bisects between the last two counts,
-and then returns single units to 8 bits, those that save most time first, as long as the criterion is met. Each trial is
-reported as soon as it is complete, so that an interrupted search can continue from its trials.
+and then returns single units to 8 bits, those that save most time first, as long as the criterion is met.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from octobert.core.family import NORM_PARTS
 from octobert.core.plan import Decision, DType, QuantPlan, Site
 from octobert.core.results import Sensitivity, Trial
+from octobert.core.trials import Trials
 
 # Parts of a layer that form one unit, because a runtime fuses them or feeds them from one value. Other parts are units alone.
 _UNITS = {
@@ -124,104 +123,67 @@ def _decision_with_fallback(decision: Decision, unit: str | None, dtype: DType |
 def search(
     units: Sequence[Unit],
     saving: Mapping[str, float],
-    attempt: Callable[[tuple[str, ...]], Trial],
-    done: Sequence[Trial],
+    trials: Trials[frozenset[str], Trial],
     *,
     most: int,
-    seconds: float,
-    on_trial: Callable[[Trial], None],
 ) -> Outcome:
     """Search for the fastest plan that meets the criterion.
 
     Args:
         units: in the order of `fallback_order`.
         saving: kind of unit → time that 8 bits save on one unit.
-        attempt: evaluates the plan in which the units of these names fall back.
-        done: trials of an interrupted search; their time counts towards the limit.
+        trials: of the plans in which the units of these names fall back.
         most: largest number of units that may fall back.
-        seconds: time limit. A trial starts only if the longest trial so far would end within it.
-        on_trial: called with every new trial.
     """
-    trials = _Trials(attempt, done, seconds, on_trial)
     names = [unit.name for unit in units]
     # The criterion is missed with the first `low` units in float, and met with the first `high`.
     low, high = -1, None
     count = 0
-    while high is None and (trial := trials.run(tuple(names[:count]))) is not None:
+    while high is None and (trial := trials.result(frozenset(names[:count]))) is not None:
         if trial.met:
             high = count
         elif count >= most:
             break
         else:
             low, count = count, min(max(1, 2 * count), most)
-    while (
-        high is not None
-        and high - low > 1
-        and (trial := trials.run(tuple(names[: (low + high) // 2]))) is not None
-    ):
-        low, high = (low, (low + high) // 2) if trial.met else ((low + high) // 2, high)
+    while high is not None and high - low > 1:
+        count = (low + high) // 2
+        trial = trials.result(frozenset(names[:count]))
+        if trial is None:
+            break
+        low, high = (low, count) if trial.met else (count, high)
     if high:
         _return_to_8_bits(units[:high], saving, trials)
-    return trials.outcome()
+    return _outcome(trials)
 
 
-def _return_to_8_bits(units: Sequence[Unit], saving: Mapping[str, float], trials: _Trials) -> None:
+def _return_to_8_bits(
+    units: Sequence[Unit], saving: Mapping[str, float], trials: Trials[frozenset[str], Trial]
+) -> None:
     """Try to return single units to 8 bits, those that save most time first. One unit always stays in float."""
-    fallback = [unit.name for unit in units]
+    fallback = frozenset(unit.name for unit in units)
     for unit in sorted(units, key=lambda u: -saving.get(u.kind, 0.0)):
         if saving.get(unit.kind, 0.0) <= 0 or len(fallback) == 1:
             continue
-        trial = trials.run(tuple(name for name in fallback if name != unit.name))
+        trial = trials.result(fallback - {unit.name})
         if trial is None:
             break
         if trial.met:
-            fallback.remove(unit.name)
+            fallback -= {unit.name}
 
 
-@dataclass
-class _Trials:
-    """Runs trials within a time limit, each set of units once."""
-
-    attempt: Callable[[tuple[str, ...]], Trial]
-    done: Sequence[Trial]
-    seconds: float
-    on_trial: Callable[[Trial], None]
-
-    def __post_init__(self) -> None:
-        self._trials = {frozenset(trial.fallback): trial for trial in self.done}
-        self._ends = time.monotonic() + self.seconds - sum(trial.seconds for trial in self.done)
-        self._out_of_time = False
-
-    def run(self, names: tuple[str, ...]) -> Trial | None:
-        """Return the trial in which these units fall back, or None when there is no time left. The first trial always runs."""
-        key = frozenset(names)
-        if key in self._trials:
-            return self._trials[key]
-        longest = max((trial.seconds for trial in self._trials.values()), default=0.0)
-        if self._trials and time.monotonic() + longest > self._ends:
-            self._out_of_time = True
-            return None
-        trial = self.attempt(names)
-        self._trials[key] = trial
-        self.on_trial(trial)
-        return trial
-
-    def outcome(self) -> Outcome:
-        """Return the fastest trial that meets the criterion, or the trial with the smallest drop if none does."""
-        trials = list(self._trials.values())
-        met = [trial for trial in trials if trial.met]
-        if met:
-            fastest = max(met, key=lambda trial: (trial.saved_ms, -trial.drop))
-            return Outcome(
-                fastest,
-                True,
-                _OUT_OF_TIME if self._out_of_time else "no faster plan meets the criterion",
-            )
-        rows = max(trial.rows for trial in trials)
-        best = min(
-            (trial for trial in trials if trial.rows == rows),
-            key=lambda trial: (trial.drop, -trial.saved_ms),
-        )
-        return Outcome(
-            best, False, _OUT_OF_TIME if self._out_of_time else "no plan meets the criterion"
-        )
+def _outcome(trials: Trials[frozenset[str], Trial]) -> Outcome:
+    """The fastest trial that meets the criterion, or the trial with the smallest drop if none does."""
+    results = list(trials.results.values())
+    met = [trial for trial in results if trial.met]
+    if met:
+        fastest = max(met, key=lambda trial: (trial.saved_ms, -trial.drop))
+        ended = "no faster plan meets the criterion"
+        return Outcome(fastest, True, _OUT_OF_TIME if trials.out_of_time else ended)
+    rows = max(trial.rows for trial in results)
+    best = min(
+        (trial for trial in results if trial.rows == rows),
+        key=lambda trial: (trial.drop, -trial.saved_ms),
+    )
+    ended = "no plan meets the criterion"
+    return Outcome(best, False, _OUT_OF_TIME if trials.out_of_time else ended)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from octobert.config.pruning import Prune
 from octobert.core.pruning import PrunedModel
+from octobert.core.trials import Trials
 from octobert.quantization.pruning.budget import fast_enough
 
 # Speedups that are tried where the largest drop decides; finer steps are within the noise of the metric.
 GRID = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0)
-
-# Makes and judges the model of a speedup; None where no model is that fast.
-Try = Callable[[float], PrunedModel | None]
 
 
 def speedups(settings: Prune) -> tuple[float, ...]:
@@ -38,31 +36,30 @@ def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
 
 
 def search(
-    settings: Prune, whole: float, attempt: Try
+    settings: Prune, whole: float, trials: Trials[float, PrunedModel | None]
 ) -> tuple[PrunedModel | None, list[PrunedModel]]:
     """Find the fastest model that keeps the largest drop: first the fastest of all where a speedup is asked for, then by
     bisection, as a slower model drops less.
 
     Args:
         whole: metric of the whole model.
-        attempt: makes and judges a model.
+        trials: of models of a speedup; a trial has no model where none is that fast.
 
     Returns:
         (The model to take, or None; all models that were judged, in order of speed).
     """
-    grid, tried, best = speedups(settings), list[PrunedModel](), None
+    grid, best = speedups(settings), None
     low, high = 0, len(grid)
     place = len(grid) - 1 if settings.speedup is not None else len(grid) // 2
     while low < high:
-        model = attempt(grid[place])
-        if model is not None:
-            tried.append(model)
+        model = trials.result(grid[place])
         if model is not None and keeps(settings, model, whole):
             best, low = model, place + 1
         else:
             high = place
         place = (low + high) // 2
-    return best, sorted(tried, key=lambda each: each.speedup.value)
+    models = [model for model in trials.results.values() if model is not None]
+    return best, sorted(models, key=lambda model: model.speedup.value)
 
 
 def reason(

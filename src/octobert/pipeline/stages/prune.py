@@ -36,6 +36,7 @@ from octobert.core.pruning import (
     SublayerKind,
 )
 from octobert.core.session import Session
+from octobert.core.trials import Trials
 from octobert.evaluation import latency, level_times
 from octobert.evaluation.divergence import divergence
 from octobert.evaluation.judging import AccuracyJudge
@@ -128,7 +129,7 @@ def run(
             workloads,
             Path(folder),
         )
-        best, tried = _frontier.search(settings, judge.float_values[metric], pruner.attempt)
+        best, tried = _frontier.search(settings, judge.float_values[metric], Trials(pruner.attempt))
         if best is None:
             for file in whole.path.parent.glob(f"{whole.path.name}*"):
                 link_or_copy(file, context.work / file.name)

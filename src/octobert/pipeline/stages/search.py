@@ -32,6 +32,7 @@ from octobert.core.files import (
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries
+from octobert.core.trials import Trials
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
@@ -132,41 +133,40 @@ def run(
     order = search.fallback_order(
         units, search.unit_errors(units, costs.read(_artifacts.SENSITIVITY, Sensitivity)), saving
     )
-    trials = _stored_trials(context.scratch / _TRIALS)
+    stored = _stored_trials(context.scratch / _TRIALS)
     spent = time.monotonic() - began
 
-    def attempt(names: tuple[str, ...]) -> Trial:
-        started = time.monotonic()
-        count = len(trials)
+    def attempt(names: frozenset[str]) -> Trial:
+        started, count = time.monotonic(), len(trials.results)
         context.progress(
             f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1
         )
-        fallback = [unit for unit in units if unit.name in names]
+        fallback = [unit for unit in order if unit.name in names]
         judged = judge.judge(models.opened(search.with_fallback(plan, fallback, sixteen)))
-        figures = judged.metrics[metric]
-        saved = sum(saving.get(unit.kind, 0.0) for unit in units if unit not in fallback)
-        seconds = time.monotonic() - started
-        return Trial(
-            fallback=names,
+        change = judged.metrics[metric]
+        saved = sum(saving.get(unit.kind, 0.0) for unit in units if unit.name not in names)
+        trial = Trial(
+            fallback=tuple(unit.name for unit in fallback),
             rows=judged.rows,
-            value=figures.value,
-            drop=figures.drop.value,
+            value=change.value,
+            drop=change.drop.value,
             met=judged.met,
             saved_ms=saved,
-            seconds=seconds,
+            seconds=time.monotonic() - started,
         )
-
-    def store(trial: Trial) -> None:
-        trials.append(trial)
         with (context.scratch / _TRIALS).open("ab") as stream:
             stream.write(_line(trial))
+        return trial
 
-    seconds = accuracy.minutes * 60 - spent
+    trials = Trials(
+        attempt,
+        seconds=accuracy.minutes * 60 - spent - sum(trial.seconds for trial in stored),
+        results={frozenset(trial.fallback): trial for trial in stored},
+        longest=max((trial.seconds for trial in stored), default=0.0),
+    )
     # Something must stay in 8 bits, or there is nothing to write.
     most = len(units) - 1 if sixteen is None else len(units)
-    outcome = search.search(
-        order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=store
-    )
+    outcome = search.search(order, saving, trials, most=most)
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     taken = search.with_fallback(plan, fallback, sixteen)
     models.write(taken, context.work / _artifacts.QUANTIZED)
@@ -179,17 +179,17 @@ def run(
         rows=judge.rows,
         met=outcome.met,
         taken=outcome.taken,
-        trials=tuple(trials),
+        trials=tuple(trials.results.values()),
         unit_saving_ms=saving,
         tokens=judge.median_tokens,
-        seconds=sum(trial.seconds for trial in trials) + spent,
+        seconds=sum(trial.seconds for trial in trials.results.values()) + spent,
         ended=outcome.ended,
     )
     context.write(_artifacts.PLAN, taken)
     context.write(_artifacts.SEARCH, result)
     return {
         "met": result.met,
-        "trials": len(trials),
+        "trials": len(trials.results),
         "fallback": list(outcome.taken.fallback),
         "drop": outcome.taken.drop,
     }
