@@ -13,7 +13,8 @@ from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Collector, TensorStatistics
 from octobert.inspection import inspector, profilers
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import _artifacts, _evidence
+from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.stages import report as report_stage
 from tests.support.stages import call_of, step_of, stored
 
 # Values of a bin of the statistics are spread evenly over it.
@@ -46,7 +47,7 @@ NORMAL = np.random.default_rng(0).normal(0.3, 1.0, 20_000)
     "values", [NORMAL, np.maximum(NORMAL, 0), np.exp(4 * NORMAL), np.full(9, 3.0), np.zeros(4)]
 )
 def test_a_histogram_has_every_value_once(values: np.ndarray) -> None:
-    found = _evidence.histogram(collected(values), 64)
+    found = report_stage.histogram(collected(values), 64)
     assert sum(found.counts) == len(values)
     assert (found.low, found.high) == pytest.approx((values.min(), values.max()), rel=1e-6)
     if len(values) > 9:
@@ -65,7 +66,7 @@ def test_a_histogram_has_every_value_once(values: np.ndarray) -> None:
 def test_the_clipped_share_is_that_of_the_values_outside(
     quantizer: Quantizer, interval: tuple[float, float]
 ) -> None:
-    (found,) = _evidence.activations(
+    (found,) = report_stage.activations(
         {"x": collected(NORMAL)}, {"ort-cpu": plan_with("x", quantizer)}
     )
     assert found.intervals["ort-cpu"] == interval
@@ -75,7 +76,7 @@ def test_the_clipped_share_is_that_of_the_values_outside(
 
 def test_a_constant_inside_its_interval_is_not_clipped() -> None:
     assert [
-        _evidence.clipped(collected(np.zeros(4)), interval)
+        report_stage.clipped(collected(np.zeros(4)), interval)
         for interval in ((0.0, 0.0), (-1.0, 0.0), (0.0, 1.0))
     ] == [
         0,
@@ -91,22 +92,22 @@ def test_float_and_dynamic_activations_have_no_interval() -> None:
             "x", Quantizer(dtype="uint8", symmetric=False, dynamic=True), "openvino-cpu"
         ),
     }
-    (found,) = _evidence.activations(
+    (found,) = report_stage.activations(
         {"x": collected(NORMAL), "read by nobody": collected(NORMAL)}, plans
     )
     assert (found.intervals, found.clipped) == ({}, {})
 
 
 def test_of_many_activations_those_stay_that_lose_most() -> None:
-    one, count = collected(NORMAL[:100]), _evidence.MOST_ACTIVATIONS + 50
+    one, count = collected(NORMAL[:100]), report_stage.MOST_ACTIVATIONS + 50
     quantizers = [
         Quantizer(dtype="uint8", symmetric=False, low=-9.0, high=9.0 if i % 2 else 0.5)
         for i in range(count)
     ]
     decisions = [each for i, q in enumerate(quantizers) for each in plan_with(f"x{i}", q).decisions]
     plan = plan_with("x", None).model_copy(update={"decisions": tuple(decisions)})
-    found = _evidence.activations({f"x{i}": one for i in range(count)}, {"ort-cpu": plan})
-    assert len(found) == _evidence.MOST_ACTIVATIONS
+    found = report_stage.activations({f"x{i}": one for i in range(count)}, {"ort-cpu": plan})
+    assert len(found) == report_stage.MOST_ACTIVATIONS
     assert sum(each.clipped["ort-cpu"] > 0 for each in found) == count / 2
     numbers = [int(each.value[1:]) for each in found]
     assert numbers == sorted(numbers), "in the order of the graph"
@@ -114,11 +115,11 @@ def test_of_many_activations_those_stay_that_lose_most() -> None:
 
 def test_long_curves_are_thinned() -> None:
     steps = tuple(range(1, 5001))
-    thinned = _evidence._thinned(
+    thinned = report_stage._thinned(
         Curve(name="qat", steps=steps, values={"loss": tuple(1 / s for s in steps)})
     )
     assert thinned.steps[:2] == (1, 4)
-    assert len(thinned.steps) <= _evidence.MOST_STEPS
+    assert len(thinned.steps) <= report_stage.MOST_STEPS
     assert thinned.values["loss"] == tuple(1 / s for s in thinned.steps)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
-from octobert.pipeline.facts import facts_of
+from octobert.pipeline.facts import facts_of, quick_recipe
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.quick import shortened
 from tests.support.runs import TARGETS
 
 
@@ -42,7 +41,7 @@ def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
         ({"seconds": 2}, 2),
         ({}, None),
     ):
-        assert shortened(parse({**plain, "benchmark": given}), []).benchmark.seconds == seconds
+        assert quick_recipe(parse({**plain, "benchmark": given}), []).benchmark.seconds == seconds
 
 
 def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:

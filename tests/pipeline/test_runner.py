@@ -35,7 +35,7 @@ from octobert.graph import operators
 from octobert.pipeline import events, runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
-from octobert.pipeline.executors._perform import as_sentence
+from octobert.pipeline.executors.inline import as_sentence
 from octobert.pipeline.lock import locked
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.store import Store

@@ -19,7 +19,7 @@ from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.evaluation import scoring
 from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming
-from octobert.pipeline import examples, runner
+from octobert.pipeline import output, runner
 from octobert.pipeline.executors import inline
 from octobert.tasks import build, fill_mask
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
@@ -269,7 +269,7 @@ def test_a_masked_language_model_in_8_bits(filled) -> None:
         "decoder",
         "embeddings",
     }
-    (text,) = examples.example(filled, report)
+    (text,) = output.example(filled, report)
     with octobert.load(filled / "ort-cpu") as package:
         (answer,) = package(text)
     assert len(answer["masks"]) == text.count("[MASK]") == 1

@@ -126,7 +126,6 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
     from octobert.pipeline import executors, preflight, runner
-    from octobert.pipeline.choosing import finish
     from octobert.report.notebook import show_reports
 
     show_reports()
@@ -135,10 +134,11 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         if isinstance(executor, executors.Several) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
         listener = _Listener(tell, path_of(out, "out"))
-        if checked.choose or checked.search:
-            return finish.run(checked, path_of(out, "out"), listener, executor)
-        for target, why in preflight.absent_targets(checked).items():
-            tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
+        # A search tries only what can run here.
+        if not (checked.choose or checked.search):
+            for target, why in preflight.absent_targets(checked).items():
+                text = f"{target} is written, but cannot run here: {why}"
+                tell(ProgressEvent(target, "note", text))
         return runner.run(checked, path_of(out, "out"), listener, executor)
 
 
@@ -215,9 +215,9 @@ def quantize(
 
 def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
     """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
-    from octobert.pipeline import examples
+    from octobert.pipeline import output
 
-    return examples.example(path_of(out, "out"), report)
+    return output.example(path_of(out, "out"), report)
 
 
 def finetune(

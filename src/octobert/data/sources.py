@@ -156,7 +156,7 @@ class Content(FrozenModel):
     spans: tuple[str, ...]
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `pipeline/inputs.py`)."""
+        """The digest of the files as they are now, or another summary of each (see `pipeline/contract.py`)."""
         return _summary(self.places, self.spans, of) if self.places else self.digest
 
 

@@ -47,11 +47,11 @@ class ModelSource(FrozenModel):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Where it is read from (see `pipeline/inputs.py`)."""
+        """Where it is read from (see `pipeline/contract.py`)."""
         return (self.path, self.tokenizer_folder)
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `pipeline/inputs.py`)."""
+        """The digest of the files as they are now, or another summary of each (see `pipeline/contract.py`)."""
         return _summary(self.path, self.tokenizer_folder, of)
 
     @property

@@ -7,6 +7,9 @@ A stage is a module in `pipeline/stages` with a function `run`, whose signature 
 What stands before the star is made by earlier steps; what stands behind it are options. The planner fills both in by their
 names, the runner adds the folders, the executor carries them to the stage as JSON. pydantic checks names and types by the
 signature when a step is planned and again before its stage is called.
+
+Options may hold files of the user. Their digest is taken when a run is planned, and stages read them later. What a stage made
+is only kept if they are still the same then.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from pydantic import create_model
 
 from octobert.config.training import Training
+from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.pipeline.inputs import UserFiles
 from octobert.tasks import Measures, Task, build, measured
 
 STAGES = "octobert.pipeline.stages"
@@ -41,6 +44,44 @@ Progress = Callable[[str, int, int], None]
 Summary = dict[str, Any]
 # The function of a stage.
 Stage = Callable[..., Summary]
+
+
+@runtime_checkable
+class UserFiles(Protocol):
+    """Files with a digest, as a stage's options hold them."""
+
+    @property
+    def digest(self) -> str:
+        """Of their content."""
+        ...
+
+    @property
+    def stamp(self) -> str:
+        """What the file system said of them before the digest was taken."""
+        ...
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The files and folders that are read; none of a data set on the hub."""
+        ...
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """The digest or the stamp of the files as they are now.
+
+        Args:
+            of: `file_digest` or `file_stamp`.
+        """
+        ...
+
+
+def unchanged(files: UserFiles) -> bool:
+    """Whether files still have their digest. They are read again only if the file system says that they were written."""
+    try:
+        return (
+            files.summary(file_stamp) == files.stamp or files.summary(file_digest) == files.digest
+        )
+    except OSError:
+        return False
 
 
 class StepResult(FrozenModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from octobert import targets
 from octobert.config.loading import options_of
@@ -24,11 +24,15 @@ from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource
 from octobert.models.stated import stated_by
-from octobert.pipeline import preflight, quick, user_model
+from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
 from octobert.targets import runtimes
 from octobert.tasks import Measures, build, check_columns, files_of, measured, measures_of
+
+# `quick: true`: on so many rows the interval of an accuracy is some seven points to either side. So many rounds are enough for a
+# median. The seconds are four turns, the fewest that give an interval.
+QUICK_ROWS, QUICK_ROUNDS, QUICK_SECONDS = 128, 12, 4.0
 
 
 def made_by(step: str) -> StepResult:
@@ -186,7 +190,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
     available = [name for name in recipe.targets if targets.load(name).probe().available]
-    full, recipe = recipe, quick.shortened(recipe, available)
+    full, recipe = recipe, quick_recipe(recipe, available)
     model = _model(recipe)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(
@@ -278,3 +282,37 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
             "two labels differ only by case", where=where, got=", ".join(alike), fix=fix
         )
     return new.model_copy(update={"labels": labels})
+
+
+def quick_recipe(recipe: Recipe, measured: list[str]) -> Recipe:
+    """A recipe with the settings that `quick: true` stands for; without it, the recipe itself.
+
+    Args:
+        recipe: of the run.
+        measured: its targets that can run here.
+    """
+    if not recipe.quick:
+        return recipe
+    evaluated = recipe.data.evaluate
+    rows = evaluated.model_copy(
+        update={"samples": min(evaluated.samples or QUICK_ROWS, QUICK_ROWS)}
+    )
+    forms = dict.fromkeys(form for target in measured for form in candidates.float_forms(target))
+    return recipe.model_copy(
+        update={
+            "data": recipe.data.model_copy(update={"evaluate": rows}),
+            "baselines": tuple(forms) if recipe.baselines is None else recipe.baselines,
+            "benchmark": quick_benchmark(recipe.benchmark),
+        }
+    )
+
+
+def quick_benchmark(full: Benchmark) -> Benchmark:
+    """A benchmark of one batch size in fewer rounds."""
+    timed: dict[str, Any] = {
+        "batch": (min(full.batch),),
+        "repeats": min(full.repeats, QUICK_ROUNDS),
+    }
+    if full.seconds is not None or full.goal == "throughput":
+        timed["seconds"] = min(full.seconds or QUICK_SECONDS, QUICK_SECONDS)
+    return full.model_copy(update=timed)

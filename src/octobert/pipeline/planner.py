@@ -105,7 +105,12 @@ def steps_of(recipe: Recipe) -> list[Step]:
     Raises:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
-    return steps_for(facts_of(recipe, tune=recipe.accuracy is not None))
+    return steps_for(run_facts(recipe))
+
+
+def run_facts(recipe: Recipe) -> RunFacts:
+    """The facts of the run of a recipe without a search over recipes; it raises what `steps_of` raises."""
+    return facts_of(recipe, tune=recipe.accuracy is not None)
 
 
 def steps_for(facts: RunFacts) -> list[Step]:

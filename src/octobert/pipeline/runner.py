@@ -11,18 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
+from octobert.core.selection import BEST
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import events
+from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.lock import Hold
 from octobert.pipeline.output import folder_of, publish_run
-from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
+from octobert.pipeline.planner import (
+    finetune_steps,
+    package_steps,
+    run_facts,
+    steps_for,
+    steps_of,
+    sweep_steps,
+)
 from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
@@ -96,19 +106,45 @@ def _rows(step: Step, executor: Executor) -> str:
 def run(
     recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
 ) -> Report:
-    """Carry out a recipe.
+    """Carry out a recipe; of one with `choose` or `search`, first the search, then the recipe that wins.
 
     Args:
-        out: the output directory: report, one package for each target, and the store.
+        out: the output directory: report, one package for each target, and the store. After a search, the package `best` and
+            its recipe, `best.yaml`.
         executor: where stages run.
 
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    steps = steps_of(recipe)
-    with _carried_out(steps, recipe, out, listener, executor) as (results, hold, notes):
-        report = results["report"].read(report_stage.REPORT, Report)
-        notes += publish_run(recipe, steps, results, report, out, hold)
+    listener, searches = (
+        listener or Silent(),
+        recipe.choose is not None or recipe.search is not None,
+    )
+    facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
+    names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
+    check_output(steps_for(facts), out, names=names)
+    with at_work(recipe, out, listener, executor) as (work, notes):
+        chosen = None
+        if searches:
+            chosen = winner.search(facts, as_written(recipe), out, work, listener)
+            facts = chosen.facts
+        steps = steps_for(facts)
+        listener.planned(steps)
+        # Packages say why a search has chosen them, which the report tells.
+        made = work.carry_out_all(
+            step for step in steps if step.stage not in ("package", "archive")
+        )
+        report = work.results(made)["report"].read(report_stage.REPORT, Report)
+        pages: dict[str, str] = {}
+        if chosen is not None:
+            report, pages = chosen.told_in(report), {winner.RECIPE: chosen.recipe}
+        why = None if report.choice is None else report.choice.sentence
+        made = work.carry_out_all(package_steps(facts, chosen=why), made)
+        with storage_errors(out):
+            results = work.results(made)
+            notes += publish_run(
+                facts.recipe, steps, results, report, out, work.hold, names=names, pages=pages
+            )
     return report
 
 

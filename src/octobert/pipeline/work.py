@@ -32,9 +32,15 @@ from octobert.core.files import (
 from octobert.core.frozen import FrozenModel
 from octobert.core.selection import Found
 from octobert.pipeline import events, keys
-from octobert.pipeline.contract import WITH_MANIFESTS, Request, Step, StepResult, resolved
+from octobert.pipeline.contract import (
+    WITH_MANIFESTS,
+    Request,
+    Step,
+    StepResult,
+    resolved,
+    unchanged,
+)
 from octobert.pipeline.executors import Executor, Several
-from octobert.pipeline.inputs import unchanged
 from octobert.pipeline.lock import Hold, locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store

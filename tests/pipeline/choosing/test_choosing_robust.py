@@ -7,7 +7,7 @@ from pathlib import Path
 
 from octobert.config.loading import parse
 from octobert.config.training import Training
-from octobert.pipeline.choosing import finish
+from octobert.pipeline import runner
 from octobert.pipeline.contract import Progress, Request, Response
 from octobert.pipeline.executors import inline
 from octobert.pipeline.publishing import HIDDEN
@@ -54,7 +54,7 @@ def test_an_interrupted_search_comes_to_the_same_choice(
     interruptions = 0
     while True:
         try:
-            report = finish.run(recipe, out, executor=executor)
+            report = runner.run(recipe, out, executor=executor)
             break
         except KeyboardInterrupt:
             interruptions += 1
@@ -72,5 +72,5 @@ def test_an_interrupted_search_comes_to_the_same_choice(
     }
     # Nothing that was stored is made again, by the same choice and by a second one.
     ran = len(executor.ran)
-    assert finish.run(recipe, out, executor=executor).choice.best.drops == report.choice.best.drops
+    assert runner.run(recipe, out, executor=executor).choice.best.drops == report.choice.best.drops
     assert len(executor.ran) == ran

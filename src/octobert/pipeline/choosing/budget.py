@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from octobert.pipeline import quick
-from octobert.pipeline.facts import RunFacts
+from octobert.pipeline.facts import RunFacts, quick_benchmark
 from octobert.pipeline.stages import tune
 
 # What the time of a final run is predicted from: seconds to open a model, those of all that no model runs in, at most for the
@@ -27,7 +26,7 @@ def measuring_seconds(facts: RunFacts, row: float, rows: int, *, lean: bool) -> 
     models = 1 + (
         _LEAN_FLOATS if lean else sum(name not in facts.recipe.targets for name in facts.candidates)
     )
-    settings = quick.benchmark(facts.benchmark) if lean else facts.benchmark
+    settings = quick_benchmark(facts.benchmark) if lean else facts.benchmark
     seconds = _REST + models * (_OPENED + row * rows)
     for batch, length in itertools.product(settings.batch, settings.sequence):
         one = (

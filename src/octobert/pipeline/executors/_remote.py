@@ -21,9 +21,8 @@ from octobert.core import environment, version
 from octobert.core.errors import OctobertError, StorageError, TargetError
 from octobert.core.files import atomic_write, files_in, storage_errors
 from octobert.pipeline import contract, keys
-from octobert.pipeline.contract import Request
+from octobert.pipeline.contract import Request, unchanged
 from octobert.pipeline.executors import local
-from octobert.pipeline.inputs import unchanged
 
 # Files in the folder of a call, and in that of an attempt.
 TOKEN, PROGRESS, FILES = "token", "progress.json", "files"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.pipeline.contract import Request
-from octobert.pipeline.executors._perform import as_sentence, perform
+from octobert.pipeline.executors.inline import as_sentence, perform
 from octobert.pipeline.executors.local import REQUEST
 from octobert.training.distributed import is_first
 

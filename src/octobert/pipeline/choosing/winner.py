@@ -1,15 +1,16 @@
-"""A recipe with `choose` or `search`: the search, then the run of the winner's recipe, published as `best` and `best.yaml`."""
+"""A recipe with `choose` or `search` becomes the recipe of the model that wins, which is run like any other."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from octobert import targets
 from octobert.config import checks, loading, paths
-from octobert.config.choosing import UNITS, Choose, Search, objective_named
+from octobert.config.choosing import UNITS, Choose, Limit, Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words, words_of
 from octobert.core import environment
@@ -19,15 +20,11 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.results import Report
 from octobert.core.selection import BEST, Found, Selection
 from octobert.evaluation import candidates
-from octobert.pipeline import planner, quick
 from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import Trials
-from octobert.pipeline.executors import Executor, local
-from octobert.pipeline.facts import RunFacts, facts_of
-from octobert.pipeline.output import publish_run
-from octobert.pipeline.publishing import HIDDEN, check_output
-from octobert.pipeline.stages import report as report_stage
-from octobert.pipeline.work import Listener, Silent, Work, at_work
+from octobert.pipeline.facts import RunFacts, facts_of, quick_benchmark
+from octobert.pipeline.publishing import HIDDEN
+from octobert.pipeline.work import Listener, Work
 from octobert.report import choices
 
 RECIPE = f"{BEST}.yaml"
@@ -51,64 +48,72 @@ class Decision(FrozenModel):
     lean: bool
 
 
-def run(
-    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
-) -> Report:
-    """Carry out a recipe with `choose` or `search`.
+@dataclass(frozen=True)
+class Winner:
+    """The model that a search has taken.
 
     Args:
-        out: the output directory: report, the package `best`, its recipe `best.yaml`, and the store.
-        executor: where stages run.
+        facts: of the run of its recipe.
+        selection: without its checks and its sentence, which have figures of that run.
+        limits: of the search.
+    """
+
+    facts: RunFacts
+    selection: Selection
+    limits: Sequence[Limit]
+
+    def told_in(self, report: Report) -> Report:
+        """The report of the winner's run with the choice, whose limits are checked again on figures that no search has seen."""
+        variant = self.selection.best.variant
+        # A float32 model is what a drop is compared with.
+        limits = [
+            each for each in self.limits if variant.precision != "f32" or each.max_drop is None
+        ]
+        checked = checks.check(limits, words_of(report), report, variant.target)
+        selection = self.selection.model_copy(update={"checks": checked})
+        sentence = choices.sentence(selection, self.limits, report)
+        return report.model_copy(
+            update={"choice": selection.model_copy(update={"sentence": sentence})}
+        )
+
+    @property
+    def recipe(self) -> str:
+        """The winner's recipe as YAML. It lies in another folder than the one that its paths were given from."""
+        return loading.as_file(paths.with_absolute_paths(self.facts.recipe))
+
+
+def searched_facts(recipe: Recipe) -> RunFacts:
+    """The facts of a recipe with `choose` or `search`, checked.
 
     Raises:
-        OctobertError: whatever went wrong; the same command resumes once it is mended.
+        OctobertError: as `facts_of`, or the search cannot be carried out.
     """
-    listener = listener or Silent()
-    written, recipe = loading.as_written(recipe), _with_targets(recipe)
-    settings = recipe.choose or recipe.search
-    assert settings is not None
+    recipe = _with_targets(recipe)
     if recipe.search is not None:
         listed.check(recipe)
     facts = facts_of(recipe, tune=True)
-    _check_figures(facts, settings)
-    names = dict.fromkeys(recipe.targets, BEST)
-    check_output(planner.steps_for(facts), out, names=names)
-    with at_work(recipe, out, listener, executor) as (work, notes):
-        decided, trials = _decided(facts, written, out, work, listener)
-        selection, winner = decided.selection, decided.selection.best.variant
-        facts = _final_facts(trials, decided)
-        steps = planner.steps_for(facts)
-        listener.planned(steps)
-        # The packages say why they were chosen, which the report tells.
-        made = work.carry_out_all(
-            step for step in steps if step.stage not in ("package", "archive")
-        )
-        report = work.results(made)["report"].read(report_stage.REPORT, Report)
-        # A float32 model is what a drop is compared with.
-        limits = [
-            each for each in settings.limits if winner.precision != "f32" or each.max_drop is None
-        ]
-        checked = checks.check(limits, words_of(report), report, winner.target)
-        selection = selection.model_copy(update={"checks": checked})
-        selection = selection.model_copy(
-            update={"sentence": choices.sentence(selection, settings.limits, report)}
-        )
-        report = report.model_copy(update={"choice": selection})
-        made = work.carry_out_all(planner.package_steps(facts, chosen=selection.sentence), made)
-        # The recipe lies in another folder than the one that its paths were given from.
-        pages = {RECIPE: loading.as_file(paths.with_absolute_paths(facts.recipe))}
-        with storage_errors(out):
-            notes += publish_run(
-                facts.recipe,
-                steps,
-                work.results(made),
-                report,
-                out,
-                work.hold,
-                names=names,
-                pages=pages,
-            )
-    return report
+    _check_figures(facts, _settings(facts))
+    return facts
+
+
+def search(
+    facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener
+) -> Winner:
+    """Search, or take what the same search has decided before.
+
+    Args:
+        facts: see `searched_facts`.
+        written: the recipe as the user gave it.
+        out: the output directory, whose hidden folder has the recipe of the best so far.
+    """
+    decision, trials = _decided(facts, written, out, work, listener)
+    return Winner(_final_facts(trials, decision), decision.selection, _settings(facts).limits)
+
+
+def _settings(facts: RunFacts) -> Choose | Search:
+    settings = facts.recipe.choose or facts.recipe.search
+    assert settings is not None
+    return settings
 
 
 def _with_targets(recipe: Recipe) -> Recipe:
@@ -171,9 +176,7 @@ def _decided(
     Args:
         written: the recipe as the user gave it.
     """
-    recipe = facts.recipe
-    settings = recipe.choose or recipe.search
-    assert settings is not None
+    recipe, settings = facts.recipe, _settings(facts)
     reference = space.first(recipe)[0]
     goals = settings.goals
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
@@ -249,5 +252,5 @@ def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
             if name not in measured
         }
         facts = replace(facts, candidates=tuple(filter(measured.__contains__, facts.candidates)))
-    benchmark = quick.benchmark(facts.benchmark) if decided.lean else facts.benchmark
+    benchmark = quick_benchmark(facts.benchmark) if decided.lean else facts.benchmark
     return replace(facts, recipe=recipe, absent=absent, benchmark=benchmark)

@@ -11,7 +11,8 @@ import octobert
 from octobert.config import loading
 from octobert.core.errors import OctobertError, RecipeError
 from octobert.core.results import Report
-from octobert.pipeline.choosing import finish
+from octobert.pipeline import runner
+from octobert.pipeline.choosing import winner
 from octobert.pipeline.executors import inline
 from tests.support.runs import FAST
 
@@ -36,7 +37,7 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
             "baselines": ["ort-f32"],
         }
     )
-    report = finish.run(recipe, out, executor=inline.run)
+    report = runner.run(recipe, out, executor=inline.run)
     assert report.choice is not None
     assert report.choice.met
     tried = sorted(
@@ -60,22 +61,22 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     published = {path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()}
     # The choice is stored too: a run that was killed in its last part does not choose again, on another clock.
     monkeypatch.setattr(
-        finish.choose, "choose", lambda *_: pytest.fail("the choice was made before")
+        winner.choose, "choose", lambda *_: pytest.fail("the choice was made before")
     )
     shutil.rmtree(out / "best")
-    again = finish.run(recipe, out, executor=inline.run)
+    again = runner.run(recipe, out, executor=inline.run)
     assert again.choice == report.choice
     assert {path.name for path in (out / ".octobert" / "store").iterdir()} - before == set()
     assert {
         path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()
     } == published
     # Another time limit goes on from what was found.
-    monkeypatch.setattr(finish.choose, "choose", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(winner.choose, "choose", lambda *_: (_ for _ in ()).throw(InterruptedError))
     longer = recipe.model_copy(
         update={"choose": recipe.choose.model_copy(update={"minutes": 0.02})}
     )
     with pytest.raises(OctobertError):
-        finish.run(longer, out, executor=inline.run)
+        runner.run(longer, out, executor=inline.run)
 
 
 def test_figures_are_checked_before_anything_runs(finished, out: Path) -> None:
@@ -91,5 +92,5 @@ def test_figures_are_checked_before_anything_runs(finished, out: Path) -> None:
         RecipeError,
         match=r'choose.limits: there is no figure "throughputs"; did you mean "throughput"',
     ):
-        finish.run(recipe, out, executor=inline.run)
+        runner.run(recipe, out, executor=inline.run)
     assert not (out / "best").exists()
