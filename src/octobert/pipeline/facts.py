@@ -30,8 +30,8 @@ from octobert.quantization import methods
 from octobert.targets import runtimes
 from octobert.tasks import Measures, build, check_columns, files_of, measured, measures_of
 
-# `quick: true`: on so many rows the interval of an accuracy is some seven points to either side. So many rounds are enough for a
-# median. The seconds are four turns, the fewest that give an interval.
+# `quick: true`: on so many rows the interval of an accuracy is some seven points to either side; so many rounds are enough for
+# a median; the seconds are four turns, the fewest that give an interval.
 QUICK_ROWS, QUICK_ROUNDS, QUICK_SECONDS = 128, 12, 4.0
 
 
