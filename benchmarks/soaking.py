@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from octobert.core.files import file_digest
-from octobert.pipeline.carrying import MARK
+from octobert.pipeline.user_files import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ".octobert"

@@ -63,9 +63,9 @@ def published(
 ) -> list[str]:
     """Publish folders with these contents, and a report."""
     stored = {name: put_once(out, contents) for name, contents in folders.items()}
-    with locked(out / HIDDEN) as hold:
+    with locked(out / HIDDEN) as lock:
         noted = recover(out)
-        return noted + publish(out, stored, {"report.json": report}, hold, needed=needed)
+        return noted + publish(out, stored, {"report.json": report}, lock, needed=needed)
 
 
 def contents(out: Path) -> dict[str, str]:
@@ -368,9 +368,9 @@ def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> 
         if content is not None:
             stored = put_once(out, {"a.zip": content})
             folders["a.zip"] = Folder(stored.path / "a.zip", {"": text_digest(content)})
-        with locked(out / HIDDEN) as hold:
+        with locked(out / HIDDEN) as lock:
             return recover(out) + publish(
-                out, folders, {"report.json": str(content)}, hold, needed=()
+                out, folders, {"report.json": str(content)}, lock, needed=()
             )
 
     assert run("one") == run("two") == []

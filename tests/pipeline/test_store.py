@@ -178,12 +178,12 @@ def held_elsewhere(folder: Path) -> bool:
 def test_a_lock_file_that_is_removed_does_not_let_a_second_run_in(tmp_path) -> None:
     """A second run would remove the work folders of the first."""
     folder = tmp_path / "out" / ".octobert"
-    with locked(folder) as hold:
+    with locked(folder) as lock:
         (folder / "lock").unlink()
         assert held_elsewhere(folder)
         with pytest.raises(BusyError, match=f"process {os.getpid()}"), locked(folder):
             pass
-        hold.check()
+        lock.check()
     assert not held_elsewhere(folder)
 
 
@@ -201,22 +201,22 @@ def test_where_folders_cannot_be_locked_a_missing_lock_file_ends_the_run(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", files_only)
-    with locked(folder) as hold:
-        hold.check()
+    with locked(folder) as lock:
+        lock.check()
         (folder / "lock").unlink()
         with pytest.raises(StorageError, match="removed or replaced while a run was at work"):
-            hold.check()
+            lock.check()
 
 
 def test_a_directory_that_is_replaced_ends_the_run(tmp_path) -> None:
     folder = tmp_path / "out" / ".octobert"
-    with locked(folder) as hold:
+    with locked(folder) as lock:
         folder.rename(tmp_path / "gone")
         with pytest.raises(StorageError, match="removed or replaced while a run was at work"):
-            hold.check()
+            lock.check()
         folder.mkdir()
         with pytest.raises(StorageError, match="removed or replaced while a run was at work"):
-            hold.check()
+            lock.check()
 
 
 def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path) -> None:

@@ -14,7 +14,7 @@ from octobert.core.errors import KilledError, ModelError, OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline import events
 from octobert.pipeline.contract import Request, Response, Step, StepResult
-from octobert.pipeline.executors import Executor, Several, inline, local, opened
+from octobert.pipeline.executors import ConcurrentExecutor, Executor, inline, local, opened
 from octobert.pipeline.lock import locked
 from octobert.pipeline.store import Store
 from octobert.pipeline.work import Work
@@ -98,11 +98,11 @@ class Alone:
 
 @contextmanager
 def at_work(folder: Path, executor: Executor) -> Iterator[Work]:
-    with locked(folder) as hold:
+    with locked(folder) as lock:
         yield Work(
             Store(folder / "store"),
-            hold,
-            hold,
+            lock,
+            lock,
             events.Events(folder / events.FILE),
             Alone(),
             executor,
@@ -236,4 +236,4 @@ def test_executors_by_their_names() -> None:
         assert executor is local.run
     with opened("inline") as executor:
         assert executor is inline.run
-    assert not isinstance(local.run, Several)
+    assert not isinstance(local.run, ConcurrentExecutor)

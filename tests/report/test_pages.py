@@ -11,7 +11,7 @@ import pytest
 
 import octobert
 from octobert.config import checks
-from octobert.pipeline.carrying import keep_beside
+from octobert.pipeline.user_files import keep_edits
 from octobert.report.notebook import show_reports
 from octobert.report.page import is_page
 from octobert.report.page.comparison import section
@@ -353,11 +353,9 @@ def test_a_report_without_measurements_has_no_table_in_a_notebook() -> None:
 
 def test_a_run_replaces_a_page_that_was_made_again_and_keeps_one_that_was_edited(out: Path) -> None:
     file = octobert.page(out, texts=False)
-    assert (
-        keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"}) == []
-    )
+    assert keep_edits(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"}) == []
     file.write_bytes(file.read_bytes().replace(b"<h1>", b"<h1>My ", 1))
-    (note,) = keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"})
+    (note,) = keep_edits(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"})
     assert "yours is now" in note
 
 

@@ -131,7 +131,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     show_reports()
     checked = parse_recipe(recipe)
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
-        if isinstance(executor, executors.Several) and executor.note:
+        if isinstance(executor, executors.ConcurrentExecutor) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
         listener = _Listener(tell, path_of(out, "out"))
         # A search tries only what can run here.

@@ -21,7 +21,7 @@ from octobert.core.files import check_no_link, disk_error, remove_unless_file, s
 LOCK, _HOLDER = "lock", "process"
 
 
-class Hold:
+class FolderLock:
     """What a process holds while it is at work in a folder.
 
     Args:
@@ -55,45 +55,45 @@ class Hold:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[Hold]:
+def locked(folder: Path) -> Iterator[FolderLock]:
     """Hold a folder against other runs.
 
     Raises:
         BusyError: another process holds it.
         StorageError: it cannot be created or locked, or is a link.
     """
-    lock = FileLock(folder / LOCK)
+    file_lock = FileLock(folder / LOCK)
     check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / LOCK).is_symlink():
             (folder / LOCK).unlink()
-        lock.acquire(blocking=False)
+        file_lock.acquire(blocking=False)
     except Timeout:
         raise _busy(folder) from None
     except OSError as error:
         raise disk_error(error, folder) from error
     try:
-        hold = _hold(folder)
+        lock = _hold(folder)
         try:
             with storage_errors(folder):
                 remove_unless_file(folder / _HOLDER)
                 (folder / _HOLDER).write_text(str(os.getpid()), encoding="ascii")
-            yield hold
+            yield lock
         finally:
-            hold.release()
+            lock.release()
     finally:
-        lock.release()
+        file_lock.release()
 
 
-def _hold(folder: Path) -> Hold:
+def _hold(folder: Path) -> FolderLock:
     """Hold a folder whose lock file is held already.
 
     Raises:
         BusyError: another process holds it: its lock file has been removed.
     """
     if sys.platform == "win32":  # a file that is locked cannot be removed there
-        return Hold(folder, None, folder)
+        return FolderLock(folder, None, folder)
     import fcntl
 
     with storage_errors(folder):
@@ -105,8 +105,8 @@ def _hold(folder: Path) -> Hold:
             os.close(descriptor)
             raise _busy(folder) from None
         # Network file systems lock only files.
-        return Hold(folder, descriptor, folder, folder / LOCK)
-    return Hold(folder, descriptor, folder)
+        return FolderLock(folder, descriptor, folder, folder / LOCK)
+    return FolderLock(folder, descriptor, folder)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -13,12 +13,12 @@ from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import tuned_file
-from octobert.pipeline.carrying import ITSELF, digests_below
 from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.lock import Hold
+from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, publish, read_in
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Store, manifest_of, store_folder
+from octobert.pipeline.user_files import ITSELF, digests_below
 
 # Rows that are looked at, and the number of characters up to which one is short.
 _ROWS, _SHORT = 100, 120
@@ -30,7 +30,7 @@ def publish_run(
     results: Mapping[str, StepResult],
     report: Report,
     out: Path,
-    hold: Hold,
+    lock: FolderLock,
     *,
     names: Mapping[str, str] | None = None,
     pages: Mapping[str, str] | None = None,
@@ -41,7 +41,7 @@ def publish_run(
         steps: of the run.
         results: of the steps, by their names.
         report: of the run.
-        hold: of the output directory.
+        lock: of the output directory.
         names: target → name of its package in the output directory, where that is another one.
         pages: further files to publish: name → text.
 
@@ -76,7 +76,7 @@ def publish_run(
         target: digests_below(out / places[target], files) == files
         for target, files in published.items()
     }
-    notes = publish(out, folders, {**(pages or {}), **texts}, hold, needed=read_in(out, steps))
+    notes = publish(out, folders, {**(pages or {}), **texts}, lock, needed=read_in(out, steps))
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:

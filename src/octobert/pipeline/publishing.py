@@ -41,11 +41,11 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import PACKAGE_FILE, TRAINED
-from octobert.pipeline import carrying
-from octobert.pipeline.carrying import ITSELF, MARK
+from octobert.pipeline import user_files
 from octobert.pipeline.contract import Step
-from octobert.pipeline.lock import Hold
+from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.stages._artifacts import CHECKPOINT
+from octobert.pipeline.user_files import ITSELF, MARK
 
 HIDDEN = ".octobert"
 PAGES = ("report.json", EVIDENCE, "report.html")
@@ -152,7 +152,7 @@ def publish(
     out: Path,
     folders: Mapping[str, Folder],
     pages: Mapping[str, str],
-    hold: Hold,
+    lock: FolderLock,
     *,
     needed: Collection[str] | None = None,
 ) -> list[str]:
@@ -161,7 +161,7 @@ def publish(
     Args:
         folders: name in OUT → folder, or file.
         pages: name in OUT → text of a file.
-        hold: of OUT.
+        lock: of OUT.
         needed: packages of other targets, which an earlier run published, are removed unless the user changed them or they are
             named here; None to remove nothing.
 
@@ -181,7 +181,7 @@ def publish(
         if needed is None
         else [name for name in packages if name not in fresh and name not in needed]
     )
-    dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
+    dropped = [name for name in stale if user_files.is_untouched(out / name, last.files[name])]
     left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
     remain = {
         name: files for name, files in last.files.items() if name not in stale or name in left
@@ -194,13 +194,13 @@ def publish(
         for name in left
     ]
     for name, files in fresh.items():
-        notes += [] if name in replaced else carrying.edits(out / name, files)
+        notes += [] if name in replaced else user_files.edits(out / name, files)
     publication = Publication(
         files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped)
     )
     if replaced or dropped or publication.files != last.files:
         _prepare(out / HIDDEN / _STAGE, publication, folders, pages)
-        hold.check()
+        lock.check()
         _commit(out / HIDDEN / _STAGE, publication)
         notes += _carry_through(out, publication, last)
     return notes
@@ -212,7 +212,7 @@ def is_as_published(file: Path) -> bool:
     return (
         last is not None
         and file.name in last.files
-        and carrying.is_untouched(file, last.files[file.name])
+        and user_files.is_untouched(file, last.files[file.name])
     )
 
 
@@ -242,7 +242,7 @@ def _differs(path: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] |
     """Whether something has to be done to have these files published; not where all that differs are edits of the user."""
     if recorded == fresh:
         return not all(os.path.lexists(path / name) for name in fresh)
-    return carrying.digests_below(path, fresh) != fresh or any(
+    return user_files.digests_below(path, fresh) != fresh or any(
         os.path.lexists(path / name) for name in set(recorded or ()) - set(fresh)
     )
 
@@ -287,7 +287,7 @@ def _carry_through(out: Path, publication: Publication, last: Publication) -> li
             last.files.get(name),
         )
     for name in publication.dropped:
-        if carrying.is_untouched(out / name, last.files.get(name, {})):
+        if user_files.is_untouched(out / name, last.files.get(name, {})):
             os.rename(out / name, _within(stage / _OLD) / name)
             notes.append(
                 f"{out / name} was removed: it belonged to an earlier run with other targets"
@@ -312,11 +312,11 @@ def _place(
     """
     notes: list[str] = []
     if is_file(new):
-        notes = carrying.keep_beside(place, fresh, recorded)
+        notes = user_files.keep_edits(place, fresh, recorded)
         os.replace(new, place)
     elif os.path.lexists(new / MARK):
         # An interrupted pair of renames has left the present folder in `old`.
-        notes = carrying.carry(
+        notes = user_files.carry_over(
             place if os.path.lexists(place) else old, new, place, fresh, recorded
         )
         sync_all(new)

@@ -23,7 +23,7 @@ from octobert.pipeline import events
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
-from octobert.pipeline.lock import Hold
+from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
@@ -38,7 +38,7 @@ from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
-from octobert.pipeline.work import Listener, Silent, at_work, kept_in, key_of
+from octobert.pipeline.work import Listener, Silent, at_work, key_of, store_home
 
 
 def dry_run(
@@ -58,7 +58,7 @@ def dry_run(
     """
     steps = steps_of(recipe)
     check_output(steps, out)
-    store = Store(kept_in(recipe, out) / FOLDER)
+    store = Store(store_home(recipe, out) / FOLDER)
     made: dict[str, Artifact] = {}
     verdicts = []
     for step in steps:
@@ -143,7 +143,7 @@ def run(
         with storage_errors(out):
             results = work.results(made)
             notes += publish_run(
-                facts.recipe, steps, results, report, out, work.hold, names=names, pages=pages
+                facts.recipe, steps, results, report, out, work.lock, names=names, pages=pages
             )
     return report
 
@@ -162,11 +162,11 @@ def finetune(
     """
     with _carried_out(finetune_steps(recipe), recipe, out, listener, executor) as (
         results,
-        hold,
+        lock,
         notes,
     ):
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        notes += publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, hold)
+        notes += publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, lock)
         return Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
@@ -197,7 +197,7 @@ def sweep(
 @contextmanager
 def _carried_out(
     steps: Sequence[Step], recipe: Recipe, out: Path, listener: Listener | None, executor: Executor
-) -> Iterator[tuple[dict[str, StepResult], Hold, list[str]]]:
+) -> Iterator[tuple[dict[str, StepResult], FolderLock, list[str]]]:
     """Make or reuse every step under the lock.
 
     Yields:
@@ -209,7 +209,7 @@ def _carried_out(
     with at_work(recipe, out, listener, executor) as (work, notes):
         made = work.carry_out_all(steps)
         with storage_errors(out):
-            yield work.results(made), work.hold, notes
+            yield work.results(made), work.lock, notes
 
 
 def earlier_seconds(out: Path) -> dict[str, float]:

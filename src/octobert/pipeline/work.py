@@ -40,8 +40,8 @@ from octobert.pipeline.contract import (
     resolved,
     unchanged,
 )
-from octobert.pipeline.executors import Executor, Several
-from octobert.pipeline.lock import Hold, locked
+from octobert.pipeline.executors import ConcurrentExecutor, Executor
+from octobert.pipeline.lock import FolderLock, locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
 
@@ -92,8 +92,8 @@ class Work:
 
     Args:
         store: where results are stored.
-        hold: of the output directory.
-        kept: of the store, which may be in another folder.
+        lock: of the output directory.
+        store_lock: of the store, which may be in another folder.
         log: of the run.
         listener: told what happens.
         executor: runs stages.
@@ -105,8 +105,8 @@ class Work:
     """
 
     store: Store
-    hold: Hold
-    kept: Hold
+    lock: FolderLock
+    store_lock: FolderLock
     log: events.Events
     listener: Listener
     executor: Executor
@@ -178,7 +178,7 @@ class Work:
         Raises:
             BaseException: whatever is no error of a stage, such as Ctrl-C. It ends all chains.
         """
-        several = self.executor if isinstance(self.executor, Several) else None
+        several = self.executor if isinstance(self.executor, ConcurrentExecutor) else None
         if several is None or several.concurrency == 1:
             return {name: self._chain(name, steps, made) for name, steps in chains.items()}
         with ThreadPoolExecutor(several.concurrency, thread_name_prefix="octobert-chain") as pool:
@@ -204,7 +204,7 @@ class Work:
                 artifacts[step.name] = self._carry_out_twice(step, artifacts)
         except OctobertError as error:
             # Without its folder a chain fails in many ways; the folder is the cause, and of all chains.
-            self.hold.check()
+            self.lock.check()
             self.log.failed(error, chain=name)
             return error
         return artifacts
@@ -214,7 +214,7 @@ class Work:
         try:
             return self.carry_out(step, made)
         except KilledError as error:
-            self.hold.check()
+            self.lock.check()
             self.log.failed(error, again=step.name)
             return self.carry_out(step, made)
 
@@ -232,7 +232,7 @@ class Work:
                 peak_memory_bytes=0,
                 **empty,
             )
-            self.kept.check()
+            self.store_lock.check()
             self.entries.add(self.store.commit(work, made).name)
 
     def remembered(self, name: str, key: str, kind: type[M]) -> M | None:
@@ -243,9 +243,9 @@ class Work:
         self.entries.add(path.name)
         return StepResult(step=name, folder=path).read(_DECISION, kind)
 
-    def _tell(self, told: Callable[..., None], *facts: Any) -> None:
+    def _tell(self, call: Callable[..., None], *facts: Any) -> None:
         with self.telling:
-            told(*facts)
+            call(*facts)
 
     def results(self, made: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
@@ -293,7 +293,7 @@ class Work:
                 seconds=response.seconds,
                 peak_memory_bytes=response.peak_memory_bytes,
             )
-            self.kept.check()
+            self.store_lock.check()
             store.commit(work, artifact)
         return artifact
 
@@ -310,18 +310,18 @@ def at_work(
     Raises:
         OctobertError: whatever went wrong, which is also written to the log.
     """
-    hidden, place = out / HIDDEN, kept_in(recipe, out)
+    hidden, place = out / HIDDEN, store_home(recipe, out)
     new = [folder for folder in (hidden, out, *out.parents) if not os.path.lexists(folder)]
     # A store in another folder has a lock of its own.
     with (
         logs.at_level(recipe.log_level),
-        locked(hidden) as hold,
-        locked(place) if place.absolute() != hidden.absolute() else nullcontext(hold) as kept,
+        locked(hidden) as lock,
+        locked(place) if place.absolute() != hidden.absolute() else nullcontext(lock) as store_lock,
     ):
         _point(hidden, place)
         store, log = Store(place / FOLDER), events.Events(hidden / events.FILE)
         log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
-        work = Work(store, hold, kept, log, listener, executor)
+        work = Work(store, lock, store_lock, log, listener, executor)
         with _nothing_left(work, new):
             try:
                 with storage_errors(out):
@@ -329,7 +329,7 @@ def at_work(
                 yield work, notes
             except Exception as error:
                 # Without its folder a run fails in many ways; the folder is the cause.
-                hold.check()
+                lock.check()
                 raised = disk_error(error, out) if isinstance(error, OSError) else error
                 log.failed(raised)
                 if raised is error:
@@ -358,7 +358,7 @@ def _nothing_left(work: Work, new: Sequence[Path]) -> Iterator[None]:
         raise
 
 
-def kept_in(recipe: Recipe, out: Path) -> Path:
+def store_home(recipe: Recipe, out: Path) -> Path:
     """The hidden folder that has the store of a run."""
     return (
         Path(os.path.expanduser(recipe.cache)).absolute() / HIDDEN if recipe.cache else out / HIDDEN

@@ -20,7 +20,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
 from octobert.pipeline import events, runner
-from octobert.pipeline.executors import Several, local, opened
+from octobert.pipeline.executors import ConcurrentExecutor, local, opened
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import ANYWHERE
 from octobert.pipeline.store import MANIFEST
@@ -147,7 +147,7 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
     steps = steps_of(recipe)
     try:
         with opened("ray") as executor, at_work(recipe, out, Listener(), executor) as (work, _):
-            assert isinstance(executor, Several)
+            assert isinstance(executor, ConcurrentExecutor)
             assert (executor.concurrency, executor.note) == (2, None)
             both = [step for step in steps if "/" not in step.name and step.stage != "report"]
             chains = {

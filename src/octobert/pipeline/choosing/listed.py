@@ -63,7 +63,7 @@ def search(
     """
     # An interrupted search may find all trials, and time none.
     trials.race([trials.reference], _ROUNDS, _FIRST)
-    tries = _Tries(trials, settings, tell)
+    tries = _StudyTrials(trials, settings, tell)
     searched = study.search(trials.facts.recipe, tries, place)
     results = {result.variant.name: result for result in searched.found}
     made = [result for result in results.values() if tries.values(result).goals is not None]
@@ -82,7 +82,7 @@ def search(
     ), searched.ended
 
 
-class _Tries:
+class _StudyTrials:
     """Trials of a study (`study.Trials`). Times of different races are compared by their ratios to the float model."""
 
     def __init__(
@@ -177,7 +177,7 @@ def _ratio(one: Found, other: Found) -> Estimate:
     return one.ratio.over(other.ratio)
 
 
-def _last_race(tries: _Tries, results: Iterable[Found]) -> dict[str, Found]:
+def _last_race(tries: _StudyTrials, results: Iterable[Found]) -> dict[str, Found]:
     """Time the best variants once more, in one race; return what is known of them then."""
     trials, minutes = tries.trials, tries.settings.minutes
     finalists = [result.variant for result in tries.ranking.ranked(results)[:FINALISTS]]

@@ -24,7 +24,7 @@ from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
 from octobert.pipeline.choosing import budget, limits, space
 from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.executors import Several
+from octobert.pipeline.executors import ConcurrentExecutor
 from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.stages import judge, race
 from octobert.pipeline.stages.race import Timed
@@ -184,7 +184,7 @@ class Trials:
     def at_once(self) -> int:
         """How many variants are made at the same time."""
         executor = self._work.executor
-        return executor.concurrency if isinstance(executor, Several) else 1
+        return executor.concurrency if isinstance(executor, ConcurrentExecutor) else 1
 
     @property
     def load(self) -> Load | None:

@@ -26,7 +26,7 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class Several(Executor, Protocol):
+class ConcurrentExecutor(Executor, Protocol):
     """Runs several stages at the same time, each called from a thread of its own.
 
     Args:

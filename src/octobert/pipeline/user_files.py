@@ -57,7 +57,7 @@ def edits(path: Path, published: Mapping[str, str]) -> list[str]:
     ]
 
 
-def carry(
+def carry_over(
     old: Path, new: Path, place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
 ) -> list[str]:
     """Take the user's files from a published folder into the one that replaces it.
@@ -76,7 +76,7 @@ def carry(
         What was kept under which name, and what may not fit the new files, as sentences.
     """
     if not is_folder(old) and not (old.is_symlink() and old.is_dir()):
-        return keep_beside(old, fresh, recorded) if old == place else []
+        return keep_edits(old, fresh, recorded) if old == place else []
     recorded = _listed(old) if recorded is None else recorded
     for file in files_in(new):
         # An interrupted publication has carried files already; they may have changed since.
@@ -99,7 +99,7 @@ def carry(
     return notes
 
 
-def keep_beside(
+def keep_edits(
     place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
 ) -> list[str]:
     """Keep a file that is about to be replaced, if it is not as it was published, and no page that octobert made since then.
