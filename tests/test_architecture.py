@@ -71,6 +71,13 @@ def test_imports_between_rooms_point_one_way() -> None:
     assert wrong == []
 
 
+def test_what_searches_and_decides_imports_nothing_of_the_report() -> None:
+    deciding = [path for path in FILES if "choosing" in path.parts]
+    assert deciding
+    for path in deciding:
+        assert not any(name.startswith("octobert.report") for name in imports_of(path)), path
+
+
 def test_the_tree_stays_small() -> None:
     rooms = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in FILES}
     arrows = {

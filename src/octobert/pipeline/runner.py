@@ -39,6 +39,7 @@ from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import Listener, Silent, at_work, key_of, store_home
+from octobert.report import choices
 
 
 def dry_run(
@@ -137,7 +138,11 @@ def run(
         report = work.results(made)["report"].read(report_stage.REPORT, Report)
         pages: dict[str, str] = {}
         if chosen is not None:
-            report, pages = chosen.told_in(report), {winner.RECIPE: chosen.recipe}
+            selection = chosen.checked(report)
+            sentence = choices.sentence(selection, chosen.limits, report)
+            choice = selection.model_copy(update={"sentence": sentence})
+            report = report.model_copy(update={"choice": choice})
+            pages = {winner.RECIPE: chosen.recipe}
         why = None if report.choice is None else report.choice.sentence
         made = work.carry_out_all(package_steps(facts, chosen=why), made)
         with storage_errors(out):

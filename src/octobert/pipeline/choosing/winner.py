@@ -25,7 +25,6 @@ from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.facts import RunFacts, facts_of, quick_benchmark
 from octobert.pipeline.publishing import HIDDEN
 from octobert.pipeline.work import Listener, Work
-from octobert.report import choices
 
 RECIPE = f"{BEST}.yaml"
 # File with the trials of `search`, in the hidden folder of the output directory.
@@ -62,19 +61,15 @@ class Winner:
     selection: Selection
     limits: Sequence[Limit]
 
-    def told_in(self, report: Report) -> Report:
-        """The report of the winner's run with the choice, whose limits are checked again on figures that no search has seen."""
+    def checked(self, report: Report) -> Selection:
+        """The selection with all limits checked again, on figures of a report that no search has seen."""
         variant = self.selection.best.variant
         # A float32 model is what a drop is compared with.
         limits = [
-            each for each in self.limits if variant.precision != "f32" or each.max_drop is None
+            limit for limit in self.limits if variant.precision != "f32" or limit.max_drop is None
         ]
         checked = checks.check(limits, words_of(report), report, variant.target)
-        selection = self.selection.model_copy(update={"checks": checked})
-        sentence = choices.sentence(selection, self.limits, report)
-        return report.model_copy(
-            update={"choice": selection.model_copy(update={"sentence": sentence})}
-        )
+        return self.selection.model_copy(update={"checks": checked})
 
     @property
     def recipe(self) -> str:
