@@ -121,7 +121,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
             work,
             reference,
             goals=("latency",),
-            wanted=recipe.choose.limits,
+            limits=recipe.choose.limits,
         )
         grid = Grid(trials, folder, spent.plus(Spent.now().minus(began)))
         yield grid

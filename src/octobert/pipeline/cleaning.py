@@ -38,8 +38,8 @@ def stored(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
             )
     entries, runs = _store(hidden).entries(), _used(folder)
     if _is_shared(hidden):
-        own = frozenset().union(*runs)
-        entries = {name: size for name, size in entries.items() if name in own}
+        used_here = frozenset().union(*runs)
+        entries = {name: size for name, size in entries.items() if name in used_here}
     keep = runs[-1] if keep_last and runs else frozenset()
     return {name: size for name, size in entries.items() if name not in keep}
 

@@ -248,7 +248,7 @@ def files_in(value: Any) -> Iterator[UserFiles]:
         yield from (files for _, inner in value for files in files_in(inner))
     elif isinstance(value, Mapping | tuple):
         inner = value.values() if isinstance(value, Mapping) else value
-        yield from (files for each in inner for files in files_in(each))
+        yield from (files for part in inner for files in files_in(part))
 
 
 def results_in(inputs: FrozenModel) -> Iterator[tuple[str, StepResult]]:

@@ -206,11 +206,12 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     preflight.check(recipe, model, measured(task, measures), timed, places)
     baselines = candidates.baselines_of(available, recipe.baselines)
     absent = {
-        each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines
+        baseline.name: candidates.why_not(baseline, is_checkpoint=model.is_checkpoint)
+        for baseline in baselines
     }
-    left_out = {each.name for each in candidates.baselines_of(available, full.baselines)} - set(
-        absent
-    )
+    left_out = {
+        baseline.name for baseline in candidates.baselines_of(available, full.baselines)
+    } - set(absent)
     absent |= dict.fromkeys(sorted(left_out), "left out by quick: true")
     absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
     return RunFacts(
@@ -253,10 +254,10 @@ def _preprocess(recipe: Recipe) -> UserCode | None:
 
 def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> Stated:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
-    blank, own = build(recipe.task.name, recipe.task.options), stated_by(model)
+    blank, metadata = build(recipe.task.name, recipe.task.options), stated_by(model)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
-        return own
-    new = own.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})
+        return metadata
+    new = metadata.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})
     if blank.labels or places.train is None:
         return new
     settings = recipe.data

@@ -144,13 +144,13 @@ def _foreign_plugins(package: str) -> dict[str, Path]:
 def _source(path: Path) -> tuple[str, tuple[str, ...], frozenset[str]]:
     """(sha256 of a file, modules of octobert that it imports, other top-level modules that it imports)."""
     content = path.read_bytes()
-    own, others = set(), set()
+    modules, others = set(), set()
     for name in _imported(ast.parse(content)):
         if name.split(".")[0] == "octobert":
-            own.add(name)
+            modules.add(name)
         else:
             others.add(name.split(".")[0])
-    return hashlib.sha256(content).hexdigest(), tuple(sorted(own)), frozenset(others)
+    return hashlib.sha256(content).hexdigest(), tuple(sorted(modules)), frozenset(others)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

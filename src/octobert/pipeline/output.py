@@ -72,7 +72,7 @@ def publish_run(
     )
     # Settings that the user has tuned since then are for the same model: they stay.
     published = {target: folders[places[target]].files for target in report.tuned}
-    kept = {
+    unchanged = {
         target: digests_below(out / places[target], files) == files
         for target, files in published.items()
     }
@@ -80,7 +80,7 @@ def publish_run(
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:
-                tuned_file.write_tuned(out / places[target], result, replace=not kept[target])
+                tuned_file.write_tuned(out / places[target], result, replace=not unchanged[target])
         except ModelError as error:
             # The file is the user's, and the packages are complete.
             notes.append(str(error))

@@ -424,11 +424,11 @@ def package_steps(facts: RunFacts, chosen: str | None = None) -> list[Step]:
     Args:
         chosen: why a search has chosen the model, in one sentence; None without a search.
     """
-    wanted = facts.recipe.targets
+    names = facts.recipe.targets
     packages = [
         planned(facts, f"package/{t}", package.run, entries=facts.session(t), chosen=chosen)
-        for t in wanted
+        for t in names
     ]
     return packages + [
-        planned(facts, f"archive/{t}", archive.run) for t in wanted if facts.recipe.zip
+        planned(facts, f"archive/{t}", archive.run) for t in names if facts.recipe.zip
     ]

@@ -49,7 +49,9 @@ def check(
         if recipe.measure and probe.available:
             _check_float_parts(recipe, module.CAPABILITIES)
         if recipe.format == "qoperator" and not module.CAPABILITIES.qoperator:
-            takers = [each for each in targets.names() if targets.load(each).CAPABILITIES.qoperator]
+            takers = [
+                other for other in targets.names() if targets.load(other).CAPABILITIES.qoperator
+            ]
             what, fix = (
                 f"the target {name} takes quantized products as Q/DQ only",
                 "set format: qdq",

@@ -60,21 +60,21 @@ def dry_run(
     steps = steps_of(recipe)
     check_output(steps, out)
     store = Store(store_home(recipe, out) / FOLDER)
-    made: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     verdicts = []
     for step in steps:
-        missing = [name for name in step.needs.values() if name not in made]
+        missing = [name for name in step.needs.values() if name not in artifacts]
         if missing:
             verdicts.append(
                 Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first")
             )
             continue
-        artifact = store.find(step.stage, key_of(step, made))
+        artifact = store.find(step.stage, key_of(step, artifacts))
         if artifact is None:
             rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
             verdicts.append(Verdict(step=step.name, action="run", reason=f"not in the store{rows}"))
         else:
-            made[step.name] = artifact
+            artifacts[step.name] = artifact
             verdicts.append(
                 Verdict(
                     step=step.name,
@@ -132,10 +132,10 @@ def run(
         steps = steps_for(facts)
         listener.planned(steps)
         # Packages say why a search has chosen them, which the report tells.
-        made = work.carry_out_all(
+        artifacts = work.carry_out_all(
             step for step in steps if step.stage not in ("package", "archive")
         )
-        report = work.results(made)["report"].read(report_stage.REPORT, Report)
+        report = work.results(artifacts)["report"].read(report_stage.REPORT, Report)
         pages: dict[str, str] = {}
         if chosen is not None:
             selection = chosen.checked(report)
@@ -144,9 +144,9 @@ def run(
             report = report.model_copy(update={"choice": choice})
             pages = {winner.RECIPE: chosen.recipe}
         why = None if report.choice is None else report.choice.sentence
-        made = work.carry_out_all(package_steps(facts, chosen=why), made)
+        artifacts = work.carry_out_all(package_steps(facts, chosen=why), artifacts)
         with storage_errors(out):
-            results = work.results(made)
+            results = work.results(artifacts)
             notes += publish_run(
                 facts.recipe, steps, results, report, out, work.lock, names=names, pages=pages
             )
@@ -212,9 +212,9 @@ def _carried_out(
     listener = listener or Silent()
     listener.planned(steps)
     with at_work(recipe, out, listener, executor) as (work, notes):
-        made = work.carry_out_all(steps)
+        artifacts = work.carry_out_all(steps)
         with storage_errors(out):
-            yield work.results(made), work.lock, notes
+            yield work.results(artifacts), work.lock, notes
 
 
 def earlier_seconds(out: Path) -> dict[str, float]:

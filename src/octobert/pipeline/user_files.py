@@ -84,14 +84,14 @@ def carry_over(
             remove(file)
     notes = []
     for name in _names(old):
-        known = {recorded.get(name), fresh.get(name)} - {None}
-        if name == MARK or (known and digest_or_none(old / name) in known):
+        digests = {recorded.get(name), fresh.get(name)} - {None}
+        if name == MARK or (digests and digest_or_none(old / name) in digests):
             continue
-        kept = _free(name, old, new, fresh, edited=name in recorded or name in fresh)
-        (new / kept).parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(old / name, new / kept)
-        if kept != name:
-            notes.append(_replaced(place / name, place / kept))
+        spare = _free(name, old, new, fresh, edited=name in recorded or name in fresh)
+        (new / spare).parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(old / name, new / spare)
+        if spare != name:
+            notes.append(_replaced(place / name, place / spare))
     if os.path.lexists(new / tuned_file.FILE) and _models(fresh) != _models(recorded):
         notes.append(
             f"{place / tuned_file.FILE} was measured with the model that was there before; octobert tune measures the new one"
@@ -115,16 +115,16 @@ def keep_edits(
     # A page that `octobert report` made, or a run in another folder, and nobody has edited.
     if place.suffix == ".html" and is_file(place) and is_page(content_of(place)):
         return []
-    kept = next(
+    spare = next(
         path for path in _numbered(place) if not os.path.lexists(path) or path.samefile(place)
     )
-    if not os.path.lexists(kept):
-        link_or_copy(place, kept)
-    return [_replaced(place, kept)]
+    if not os.path.lexists(spare):
+        link_or_copy(place, spare)
+    return [_replaced(place, spare)]
 
 
-def _replaced(path: Path, kept: Path) -> str:
-    return f"{path} was not as octobert wrote it, and was replaced; yours is now {kept}"
+def _replaced(path: Path, new_place: Path) -> str:
+    return f"{path} was not as octobert wrote it, and was replaced; yours is now {new_place}"
 
 
 def _listed(package: Path) -> dict[str, str]:

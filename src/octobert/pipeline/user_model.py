@@ -52,15 +52,15 @@ def _made(code: UserCode, head: str, seed: int) -> Path:
     function = user_code.load(code)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-    given = function()
-    if isinstance(given, (str, os.PathLike)):
-        path = Path(os.path.expanduser(given)).absolute()
+    result = function()
+    if isinstance(result, (str, os.PathLike)):
+        path = Path(os.path.expanduser(result)).absolute()
         if not path.exists():
             raise ModelError(
                 "the function returns a path that does not exist", where=code.text, got=str(path)
             )
         return path
-    model, tokenizer = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    model, tokenizer = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     torch = sys.modules.get("torch")
     if (
         torch is None
@@ -68,9 +68,9 @@ def _made(code: UserCode, head: str, seed: int) -> Path:
         or not isinstance(tokenizer, (str, os.PathLike))
     ):
         got = (
-            f"a {type(given).__name__}"
-            if not isinstance(given, tuple)
-            else ", ".join(type(each).__name__ for each in given)
+            f"a {type(result).__name__}"
+            if not isinstance(result, tuple)
+            else ", ".join(type(part).__name__ for part in result)
         )
         raise ModelError(
             "the function does not return a model", where=code.text, got=got, expected=_EXPECTED
@@ -136,10 +136,10 @@ def _checkpoint(model: Any, head: str, batches: Any, work: Path) -> str:
     from octobert.graph.parity import TOLERANCE, largest_difference
     from octobert.models import checkpoint
 
-    own = [_outputs(model, batch, head) for batch in batches]
+    expected = [_outputs(model, batch, head) for batch in batches]
     model.save_pretrained(work)
     loaded = checkpoint.load_torch(work, head)
-    difference = largest_difference([_outputs(loaded, batch, head) for batch in batches], own)
+    difference = largest_difference([_outputs(loaded, batch, head) for batch in batches], expected)
     if not difference <= TOLERANCE:
         raise ParityError(
             "the model does not compute what transformers loads of its weights",
@@ -196,7 +196,7 @@ def _outputs(model: Any, feeds: Any, head: str) -> list[Any]:
         )
     if isinstance(result, torch.Tensor):
         result = (result,)
-    found = (
+    outputs = (
         [result[name] for name in names] if hasattr(result, "keys") else list(result[: len(names)])
     )
-    return [tensor.numpy() for tensor in found]
+    return [tensor.numpy() for tensor in outputs]

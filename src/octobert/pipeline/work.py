@@ -74,14 +74,16 @@ class Silent(Listener):
     """A listener that says nothing."""
 
 
-def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
+def key_of(step: Step, artifacts: Mapping[str, Artifact]) -> str:
     """The key of a step whose inputs are all made."""
     fields = type(step.inputs).model_fields
     digests = {}
     for name, source in step.needs.items():
         whole = WITH_MANIFESTS in fields[name.partition("/")[0]].metadata
         digests[name] = (
-            canonical_digest(made[source].model_dump(mode="json")) if whole else made[source].digest
+            canonical_digest(artifacts[source].model_dump(mode="json"))
+            if whole
+            else artifacts[source].digest
         )
     return keys.key_of(step, digests)
 
@@ -116,16 +118,16 @@ class Work:
     locks: dict[str, threading.Lock] = field(default_factory=dict)
     telling: threading.Lock = field(default_factory=threading.Lock)
 
-    def carry_out(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
+    def carry_out(self, step: Step, artifacts: Mapping[str, Artifact]) -> Artifact:
         """Reuse a step's artifact, or run its stage and store what it made.
 
         Args:
-            made: the artifacts of earlier steps, by the names of the steps.
+            artifacts: the artifacts of earlier steps, by the names of the steps.
 
         Raises:
             OctobertError: the stage failed, or what it reads was changed meanwhile.
         """
-        key = key_of(step, made)
+        key = key_of(step, artifacts)
         name = self.store.path(step.stage, key).name
         self.entries.add(name)
         # What two chains need is made by one of them; the other one finds it.
@@ -141,64 +143,65 @@ class Work:
                 return stored
             self._tell(self.listener.started, step)
             self.log.write("started", step=step.name, key=key)
-            artifact = self.known[key] = self._make(step, key, made)
+            artifact = self.known[key] = self._make(step, key, artifacts)
         summary, seconds = artifact.summary, round(artifact.seconds, 3)
         self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
         self._tell(self.listener.finished, step, artifact, False)
         return artifact
 
     def carry_out_all(
-        self, steps: Iterable[Step], made: Mapping[str, Artifact] | None = None
+        self, steps: Iterable[Step], earlier: Mapping[str, Artifact] | None = None
     ) -> dict[str, Artifact]:
         """Carry out steps in order; all artifacts, by the names of their steps.
 
         Args:
-            made: the artifacts of earlier steps.
+            earlier: the artifacts of earlier steps.
 
         Raises:
             OctobertError: as `carry_out`.
         """
-        artifacts = dict(made or {})
+        artifacts = dict(earlier or {})
         for step in steps:
             artifacts[step.name] = self.carry_out(step, artifacts)
         return artifacts
 
     def carry_out_chains(
-        self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
+        self, chains: Mapping[str, Sequence[Step]], artifacts: Mapping[str, Artifact]
     ) -> dict[str, dict[str, Artifact] | OctobertError]:
         """Carry out chains of steps that do not depend on each other, as many at a time as the executor has room for.
 
         Args:
             chains: name → steps, in order. The same step may be in several chains; it is made once.
-            made: the artifacts that every chain begins with.
+            artifacts: the artifacts that every chain begins with.
 
         Returns:
-            Name → `made` with the artifacts of the chain, by the names of the steps; or the error that ended this chain.
+            Name → `artifacts` with those of the chain, by the names of the steps; or the error that ended this chain.
 
         Raises:
             BaseException: whatever is no error of a stage, such as Ctrl-C. It ends all chains.
         """
         several = self.executor if isinstance(self.executor, ConcurrentExecutor) else None
         if several is None or several.concurrency == 1:
-            return {name: self._chain(name, steps, made) for name, steps in chains.items()}
+            return {name: self._chain(name, steps, artifacts) for name, steps in chains.items()}
         with ThreadPoolExecutor(several.concurrency, thread_name_prefix="octobert-chain") as pool:
             chained = {
-                name: pool.submit(self._chain, name, steps, made) for name, steps in chains.items()
+                name: pool.submit(self._chain, name, steps, artifacts)
+                for name, steps in chains.items()
             }
             try:
                 # The first chain that ends in no ordinary way ends the others.
-                for each in as_completed(chained.values()):
-                    each.result()
+                for chain in as_completed(chained.values()):
+                    chain.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 several.stop()
                 raise
-        return {name: each.result() for name, each in chained.items()}
+        return {name: chain.result() for name, chain in chained.items()}
 
     def _chain(
-        self, name: str, steps: Sequence[Step], made: Mapping[str, Artifact]
+        self, name: str, steps: Sequence[Step], earlier: Mapping[str, Artifact]
     ) -> dict[str, Artifact] | OctobertError:
-        artifacts = dict(made)
+        artifacts = dict(earlier)
         try:
             for step in steps:
                 artifacts[step.name] = self._carry_out_twice(step, artifacts)
@@ -209,14 +212,14 @@ class Work:
             return error
         return artifacts
 
-    def _carry_out_twice(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
+    def _carry_out_twice(self, step: Step, artifacts: Mapping[str, Artifact]) -> Artifact:
         """Carry out a step, once more where its process was killed: memory that was short at that moment rules out nothing."""
         try:
-            return self.carry_out(step, made)
+            return self.carry_out(step, artifacts)
         except KilledError as error:
             self.lock.check()
             self.log.failed(error, again=step.name)
-            return self.carry_out(step, made)
+            return self.carry_out(step, artifacts)
 
     def remember(self, name: str, key: str, decided: FrozenModel) -> None:
         """Store what a run has decided, so that the same run decides the same when it goes on."""
@@ -224,7 +227,7 @@ class Work:
             with storage_errors(work):
                 (work / _DECISION).write_text(decided.model_dump_json(), encoding="utf-8")
             empty: dict[str, Any] = {"inputs": {}, "options": {}, "summary": {}, "versions": {}}
-            made = Artifact(
+            artifact = Artifact(
                 stage=name,
                 key=key,
                 files=digests_of(work),
@@ -233,7 +236,7 @@ class Work:
                 **empty,
             )
             self.store_lock.check()
-            self.entries.add(self.store.commit(work, made).name)
+            self.entries.add(self.store.commit(work, artifact).name)
 
     def remembered(self, name: str, key: str, kind: type[M]) -> M | None:
         """What an earlier run has decided; None where there is nothing."""
@@ -247,18 +250,20 @@ class Work:
         with self.telling:
             call(*facts)
 
-    def results(self, made: Mapping[str, Artifact]) -> dict[str, StepResult]:
+    def results(self, artifacts: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
         folders = {
-            name: self.store.path(artifact.stage, artifact.key) for name, artifact in made.items()
+            name: self.store.path(artifact.stage, artifact.key)
+            for name, artifact in artifacts.items()
         }
         return {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
 
-    def _make(self, step: Step, key: str, made: Mapping[str, Artifact]) -> Artifact:
+    def _make(self, step: Step, key: str, artifacts: Mapping[str, Artifact]) -> Artifact:
         """Run a step's stage and store what it made."""
         store = self.store
         folders = {
-            name: store.path(made[name].stage, made[name].key) for name in step.needs.values()
+            name: store.path(artifacts[name].stage, artifacts[name].key)
+            for name in step.needs.values()
         }
         with store.making(step.stage, key) as (work, temporary):
             request = Request(
@@ -284,7 +289,7 @@ class Work:
                 stage=step.stage,
                 key=key,
                 files=digests_of(work),
-                inputs={name: made[source].digest for name, source in step.needs.items()},
+                inputs={name: artifacts[source].digest for name, source in step.needs.items()},
                 options=request.options,
                 versions=environment.versions(
                     (*environment.PACKAGES, *environment.runtime_packages())

@@ -111,14 +111,14 @@ class Search:
     def _spend(self, kind: str, units: float, trial: Callable[[], T]) -> T:
         before = self.trials.seconds
         result = trial()
-        seconds, known = self.spent.get(kind, (0.0, 0.0))
-        self.spent[kind] = (seconds + self.trials.seconds - before, known + units)
+        seconds, units_before = self.spent.get(kind, (0.0, 0.0))
+        self.spent[kind] = (seconds + self.trials.seconds - before, units_before + units)
         return result
 
     def predicted(self, kind: str, units: float = 1.0) -> float:
         """Seconds that trials of a kind will take, from those so far; before the first one, from the float model's."""
-        seconds, known = self.spent.get(kind, (0.0, 0.0))
-        per_unit = seconds / known if known else self.trials.expected.get(kind, 0.0)
+        seconds, units_before = self.spent.get(kind, (0.0, 0.0))
+        per_unit = seconds / units_before if units_before else self.trials.expected.get(kind, 0.0)
         return per_unit * units
 
     def racing(self, count: int, rounds: int) -> float:
@@ -130,8 +130,8 @@ class Search:
         goal = objective_named(self.settings.goal)
         if goal.name in COSTS:
             figures = [
-                self.trials.found(each).figures[str(goal)]
-                for each in (variant, self.trials.reference)
+                self.trials.found(one).figures[str(goal)]
+                for one in (variant, self.trials.reference)
             ]
             return figures[0].over(figures[1])
         return self.trials.ratio(variant, self.trials.reference)
@@ -235,13 +235,13 @@ def _in_order_of_cost(search: Search) -> list[Variant]:
     quantized = next((v for v in first if v.precision == "int8"), first[0])
     running = search.add([first[0], quantized, *first[1:]])
     if not trials.about_time and not search.by_metric:
-        running += search.add([v for each in running for v in space.faster(recipe, each)])
+        running += search.add([v for model in running for v in space.faster(recipe, model)])
         return sorted(running, key=lambda v: search.cost(v).value)
     search.race(running, ROUNDS[0])
     running = _without_slow(search, running, reach=True)
     # Half of the time is for accuracy.
     if not search.less_than(0.5):
-        running += search.add([v for each in running for v in space.faster(recipe, each)])
+        running += search.add([v for model in running for v in space.faster(recipe, model)])
     for number, rounds in enumerate(ROUNDS[1:]):
         if len(running) < 2 or search.less_than(0.5, search.racing(len(running), rounds)):
             break
@@ -272,17 +272,17 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
     if not able or search.by_metric:
         return list(variants)
     best = min(able, key=lambda v: search.cost(v).value)
-    kept = []
+    promising = []
     for variant in variants:
         gain = space.reach(recipe, variant) if reach else 1.0
         if (
             variant == search.trials.reference
             or search.cost(variant).low <= SLACK * gain * search.cost(best).value
         ):
-            kept.append(variant)
+            promising.append(variant)
         else:
             search.dropped.add(variant.name)
-    return kept
+    return promising
 
 
 def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
@@ -405,14 +405,16 @@ def _results(search: Search) -> list[Found]:
     results = {v.name: trials.found(v) for v in (*search.variants, trials.reference)}
     if search.best is None:
         judged = [
-            each
-            for each in results.values()
-            if each.drops and (each.time_ms is not None or not trials.about_time)
+            result
+            for result in results.values()
+            if result.drops and (result.time_ms is not None or not trials.about_time)
         ]
-        chosen = search.ranking.nearest(each for each in judged if search.wanted(each.variant))
+        chosen = search.ranking.nearest(
+            result for result in judged if search.wanted(result.variant)
+        )
     else:
         chosen = trials.found(search.best)
-    others = [_beside(search, each, chosen) for each in results.values()]
+    others = [_beside(search, result, chosen) for result in results.values()]
     left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
     others += [Found(variant=variant, state="excluded", reason=why) for variant, why in left_out]
     return search.ranking.listed(chosen, others, keeps=search.best is not None)

@@ -134,7 +134,7 @@ class Claims:
         self._mine = set[int]()
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}
-        directions = ["maximize" if each else "minimize" for each in maximize]
+        directions = ["maximize" if more else "minimize" for more in maximize]
         with storages.optuna_errors(where):
             study = self._optuna.create_study(
                 storage=storage, study_name=name, directions=directions, load_if_exists=True
@@ -156,22 +156,30 @@ class Claims:
             trials = self._storage.get_all_trials(self._id, deepcopy=False)
         states, tried = self._optuna.trial.TrialState, list[Tried]()
         for trial in sorted(trials, key=lambda trial: trial.number):
-            said = self._said(trial)
+            attributes = self._said(trial)
             if not tried:
                 # The first trial decides, also where two processes have started at the same time.
-                names = dict.fromkeys((*self._facts, *said.facts))
+                names = dict.fromkeys((*self._facts, *attributes.facts))
                 different = [
-                    name for name in names if self._facts.get(name) != said.facts.get(name)
+                    name for name in names if self._facts.get(name) != attributes.facts.get(name)
                 ]
                 if different:
                     raise self._other(", ".join(different))
-            if said.found is None and (
-                trial.state != states.RUNNING or self._is_dead(trial._trial_id, said)
+            if attributes.found is None and (
+                trial.state != states.RUNNING or self._is_dead(trial._trial_id, attributes)
             ):
                 if trial.state == states.RUNNING:
                     self.give_up(trial._trial_id)
                 continue
-            tried.append(Tried(trial.number, trial._trial_id, said.params, said.key, said.found))
+            tried.append(
+                Tried(
+                    trial.number,
+                    trial._trial_id,
+                    attributes.params,
+                    attributes.key,
+                    attributes.found,
+                )
+            )
         return tried
 
     def _said(self, trial: Any) -> _Said:
@@ -210,8 +218,8 @@ class Claims:
             state=self._optuna.trial.TrialState.RUNNING,
             params=combination,
             distributions={
-                each: self._optuna.distributions.CategoricalDistribution(space[each])
-                for each in combination
+                name: self._optuna.distributions.CategoricalDistribution(space[name])
+                for name in combination
             },
             user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
         )
@@ -226,7 +234,7 @@ class Claims:
             return None
         return claimed
 
-    def finish(self, trial: Tried, found: Found, values: Values) -> None:
+    def finish(self, trial: Tried, result: Found, values: Values) -> None:
         """Store what was found. A trial that another process has taken over meanwhile stays as it is.
 
         Raises:
@@ -240,7 +248,7 @@ class Claims:
             if values.goals is not None:
                 # Optuna's name for constraints, so that its own tools show which trials keep the limits.
                 self._storage.set_trial_system_attr(trial.id, "constraints:limits", values.misses)
-            self._storage.set_trial_user_attr(trial.id, _FOUND, found.model_dump_json())
+            self._storage.set_trial_user_attr(trial.id, _FOUND, result.model_dump_json())
             state = states.FAIL if values.goals is None else states.COMPLETE
             self._storage.set_trial_state_values(trial.id, state, values.goals)
         self._mine.discard(trial.id)
@@ -285,11 +293,11 @@ class Claims:
                 ):
                     self._storage.set_trial_user_attr(trial, _BEAT, count)
 
-    def _is_dead(self, trial: int, said: _Said) -> bool:
+    def _is_dead(self, trial: int, attributes: _Said) -> bool:
         """Whether the process of a running trial is gone."""
         if trial in self._mine:
             return False
-        owner, here = said.owner, _owner()
+        owner, here = attributes.owner, _owner()
         if self._alone or owner == here:
             return True
         if owner.machine == here.machine:
@@ -299,7 +307,7 @@ class Claims:
                 or owner.started is None
                 or abs(started - owner.started) > _SAME_START_S
             )
-        sign, now = said.beat, time.monotonic()
+        sign, now = attributes.beat, time.monotonic()
         last, since = self._seen.setdefault(trial, (sign, now))
         if last != sign:
             self._seen[trial] = sign, now

@@ -54,11 +54,11 @@ def space_of(
     """
     space = dict(settings.space)
     for key in space:
-        if not any(key == each or key.startswith(f"{each}.") for each in KEYS):
-            known = key.partition(".")[0] in Recipe.model_fields
+        if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in KEYS):
+            is_key = key.partition(".")[0] in Recipe.model_fields
             what = (
                 "a search compares models by the same rows and figures; this key is not one of the model"
-                if known
+                if is_key
                 else "unknown key"
             )
             raise RecipeError(what, where=f"{_WHERE}.{key}", fix=did_you_mean(key, KEYS))

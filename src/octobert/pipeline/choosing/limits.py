@@ -26,8 +26,8 @@ def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
     objective = objective_named(name).name
     if objective in UNITS:
         return result.figures.get(name)
-    wanted = metric_named(objective, metric)
-    value, drop = result.values.get(wanted), result.drops.get(wanted)
+    name_of_metric = metric_named(objective, metric)
+    value, drop = result.values.get(name_of_metric), result.drops.get(name_of_metric)
     if value is None or drop is None:
         return None
     return Estimate(
@@ -109,30 +109,32 @@ class Ranking:
         """The best variants by one figure, and those that are as good; the best one first."""
         objective = objective_named(goal)
         values = [figure_of(result, goal, self.metric) for result in results]
-        known = [
+        measured = [
             (value.value, result)
             for value, result in zip(values, results, strict=True)
             if value is not None
         ]
-        if not known:
+        if not measured:
             return results
-        known.sort(key=lambda pair: -pair[0] if objective.more_is_better else pair[0])
-        best, first = known[0]
-        ranked = [result for _, result in known]
+        measured.sort(key=lambda pair: -pair[0] if objective.more_is_better else pair[0])
+        best, first = measured[0]
+        ranked = [result for _, result in measured]
         if objective.name in ("latency", "throughput", "speedup"):
             fastest = min(ranked, key=lambda result: self.ratio(result, first).value)
             return [
                 fastest,
                 *(
-                    each
-                    for each in ranked
-                    if each != fastest and as_good(self.ratio(each, fastest))
+                    result
+                    for result in ranked
+                    if result != fastest and as_good(self.ratio(result, fastest))
                 ),
             ]
         # Models are judged on the same rows, so a metric has hardly any noise of its own.
         least = SAME if objective.name in UNITS else EXACT
         return [
-            result for value, result in known if abs(value - best) <= least * max(abs(best), EXACT)
+            result
+            for value, result in measured
+            if abs(value - best) <= least * max(abs(best), EXACT)
         ]
 
     def listed(self, chosen: Found, others: Iterable[Found], *, keeps: bool) -> list[Found]:
@@ -160,9 +162,9 @@ class Ranking:
                 result = result.model_copy(update={"reason": words.behind(result, chosen)})
             rest.append(result)
         rest.sort(
-            key=lambda each: (
-                each.state in ("slower", "not tried"),
-                each.ratio.value if each.ratio else math.inf,
+            key=lambda result: (
+                result.state in ("slower", "not tried"),
+                result.ratio.value if result.ratio else math.inf,
             )
         )
         return _with_frontier([chosen, *rest], self.metric or "")

@@ -66,11 +66,11 @@ def search(
     tries = _StudyTrials(trials, settings, tell)
     searched = study.search(trials.facts.recipe, tries, place)
     results = {result.variant.name: result for result in searched.found}
-    made = [result for result in results.values() if tries.values(result).goals is not None]
-    if not made:
+    complete = [result for result in results.values() if tries.values(result).goals is not None]
+    if not complete:
         got = searched.found[0].reason if searched.found else None
         raise OctobertError("none of the combinations can be made", where="search.space", got=got)
-    results |= _last_race(tries, filter(tries.keeps, made))
+    results |= _last_race(tries, filter(tries.keeps, complete))
     # Other processes, and earlier runs, have tried some of them.
     listed = [
         result.model_copy(update={"number": n})
@@ -92,7 +92,7 @@ class _StudyTrials:
         self.trials, self.settings = trials, settings
         self.machine, self.at_once, self.prepare = facts.here, trials.at_once, trials.judge
         code = (*facts.measures.metrics, facts.measures.postprocess)
-        digests = [each.digest if isinstance(each, UserCode) else str(each) for each in code]
+        digests = [part.digest if isinstance(part, UserCode) else str(part) for part in code]
         self.inputs = {
             "model": facts.model.digest[:16],
             "rows": trials.rows_digest[:16],

@@ -182,8 +182,8 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     searched = recipe.choose or recipe.search
     if searched is None or not _varies(recipe, "accuracy") or "accuracy" in variant.changes:
         return None
-    limits = [each for each in searched.limits if each.objective.name not in UNITS]
-    limits = [each for each in limits if each.max_drop is not None or each.at_least is not None]
+    limits = [limit for limit in searched.limits if limit.objective.name not in UNITS]
+    limits = [limit for limit in limits if limit.max_drop is not None or limit.at_least is not None]
     offered = _offered_for(recipe, variant)
     if not limits or offered is None or not offered.falls_back:
         return None
@@ -219,9 +219,9 @@ def pruned(recipe: Recipe, variant: Variant, metric: str | None) -> Variant | No
         return None
     limit = next(
         (
-            each
-            for each in choose.limits
-            if each.of in ("metric", metric) and each.max_drop is not None
+            limit
+            for limit in choose.limits
+            if limit.of in ("metric", metric) and limit.max_drop is not None
         ),
         None,
     )
@@ -239,7 +239,11 @@ def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     variants = [*starts, *(variant for start in starts for variant in faster(recipe, start))]
     return tuple(
         sorted(
-            {kind for each in variants for kind in planner.observed_kinds(recipe_of(recipe, each))}
+            {
+                kind
+                for variant in variants
+                for kind in planner.observed_kinds(recipe_of(recipe, variant))
+            }
         )
     )
 
@@ -284,7 +288,7 @@ def _beginnings(recipe: Recipe) -> Iterator[tuple[Variant, str | None]]:
         if not probe.available and not named:
             continue
         for method in _methods(recipe):
-            own = (
+            options_of_recipe = (
                 recipe.quantize.options
                 if method == recipe.quantize.name and method != FLOAT
                 else {}
@@ -292,7 +296,7 @@ def _beginnings(recipe: Recipe) -> Iterator[tuple[Variant, str | None]]:
             for form in _forms(recipe, method, target):
                 if not _saves(recipe, form):
                     continue
-                options = {**own, **form.options}
+                options = {**options_of_recipe, **form.options}
                 variant = variant_of(
                     recipe,
                     {"targets": target, "quantize": {method: options} if options else method},
@@ -320,8 +324,8 @@ def _methods(recipe: Recipe) -> tuple[str, ...]:
 
 def _forms(recipe: Recipe, method: str, target: str) -> tuple[Form, ...]:
     """The forms of a method on a target. A method that says nothing of searches has one, where the recipe names it."""
-    own = recipe.quantize if recipe.quantize.name == method else Choice(name=method)
-    offered = _offered(own, target)
+    choice = recipe.quantize if recipe.quantize.name == method else Choice(name=method)
+    offered = _offered(choice, target)
     if offered is not None:
         return offered.forms
     return (Form(precision=method),) if recipe.quantize.name == method else ()
@@ -374,12 +378,12 @@ def _keys(move: tuple[Axis, Any]) -> set[str]:
     return {move[0].key, *move[0].together}
 
 
-def _distinct(variants: Iterable[Variant], known: Iterable[Variant]) -> list[Variant]:
+def _distinct(variants: Iterable[Variant], others: Iterable[Variant]) -> list[Variant]:
     """Variants without those that are known or come twice."""
-    names = {variant.name for variant in known}
+    names = {variant.name for variant in others}
     return [
         variant
-        for name, variant in {each.name: each for each in variants}.items()
+        for name, variant in {variant.name: variant for variant in variants}.items()
         if name not in names
     ]
 
@@ -390,7 +394,7 @@ def _varies(recipe: Recipe, key: str) -> bool:
         return True
     if recipe.choose.vary is None:
         return key.partition(".")[0] not in recipe.model_fields_set
-    return any(key == each or key.startswith(f"{each}.") for each in recipe.choose.vary)
+    return any(key == varied or key.startswith(f"{varied}.") for varied in recipe.choose.vary)
 
 
 def _check_vary(recipe: Recipe) -> None:
@@ -403,7 +407,7 @@ def _check_vary(recipe: Recipe) -> None:
         return
     free = recipe.model_copy(update={"choose": None})
     starts = [variant for variant, _ in _beginnings(free)]
-    known = sorted(
+    keys = sorted(
         {
             "quantize",
             "accuracy",
@@ -411,13 +415,13 @@ def _check_vary(recipe: Recipe) -> None:
             *(axis.key for start in starts for axis in axes_of(free, start)),
         }
     )
-    for each in recipe.choose.vary:
-        if not any(key == each or key.startswith(f"{each}.") for key in known):
+    for varied in recipe.choose.vary:
+        if not any(key == varied or key.startswith(f"{varied}.") for key in keys):
             raise RecipeError(
                 "no plugin lists this key as worth varying",
                 where="choose.vary",
-                got=each,
-                fix=did_you_mean(each, known),
+                got=varied,
+                fix=did_you_mean(varied, keys),
             )
 
 
@@ -456,8 +460,8 @@ def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator
         if key == "quantize" and isinstance(value, Mapping):
             method = spelling.plugin_named(value)
             flat |= {
-                f"quantize.{method}.{option}": each
-                for option, each in spelling.options_in(value).items()
+                f"quantize.{method}.{option}": setting
+                for option, setting in spelling.options_in(value).items()
             }
         elif key != "quantize":
             flat[key] = value

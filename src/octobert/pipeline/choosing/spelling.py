@@ -79,7 +79,7 @@ def word(recipe: Recipe, key: str, value: Any) -> str:
         without = (
             ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
         )
-        return " + ".join(_plugin(each) for each in values) or without or f"no {last}"
+        return " + ".join(_plugin(plugin) for plugin in values) or without or f"no {last}"
     if isinstance(value, bool) or value is None:
         return last if value else f"no {last}"
     return f"{last} {' + '.join(map(str, value)) if isinstance(value, list) else value}"

@@ -162,13 +162,13 @@ def _url(storage: str) -> tuple[Any, dict[str, Any]]:
             raise TargetError(what, where=KEY, fix=environment.install("postgres"))
         url = url.set(drivername="postgresql+psycopg")
         # A server that loses its power while it is asked does not answer; the system looks after two hours by default.
-        kept = {
+        alive = {
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
             "tcp_user_timeout": 60_000,
         }
-        options["connect_args"] = {"connect_timeout": 10, **kept}
+        options["connect_args"] = {"connect_timeout": 10, **alive}
     return url, options
 
 

@@ -266,9 +266,9 @@ class _Rounds:
 
     def _prepare(self, combinations: Combinations, tried: Sequence[Tried]) -> None:
         """Prepare the next trials, unless the next one is prepared."""
-        taken = {each.key for each in tried}
+        tried_keys = {trial.key for trial in tried}
         waiting = map(combinations.at, self._order(combinations, tried))
-        coming = ((key, variant) for _, variant, key in waiting if key not in taken)
+        coming = ((key, variant) for _, variant, key in waiting if key not in tried_keys)
         new = dict(itertools.islice(coming, self.trials.at_once))
         if new and next(iter(new)) not in self.prepared:
             self.trials.prepare(
@@ -287,9 +287,9 @@ class _Rounds:
 
     def _next(self, combinations: Combinations, tried: Sequence[Tried]) -> int | None:
         """The index of the combination that is tried next; None where all are tried."""
-        taken = {each.key for each in tried}
+        tried_keys = {trial.key for trial in tried}
         order = self._order(combinations, tried)
-        return next((index for index in order if combinations.at(index)[2] not in taken), None)
+        return next((index for index in order if combinations.at(index)[2] not in tried_keys), None)
 
     def _order(self, combinations: Combinations, tried: Sequence[Tried]) -> Iterator[int]:
         seed = self.recipe.seed if self.settings.seed is None else self.settings.seed
@@ -310,7 +310,7 @@ class _Rounds:
         package = storages.optuna()
         more = [objective_named(goal).more_is_better for goal in self.settings.goals]
         study = package.create_study(
-            directions=["maximize" if each else "minimize" for each in more]
+            directions=["maximize" if is_more else "minimize" for is_more in more]
         )
         distributions = {
             key: package.distributions.CategoricalDistribution(texts)
@@ -320,11 +320,11 @@ class _Rounds:
         values = [
             None if trial.found is None else self.trials.values(trial.found) for trial in tried
         ]
-        known = [each.goals for each in values if each is not None and each.goals is not None]
+        goals = [value.goals for value in values if value is not None and value.goals is not None]
         # A variant that cannot be made is as bad as the worst one, and misses limits by far.
         worst = [
-            (min if each else max)(column)
-            for each, column in zip(more, zip(*known, strict=True), strict=False)
+            (min if is_more else max)(column)
+            for is_more, column in zip(more, zip(*goals, strict=True), strict=False)
         ]
         for trial, value in zip(tried, values, strict=True):
             done: dict[str, Any] = {"state": package.trial.TrialState.RUNNING}
@@ -343,12 +343,12 @@ class _Rounds:
     def _best(self, combinations: Combinations, before: Combination) -> Combination:
         """The best combination of a round; without one that could be made, the best before."""
         results = {trial.key: trial.found for trial in self.tried()}
-        made = []
+        complete = []
         for combination, _, key in map(combinations.at, combinations.in_order()):
             result = results.get(key)
             if result is not None and self.trials.values(result).goals is not None:
-                made.append((combination, result))
-        if not made:
+                complete.append((combination, result))
+        if not complete:
             return before
-        best = self.trials.best([result for _, result in made])
-        return next(combination for combination, result in made if result is best)
+        best = self.trials.best([result for _, result in complete])
+        return next(combination for combination, result in complete if result is best)

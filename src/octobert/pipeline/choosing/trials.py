@@ -77,7 +77,7 @@ class Trials:
         work: carries out steps.
         reference: the float model that all variants are compared with.
         goals: figures that are optimized, and those that decide between equals.
-        wanted: what a model must keep.
+        limits: that a model must keep.
 
     Attributes:
         metric: the main metric.
@@ -92,11 +92,11 @@ class Trials:
         reference: Variant,
         *,
         goals: Sequence[str],
-        wanted: Sequence[Limit],
+        limits: Sequence[Limit],
     ) -> None:
-        self.facts, self.reference, self.limits = facts, reference, tuple(wanted)
+        self.facts, self.reference, self.limits = facts, reference, tuple(limits)
         self._work, self._goals = work, tuple(goals)
-        named = {objective_named(name).name for name in (goals[0], *(limit.of for limit in wanted))}
+        named = {objective_named(name).name for name in (goals[0], *(limit.of for limit in limits))}
         self.about_time = bool(named & TIMED)
         self.killed = False
         self._states: dict[str, _State] = {}
@@ -104,7 +104,7 @@ class Trials:
         self._ratios: dict[tuple[str, str, int], Estimate] = {}
         self._began, self._earlier, self._counted = time.monotonic(), 0.0, set[str]()
         self.metric = facts.scored.build().primary
-        self._metric_limits = tuple(limit for limit in wanted if limit.objective.name not in UNITS)
+        self._metric_limits = tuple(limit for limit in limits if limit.objective.name not in UNITS)
         self._shared: dict[str, Artifact] = {}
         self._kinds = space.observed_kinds(facts.recipe)
         self._carry_out(planner.data_step(facts), self._shared)
@@ -112,8 +112,10 @@ class Trials:
         if (problem := self._states[reference.name].problem) is not None:
             raise OctobertError("the float model cannot be made", where=reference.name, got=problem)
         # The capture is that of every variant; transforms come after it.
-        made = self._states[reference.name].made
-        self._shared |= {name: made[name] for name in ("capture", "finetune") if name in made}
+        artifacts = self._states[reference.name].made
+        self._shared |= {
+            name: artifacts[name] for name in ("capture", "finetune") if name in artifacts
+        }
         judging = self._judging(reference, None)
         self._carry_out(judging, self._shared)
         result = self._work.results(self._shared)[judging.name]
@@ -190,7 +192,7 @@ class Trials:
     def load(self) -> Load | None:
         """What else the machine did in the race in which it did most; None without races."""
         return max(
-            (each.load for each in self._races),
+            (race.load for race in self._races),
             key=lambda load: load.others + load.stolen,
             default=None,
         )
@@ -255,14 +257,14 @@ class Trials:
                 chains[variant.name] = planner.model_steps(facts)
             except OctobertError as error:
                 state.problem = str(error)
-        for name, made in self._carry_out_chains(chains, self._shared).items():
+        for name, artifacts in self._carry_out_chains(chains, self._shared).items():
             state = self._states[name]
-            if isinstance(made, OctobertError):
-                state.problem = str(made)
+            if isinstance(artifacts, OctobertError):
+                state.problem = str(artifacts)
             elif draft:
-                state.draft = made
+                state.draft = artifacts
             else:
-                state.made = made
+                state.made = artifacts
         return [variant for variant in variants if self._states[variant.name].problem is None]
 
     def race(self, variants: Sequence[Variant], rounds: int, number: int | None = None) -> None:
@@ -289,8 +291,8 @@ class Trials:
         number, goal = len(self._races), objective_named(self._goals[0])
         kind: Goal = "throughput" if goal.name == "throughput" else "latency"
         exports = {v.name: f"{v.name}|export/{v.target}" for v in variants}
-        made = dict(self._shared)
-        made |= {exports[v.name]: self._exported(v) for v in variants}
+        artifacts = dict(self._shared)
+        artifacts |= {exports[v.name]: self._exported(v) for v in variants}
         entrants = {
             v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target))
             for v in variants
@@ -309,8 +311,8 @@ class Trials:
             if (limit := self._minutes()) is not None
             else race.MOST_SECONDS,
         )
-        self._carry_out(timed, made)
-        result = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
+        self._carry_out(timed, artifacts)
+        result = self._work.results(artifacts)[timed.name].read(race.TIMES, race.Race)
         self._races.append(result)
         for variant in variants:
             if (problem := result.problems.get(variant.name)) is not None:
@@ -321,12 +323,12 @@ class Trials:
     def judge(self, variants: Sequence[Variant]) -> None:
         """Judge variants on the tuning rows."""
         waiting = [v for v in self.make(variants) if self._states[v.name].verdict is None]
-        chains, made = {}, dict(self._shared)
+        chains, artifacts = {}, dict(self._shared)
         for variant in waiting:
             export = f"{variant.name}|export/{variant.target}"
-            made[export] = self._states[variant.name].made[f"export/{variant.target}"]
+            artifacts[export] = self._states[variant.name].made[f"export/{variant.target}"]
             chains[variant.name] = [self._judging(variant, StepResult(step=export))]
-        for name, judged in self._carry_out_chains(chains, made).items():
+        for name, judged in self._carry_out_chains(chains, artifacts).items():
             if isinstance(judged, OctobertError):
                 self._states[name].problem = str(judged)
             else:
@@ -354,7 +356,7 @@ class Trials:
         verdict = state.verdict
         metrics = verdict.metrics if verdict else {}
         timed, figures = self._timed(state), self._figures(state)
-        found = Found(
+        result = Found(
             variant=variant,
             state="not tried",
             reason="",
@@ -380,18 +382,18 @@ class Trials:
             else 0,
         )
         if state.problem is not None:
-            return found.model_copy(update={"state": "excluded", "reason": state.problem})
-        reference = found if variant == self.reference else self.found(self.reference)
-        problems = limits.missed(self.limits, found, reference, self.metric)
+            return result.model_copy(update={"state": "excluded", "reason": state.problem})
+        reference = result if variant == self.reference else self.found(self.reference)
+        problems = limits.missed(self.limits, result, reference, self.metric)
         if problems:
-            return found.model_copy(
+            return result.model_copy(
                 update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)}
             )
-        known = verdict is not None and (
+        is_complete = verdict is not None and (
             timed is not None or variant == self.reference or not self.about_time
         )
-        return found.model_copy(
-            update={"state": "admissible", "reason": ""} if known else {"reason": NOT_TRIED}
+        return result.model_copy(
+            update={"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED}
         )
 
     def find(self, variant: Variant, rounds: int = 40) -> Found:
@@ -463,18 +465,18 @@ class Trials:
         state = self._states[variant.name]
         return (state.made or state.draft)[f"export/{variant.target}"]
 
-    def _carry_out(self, one: Step, made: dict[str, Artifact]) -> None:
-        """Make or reuse a step, whose artifact is added to `made`."""
-        result = self._carry_out_chains({one.name: [one]}, made)[one.name]
+    def _carry_out(self, one: Step, artifacts: dict[str, Artifact]) -> None:
+        """Make or reuse a step, whose artifact is added."""
+        result = self._carry_out_chains({one.name: [one]}, artifacts)[one.name]
         if isinstance(result, OctobertError):
             raise result
-        made.update(result)
+        artifacts.update(result)
 
     def _carry_out_chains(
-        self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
+        self, chains: Mapping[str, Sequence[Step]], artifacts: Mapping[str, Artifact]
     ) -> dict[str, dict[str, Artifact] | OctobertError]:
         """Carry out chains of steps; the time of results of earlier runs counts."""
-        results = self._work.carry_out_chains(chains, made)
+        results = self._work.carry_out_chains(chains, artifacts)
         self.killed |= any(isinstance(result, KilledError) for result in results.values())
         used = {
             a.key: a.seconds

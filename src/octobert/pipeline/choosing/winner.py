@@ -123,8 +123,8 @@ def _with_targets(recipe: Recipe) -> Recipe:
             update={"targets": tuple(recipe.search.space.get("targets", recipe.targets))}
         )
     named = "targets" in recipe.model_fields_set
-    wanted = recipe.targets if named else targets.names()
-    modules = {name: targets.load(name) for name in wanted}
+    considered = recipe.targets if named else targets.names()
+    modules = {name: targets.load(name) for name in considered}
     missing = {
         name: problem for name, module in modules.items() if (problem := module.probe().missing)
     }
@@ -148,18 +148,18 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
         RecipeError: there is no such figure.
     """
     key = "choose" if isinstance(settings, Choose) else "search"
-    known = ("metric", *facts.scored.build().metrics, *UNITS)
+    figures = ("metric", *facts.scored.build().metrics, *UNITS)
     named = {
         "goal" if key == "choose" else "goals": settings.goals,
         "limits": [limit.of for limit in settings.limits],
     }
     for place, names in named.items():
         for name in names:
-            if objective_named(name).name not in known:
+            if objective_named(name).name not in figures:
                 raise RecipeError(
                     f'there is no figure "{name}"',
                     where=f"{key}.{place}",
-                    fix=did_you_mean(name, known),
+                    fix=did_you_mean(name, figures),
                 )
 
 
@@ -174,7 +174,7 @@ def _decided(
     recipe, settings = facts.recipe, _settings(facts)
     reference = space.first(recipe)[0]
     goals = settings.goals
-    trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
+    trials = Trials(facts, work, reference, goals=goals, limits=settings.limits)
     earlier = work.remembered(DECISION, trials.key, Decision)
     if earlier is not None:
         selection = earlier.selection
@@ -193,10 +193,10 @@ def _decided(
 
     tell(None, 0, 0)
     if isinstance(settings, Choose):
-        found, ended = choose.choose(trials, settings, tell)
+        results, ended = choose.choose(trials, settings, tell)
     else:
-        found, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
-    winner = found[0]
+        results, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
+    winner = results[0]
     words = Words(goals[0], trials.metric, trials.found(reference))
     lines = words.lines(settings.limits)
     selection = Selection(
@@ -209,7 +209,7 @@ def _decided(
         winner=winner.variant.name,
         met=winner.state == "chosen",
         sentence="",
-        found=tuple(found),
+        found=tuple(results),
         minutes=settings.minutes,
         seconds=trials.seconds,
         ended=ended,

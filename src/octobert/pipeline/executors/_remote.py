@@ -65,17 +65,24 @@ def attempt(order: Order) -> dict[str, Any]:
         request = Request.model_validate_json(order.request)
         _check_kind(order, request.stage, machine)
         _check_files(order, request, machine)
-        own = order.place / secrets.token_hex(4)
-        with storage_errors(own):
-            for folder in (own, own / FILES, own / "temporary"):
+        attempt_folder = order.place / secrets.token_hex(4)
+        with storage_errors(attempt_folder):
+            for folder in (
+                attempt_folder,
+                attempt_folder / FILES,
+                attempt_folder / "temporary",
+            ):
                 folder.mkdir()
             request = request.model_copy(
-                update={"scratch": own / "scratch", "temporary": own / "temporary"}
+                update={
+                    "scratch": attempt_folder / "scratch",
+                    "temporary": attempt_folder / "temporary",
+                }
             )
-            response = local.run(request, own / FILES, _Reporter(order.place / PROGRESS))
+            response = local.run(request, attempt_folder / FILES, _Reporter(order.place / PROGRESS))
             return {
-                "attempt": own.name,
-                "sizes": sizes_in(own / FILES),
+                "attempt": attempt_folder.name,
+                "sizes": sizes_in(attempt_folder / FILES),
                 "response": response.model_dump(mode="json"),
             }
     except OctobertError as error:
@@ -107,13 +114,13 @@ def kind_of(stage: str) -> dict[str, str]:
 
 def _check_kind(order: Order, stage: str, machine: str) -> None:
     """Raise TargetError where a machine has another octobert, other packages or another CPU than the one of the run."""
-    found = kind_of(stage)
-    for part in [*order.kind, *found]:
-        if found.get(part) != order.kind.get(part):
+    here = kind_of(stage)
+    for part in [*order.kind, *here]:
+        if here.get(part) != order.kind.get(part):
             raise TargetError(
                 f"{part} is not what it is on the machine of the run, so results would differ",
                 where=f"machine {machine} of the cluster",
-                got=found.get(part) or "none",
+                got=here.get(part) or "none",
                 expected=order.kind.get(part) or "none",
                 fix="make all machines alike",
             )

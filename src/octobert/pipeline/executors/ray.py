@@ -117,9 +117,9 @@ class Cluster:
         self._cpus = max(1, min([_CPUS, *sizes]))
         self.concurrency = max(1, sum(size // self._cpus for size in sizes))
         # Timings are taken while this machine computes nothing else.
-        own = ray.get_runtime_context().get_node_id()
+        this_node = ray.get_runtime_context().get_node_id()
         self._shares = any(
-            node["NodeID"] == own and node["Resources"].get("CPU") for node in ray.nodes()
+            node["NodeID"] == this_node and node["Resources"].get("CPU") for node in ray.nodes()
         )
         options = {
             "num_cpus": self._cpus,
@@ -196,14 +196,14 @@ class Cluster:
             KeyboardInterrupt: the executor was stopped.
             OctobertError: no machine is left.
         """
-        told: list[Any] = []
+        last: list[Any] = []
         checked = time.monotonic()
         while not self._ray.wait([running], timeout=PAUSE)[0]:
             self._check()
             with suppress(OSError, ValueError):
-                if (found := json.loads(reported.read_bytes())) != told:
-                    told = found
-                    progress(*told)
+                if (report := json.loads(reported.read_bytes())) != last:
+                    last = report
+                    progress(*last)
             if time.monotonic() - checked > _ALONE:
                 checked = time.monotonic()
                 if max(_sizes_of_machines(self._ray), default=0) < self._cpus:

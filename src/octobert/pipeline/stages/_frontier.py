@@ -23,7 +23,7 @@ def speedups(settings: Prune) -> tuple[float, ...]:
     if settings.speedup is None:
         return GRID
     below = GRID if settings.max_drop is not None else ()
-    return (*(each for each in below if each < settings.speedup), settings.speedup)
+    return (*(step for step in below if step < settings.speedup), settings.speedup)
 
 
 def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
@@ -82,15 +82,15 @@ def reason(
     if best is not None:
         noise = f"95 % interval {best.speedup.low:.2f} to {best.speedup.high:.2f}"
         what = f"measured {best.speedup.value:.2f} × as fast as the whole model in 8 bits ({noise}); {metric} {_drop(best)}"
-        wanted = settings.speedup
+        speedup = settings.speedup
         asked = settings.max_drop is None or (
-            wanted is not None and fast_enough(wanted, best.speedup)
+            speedup is not None and fast_enough(speedup, best.speedup)
         )
         return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
     if not tried:
         timed = "" if fastest is None else f"; the fastest that was timed is {fastest:.2f} ×"
         return f"left whole: no model with fewer heads and neurons is {settings.speedup or GRID[0]:g} × as fast{timed}"
-    nearest = min(tried, key=lambda each: each.drop.value)
+    nearest = min(tried, key=lambda model: model.drop.value)
     costs = f"{nearest.speedup.value:.2f} × costs {nearest.drop.value:.4f} of {metric} {whole:.4f}"
     return f"left whole: the model has nothing to spare. Already {costs}, more than {_allowed(settings)}"
 

@@ -71,17 +71,21 @@ def levels_of(sublayer: Sublayer) -> list[int]:
 
 def is_last(sublayer: Sublayer, sublayers: Sequence[Sublayer]) -> bool:
     """Whether a sublayer is in the last layer."""
-    return sublayer.layer == max(each.layer for each in sublayers)
+    return sublayer.layer == max(other.layer for other in sublayers)
 
 
 def units_of(cut: Cut | None, sublayers: Sequence[Sublayer]) -> dict[str, int]:
     """Module → its units in a model of which levels are timed, for the sublayers that it cuts."""
     if cut is None:
         return {}
-    own = [each for each in sublayers if each.kind == cut.kind and each.units > cut.units]
+    larger = [
+        sublayer
+        for sublayer in sublayers
+        if sublayer.kind == cut.kind and sublayer.units > cut.units
+    ]
     return {
-        each.module: cut.units
-        for each in [s for s in own if is_last(s, sublayers) == cut.last] or own
+        sublayer.module: cut.units
+        for sublayer in [s for s in larger if is_last(s, sublayers) == cut.last] or larger
     }
 
 
@@ -170,7 +174,7 @@ def open_graph(path: Path, head: str) -> Session:
 
 
 def whole_of(
-    capture: StepResult, data: StepResult, scored: ScoredTask, wanted: int
+    capture: StepResult, data: StepResult, scored: ScoredTask, most_tokens: int
 ) -> tuple[Whole, tuple[LeftWhole, ...]]:
     """The model with its rows; the parts that cannot be pruned.
 
@@ -187,7 +191,7 @@ def whole_of(
     path = capture.path(_artifacts.FLOAT)
     sublayers, left = cutting.find(ir.load(path).graph, family)
     if not sublayers:
-        reasons = "; ".join(f"{each.module}: {each.reason}" for each in left[:3])
+        reasons = "; ".join(f"{part.module}: {part.reason}" for part in left[:3])
         fix = "remove prune from the recipe"
         raise ModelError(
             "no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix
@@ -196,10 +200,10 @@ def whole_of(
     rows: list[Encoded] = []
     tokens = 0
     for start in range(0, len(texts), _ENCODED):
-        if tokens >= wanted:
+        if tokens >= most_tokens:
             break
         for row in _artifacts.encoded(texts[start : start + _ENCODED], task, tokenizer).flat:
-            if tokens < wanted:
+            if tokens < most_tokens:
                 rows.append(row)
                 tokens += len(row)
     compared = _compared(_artifacts.encoded(texts[:LOSS_ROWS], task, tokenizer))

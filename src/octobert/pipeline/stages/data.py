@@ -254,8 +254,8 @@ class _Reader:
                 self.places[part], hub=self.hub, revision=self.revision, columns=self.columns
             )
         if self.preprocess is not None:
-            kept = functions.preprocessed(rows, self.preprocess, where=where)
-            self.left_out[where], rows = len(rows) - len(kept), kept
+            remaining = functions.preprocessed(rows, self.preprocess, where=where)
+            self.left_out[where], rows = len(rows) - len(remaining), remaining
         check_columns(
             self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone
         )

@@ -66,14 +66,14 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
             form.fast_norms and is_for_it_alone(plan, capabilities),
         ),
     )
-    changed = {name: apply_(model) if wanted else 0 for name, apply_, wanted in passes}
+    changed = {name: apply_(model) if applies else 0 for name, apply_, applies in passes}
     rewriting = folder / "rewritten"
     if any(changed.values()):
         rewriting.mkdir()
         written = rewriting / written.name
         operators.save(model, written)
     holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
-    wanted = (
+    opset_written = (
         WrittenOpset.model_validate({"opset": form.opset, **holds})
         if form.opset is not None
         else None
@@ -86,7 +86,7 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
     }[form.format]
     details = ExportOptions(
-        shape=form.shape, float_parts=parts, opset=wanted, qoperator=as_integers
+        shape=form.shape, float_parts=parts, opset=opset_written, qoperator=as_integers
     )
     target.export(written, folder, details)
     shutil.rmtree(rewriting, ignore_errors=True)
@@ -98,17 +98,17 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         "first_token": changed["first_token"],
         "fast_norms": changed["fast_norms"],
         "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA)
-        if wanted
+        if opset_written
         else None,
     }
 
 
 def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:
     """Whether a plan is for this target alone: what it quantizes and the target computes in float is for another runtime."""
-    taken = all(
+    is_computed = all(
         d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None
     )
-    return taken and plan.float_parts == "float32"
+    return is_computed and plan.float_parts == "float32"
 
 
 def takes_integer_operators(plan: QuantPlan, capabilities: Capabilities) -> bool:

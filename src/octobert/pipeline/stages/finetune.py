@@ -65,9 +65,9 @@ class Lesson(FrozenModel):
 
 def run(context: Context, data: StepResult, *, lesson: Lesson) -> Summary:
     """Fine-tune in float."""
-    pupil, kept = load(lesson), lesson.kept
-    if kept is not None:
-        pupil = dropping.without_layers(pupil, lesson.base.family, kept)
+    pupil, layers = load(lesson), lesson.kept
+    if layers is not None:
+        pupil = dropping.without_layers(pupil, lesson.base.family, layers)
     facts = train_(context, data, lesson, pupil)
     save(context.work, lesson, pupil, facts)
     return facts

@@ -92,5 +92,5 @@ def run(
         "rows": rows,
         "of": judge.rows,
         "met": met,
-        "drops": {name: each.drop.value for name, each in metrics.items()},
+        "drops": {name: change.drop.value for name, change in metrics.items()},
     }

@@ -40,8 +40,8 @@ def run(
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [
         (n, text)
-        for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1)
-        for _ in own
+        for n, (text, windows) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1)
+        for _ in windows
     ]
     graph = float_graph.path(_artifacts.FLOAT)
     placement = Placement(description="", kinds=kinds)

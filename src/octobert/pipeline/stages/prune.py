@@ -109,7 +109,7 @@ def run(
     with whole.timed("times"):
         whole_ms, times = _times(context, capture, whole, timing, workloads, seed)
     reference = whole.outputs(whole.path)
-    units = {module: [level.units for level in own] for module, own in levels.items()}
+    units = {module: [level.units for level in of_module] for module, of_module in levels.items()}
     table = Table(
         whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms
     )
@@ -193,17 +193,19 @@ class _Pruner:
     paths: dict[PrunedModel, Path] = field(default_factory=dict)
     fastest: float | None = None
 
-    def attempt(self, wanted: float) -> PrunedModel | None:
+    def attempt(self, speedup: float) -> PrunedModel | None:
         """The model of a speedup, judged on the tuning rows; None where no model is that fast."""
         context, whole, settings = self.context, self.whole, self.settings
         with whole.timed("measuring"):
-            found = reach(self.table, wanted, self._measured)
-        if found is None:
+            reached = reach(self.table, speedup, self._measured)
+        if reached is None:
             return None
-        context.progress(f"fitting and judging {found.measured.value:.2f} ×", 0, 1)
-        path = self.folder / f"{wanted}.onnx"
+        context.progress(f"fitting and judging {reached.measured.value:.2f} ×", 0, 1)
+        path = self.folder / f"{speedup}.onnx"
         with whole.timed("fitting"):
-            sublayers = _write(whole, self.levels, found.units, self.table, settings.damping, path)
+            sublayers = _write(
+                whole, self.levels, reached.units, self.table, settings.damping, path
+            )
         recovery = (
             None
             if settings.recover is None
@@ -215,8 +217,8 @@ class _Pruner:
             loss = divergence(whole.task, whole.outputs_of(session), self.reference, whole.compared)
         (figures,) = judged.metrics.values()
         model = PrunedModel(
-            speedup=found.measured,
-            predicted=found.predicted,
+            speedup=reached.measured,
+            predicted=reached.predicted,
             loss=loss,
             rows=judged.rows,
             metric=figures.value,
@@ -236,9 +238,9 @@ class _Pruner:
         """Time a model with so many units against the whole one."""
         self.context.progress("timing a pruned model against the whole one", 0, 1)
         cut = {
-            each.module: units[each.module]
-            for each in self.whole.sublayers
-            if units[each.module] < each.units
+            sublayer.module: units[sublayer.module]
+            for sublayer in self.whole.sublayers
+            if units[sublayer.module] < sublayer.units
         }
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             session = _prunable.open_cut(self.capture, cut, Path(place), self.timing)
@@ -269,7 +271,7 @@ def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list
                 "reading inputs of output projections", done, len(whole.rows)
             ),
         )
-    found = {}
+    by_module = {}
     with whole.timed("removal"):
         for number, sublayer in enumerate(whole.sublayers):
             context.progress("removing heads and neurons", number, len(whole.sublayers))
@@ -282,8 +284,8 @@ def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list
                 levels_of(sublayer),
                 damping,
             )
-            found[sublayer.module] = sorted(levels, key=lambda level: level.units)
-    return found
+            by_module[sublayer.module] = sorted(levels, key=lambda level: level.units)
+    return by_module
 
 
 def _times(
@@ -318,8 +320,8 @@ def _times(
 
 def _counts(kind: SublayerKind, sublayers: Sequence[Sublayer]) -> tuple[int, int]:
     """Sublayers of a kind before the last layer, and in it."""
-    own = [is_last(each, sublayers) for each in sublayers if each.kind == kind]
-    return len(own) - sum(own), sum(own)
+    are_last = [is_last(sublayer, sublayers) for sublayer in sublayers if sublayer.kind == kind]
+    return len(are_last) - sum(are_last), sum(are_last)
 
 
 def _losses(
@@ -335,7 +337,7 @@ def _losses(
         losses = sublayer_losses.measure(
             whole.path, whole.sublayers, levels, LOSS_AT, loss, progress
         )
-    return {module: own.tolist() for module, own in losses.items()}
+    return {module: values.tolist() for module, values in losses.items()}
 
 
 def _write(

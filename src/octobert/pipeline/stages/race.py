@@ -135,7 +135,7 @@ def run(
         times, load = timed(fit)
     context.write(TIMES, Race(times=times, problems=problems, load=load))
     return {
-        "medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()},
+        "medians_ms": {name: float(np.median(timed.samples_ms)) for name, timed in times.items()},
         "problems": problems,
     }
 
@@ -160,12 +160,12 @@ def _timed(
         seed=seed,
         on_progress=progress,
     )
-    samples = {each.candidate: each.samples_ms for each in measured.latencies}
+    samples = {latency_of.candidate: latency_of.samples_ms for latency_of in measured.latencies}
     if settings.goal == "throughput":
         rates, _ = throughput.measure(racing, workload, settings, on_progress=progress)
         samples = {
-            each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns)
-            for each in rates
+            rate.candidate: tuple(1000 * turn.seconds / turn.rows for turn in rate.turns)
+            for rate in rates
         }
     footprints = {footprint.candidate: footprint for footprint in measured.footprints}
     return {

@@ -173,7 +173,7 @@ def run(
 
 def _speed_goals(
     recipe: Mapping[str, Any],
-    wanted: Sequence[str],
+    targets_: Sequence[str],
     measured: Sequence[str],
     speedups: Sequence[Speedup],
 ) -> tuple[SpeedGoal, ...]:
@@ -181,7 +181,7 @@ def _speed_goals(
     goal = recipe.get("speed")
     if goal is None:
         return ()
-    baselines = {target: candidates.baseline_of(target, measured).name for target in wanted}
+    baselines = {target: candidates.baseline_of(target, measured).name for target in targets_}
     return latency.speed_goals(speedups, baselines, goal["min_speedup"])
 
 
@@ -199,12 +199,12 @@ def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> T
 
 
 def _facts(result: StepResult) -> StageFacts:
-    made = manifest_of(result)
+    manifest = manifest_of(result)
     return StageFacts(
-        summary=made.summary,
-        seconds=made.seconds,
-        peak_memory_bytes=made.peak_memory_bytes,
-        key=made.key,
+        summary=manifest.summary,
+        seconds=manifest.seconds,
+        peak_memory_bytes=manifest.peak_memory_bytes,
+        key=manifest.key,
     )
 
 
@@ -296,18 +296,22 @@ def activations(
                     by_target[target] = decision
     everything = [_activation(observed[value], by_target) for value, by_target in decisions.items()]
     ranked = sorted(
-        everything, key=lambda each: (not each.intervals, -max(each.clipped.values(), default=0.0))
+        everything,
+        key=lambda activation: (
+            not activation.intervals,
+            -max(activation.clipped.values(), default=0.0),
+        ),
     )
-    shown = {each.value for each in ranked[:MOST_ACTIVATIONS]}
-    return tuple(each for each in everything if each.value in shown)
+    shown = {activation.value for activation in ranked[:MOST_ACTIVATIONS]}
+    return tuple(activation for activation in everything if activation.value in shown)
 
 
 def _activation(seen: TensorStatistics, decisions: Mapping[str, Decision]) -> Activation:
     site = next(iter(decisions.values())).site
     ends = {
-        target: _ends(each.quantizer)
-        for target, each in decisions.items()
-        if each.quantizer is not None
+        target: _ends(decision.quantizer)
+        for target, decision in decisions.items()
+        if decision.quantizer is not None
     }
     intervals = {target: pair for target, pair in ends.items() if pair is not None}
     return Activation(
@@ -350,5 +354,5 @@ def clipped(seen: TensorStatistics, interval: tuple[float, float]) -> float:
 
 def _thinned(curve: Curve) -> Curve:
     every = -(-len(curve.steps) // MOST_STEPS) or 1
-    values = {name: own[::every] for name, own in curve.values.items()}
+    values = {name: values[::every] for name, values in curve.values.items()}
     return curve.model_copy(update={"steps": curve.steps[::every], "values": values})

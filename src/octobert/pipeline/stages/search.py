@@ -168,8 +168,8 @@ def run(
     most = len(units) - 1 if sixteen is None else len(units)
     outcome = search.search(order, saving, trials, most=most)
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
-    taken = search.with_fallback(plan, fallback, sixteen)
-    models.write(taken, context.work / _artifacts.QUANTIZED)
+    final = search.with_fallback(plan, fallback, sixteen)
+    models.write(final, context.work / _artifacts.QUANTIZED)
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
@@ -185,7 +185,7 @@ def run(
         seconds=sum(trial.seconds for trial in trials.results.values()) + spent,
         ended=outcome.ended,
     )
-    context.write(_artifacts.PLAN, taken)
+    context.write(_artifacts.PLAN, final)
     context.write(_artifacts.SEARCH, result)
     return {
         "met": result.met,
@@ -240,7 +240,7 @@ def _savings(
             on_progress=lambda _, done, of: context.progress("timing units", done, of),
         ).latencies
     # Differences are taken round by round: what slows the machine down for a while slows neighbours in a round alike.
-    times = {each.candidate: np.array(each.samples_ms) for each in latencies}
+    times = {timing.candidate: np.array(timing.samples_ms) for timing in latencies}
     counts = {kind: sum(unit.kind == kind for unit in units) for kind in kinds}
     saving = {kind: float(np.median(times[kind] - times["none"])) / counts[kind] for kind in kinds}
     write_sealed(path, json.dumps(saving).encode())

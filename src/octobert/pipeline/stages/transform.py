@@ -84,7 +84,7 @@ def run(
     context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
     return {
-        "transforms": [each.name for each in applied],
+        "transforms": [transform.name for transform in applied],
         "largest_difference": proof.largest_difference,
     }
 
@@ -93,12 +93,12 @@ def _smoothed(name: str, group: dict[str, Any]) -> Smoothed:
     """The channels of a group by their magnitude before, those of equal distance in rank where there are many."""
     before, after = group["channels"]
     order = np.argsort(-before, kind="stable")
-    kept = order[np.unique(np.linspace(0, len(order) - 1, KEPT_CHANNELS).round().astype(int))]
+    shown = order[np.unique(np.linspace(0, len(order) - 1, KEPT_CHANNELS).round().astype(int))]
     module, kind = group["module"], group["kind"]
     return Smoothed(
         transform=name,
         module=module,
         kind=kind,
-        before=before[kept].tolist(),
-        after=after[kept].tolist(),
+        before=before[shown].tolist(),
+        after=after[shown].tolist(),
     )
