@@ -24,8 +24,7 @@ from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
 from octobert.core.estimate import Estimate
-from octobert.core.onnx_files import integers_of
-from octobert.core.ports import Port
+from octobert.core.onnx_files import Port, integers_of
 from octobert.core.session import SessionOptions
 from octobert.core.settings import Setting, Tuned
 from octobert.data import readers

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from octobert.core.errors import ModelError
-from octobert.core.pooling import Dense, Normalize, Pooling
+from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.graph import operators
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models.modules import copy_modules, module_files

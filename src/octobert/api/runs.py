@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from octobert.config.keys import RecipeKeys
     from octobert.config.recipe import Recipe
+    from octobert.core.environment import Setup
+    from octobert.core.ranges import Sweep
     from octobert.core.results import Finetuned, Report, Verdict
     from octobert.core.selection import Found
-    from octobert.core.setup import Setup
-    from octobert.core.sweep import Sweep
     from octobert.importers.olive import Imported
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.measurements import (
     Comparison,
     Footprint,
@@ -21,14 +21,13 @@ from octobert.core.measurements import (
     Speedup,
     Throughput,
 )
+from octobert.core.model_config import Pooling
 from octobert.core.plan import QuantPlan
-from octobert.core.pooling import Pooling
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries
 from octobert.core.settings import Tuned
-from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
 TRAINED = "trained.json"  # in a checkpoint that octobert has trained

@@ -9,9 +9,8 @@ from pydantic import Field, field_validator
 
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.measurements import Load
-from octobert.core.tabular import Row, Tabular
 
 # Name of the chosen package in an output directory.
 BEST = "best"

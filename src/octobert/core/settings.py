@@ -10,9 +10,8 @@ from pydantic import Field
 from octobert.core import environment
 from octobert.core.errors import RecipeError
 from octobert.core.estimate import Estimate
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.session import RuntimeOption, SessionOptions
-from octobert.core.tabular import Row, Tabular
 
 Goal = Literal["latency", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError, reason
-from octobert.core.hub import what_failed
+from octobert.core.errors import DataError, hub_error, reason
 from octobert.data import formats, sampling
 from octobert.data.hub import HubData
 from octobert.data.rows import ROW_NUMBER, Row
@@ -145,8 +144,7 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=revision)
     except Exception as error:  # datasets and the hub client raise many unrelated types
-        what, got, fix = what_failed(error, name, "data set")
-        raise DataError(what, where=name, got=got, fix=fix) from error
+        raise hub_error(DataError, error, name) from error
     return with_names(dataset.features, dataset.to_list())
 
 

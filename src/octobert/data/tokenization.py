@@ -19,7 +19,7 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
-from octobert.core.lazy import lazy
+from octobert.core.frozen import lazy
 from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
 from octobert.core.plain import preview
 from octobert.core.session import Feeds

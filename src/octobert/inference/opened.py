@@ -19,8 +19,15 @@ from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.model_config import CONFIG, read_config
-from octobert.core.onnx_files import external_files, integers_of, ports_of, read_onnx
-from octobert.core.ports import Ports, check_inputs, input_named
+from octobert.core.onnx_files import (
+    Ports,
+    check_inputs,
+    external_files,
+    input_named,
+    integers_of,
+    ports_of,
+    read_onnx,
+)
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
 from octobert.data.tokenization import Tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octobert.core.errors import ModelError
-from octobert.core.ports import Port
+from octobert.core.onnx_files import Port
 from octobert.core.session import STATES
 from octobert.models.heads import Head
 

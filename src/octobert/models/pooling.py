@@ -15,8 +15,16 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
-from octobert.core.model_config import SENTENCE_CONFIG, read_object
-from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
+from octobert.core.model_config import (
+    SENTENCE_CONFIG,
+    Dense,
+    LayerNorm,
+    Mode,
+    Normalize,
+    Pooling,
+    PoolingStep,
+    read_object,
+)
 from octobert.models.locating import pickle_only
 from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
 

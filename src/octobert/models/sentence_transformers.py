@@ -17,8 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from octobert.core.model_config import CONFIG, SENTENCE_CONFIG, read_object
-from octobert.core.pooling import Normalize, Pooling
+from octobert.core.model_config import CONFIG, SENTENCE_CONFIG, Normalize, Pooling, read_object
 from octobert.models.modules import ABOUT, MODULES
 from octobert.models.pooling import FLAGS
 

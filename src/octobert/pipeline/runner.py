@@ -14,8 +14,8 @@ from pathlib import Path
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
+from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
-from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import events
 from octobert.pipeline.contract import Request, Step, StepResult

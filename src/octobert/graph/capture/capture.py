@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
+from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import read_onnx
-from octobert.core.pooling import Pooling
 from octobert.core.results import Parity, Sizes
 from octobert.core.session import STATES
 from octobert.graph import operators, parity

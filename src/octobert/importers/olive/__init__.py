@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import RecipeError
-from octobert.core.tabular import Row, Tabular
+from octobert.core.frozen import Row, Tabular
 from octobert.importers.olive import (
     data,
     document,
