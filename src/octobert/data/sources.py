@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from octobert.config.paths import looks_local
+from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
 from octobert.core import user_code
 from octobert.core.errors import DataError, did_you_mean

@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from octobert.config.paths import looks_local
+from octobert.config.loading import looks_local
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import canonical_digest, remove

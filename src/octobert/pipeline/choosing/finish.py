@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config import checks, loading, paths
+from octobert.config import checks, loading
 from octobert.config.choosing import UNITS, Choose, Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words, words_of
@@ -96,7 +96,7 @@ def run(
         report = report.model_copy(update={"choice": selection})
         made = work.carry_out_all(planner.package_steps(facts, chosen=selection.sentence), made)
         # The recipe lies in another folder than the one that its paths were given from.
-        pages = {RECIPE: loading.as_file(paths.with_absolute_paths(facts.recipe))}
+        pages = {RECIPE: loading.as_file(loading.with_absolute_paths(facts.recipe))}
         with storage_errors(out):
             notes += publish_run(
                 facts.recipe,
@@ -188,7 +188,9 @@ def _decided(
 
     def tell(best: Found | None, done: int, total: int) -> None:
         if best is not None:
-            text = loading.as_file(paths.with_absolute_paths(space.recipe_of(recipe, best.variant)))
+            text = loading.as_file(
+                loading.with_absolute_paths(space.recipe_of(recipe, best.variant))
+            )
             with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
                 partial.write_text(text, encoding="utf-8")
         listener.searched(best, done, total, trials.seconds, settings.minutes)
