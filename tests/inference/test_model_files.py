@@ -33,8 +33,7 @@ from octobert.graph import operators
 from octobert.graph.passes import static_shapes
 from octobert.inference import tuned_file
 from octobert.inference.opened import opened
-from octobert.models.heads import HEADS
-from octobert.models.outputs import outputs_of
+from octobert.models.heads import HEADS, outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
 from tests.support.runs import TARGETS, write_pairs
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from octobert.core.environment import place_in_cache
-from octobert.core.errors import ModelError, StorageError, reason
+from octobert.core.errors import ModelError, StorageError, reason, unreadable
 from octobert.core.files import atomic_folder, file_digest, is_file, remove, stays_inside
 
 SUFFIX = ".zip"
@@ -49,12 +49,7 @@ def unpacked(path: Path) -> Path:
     try:
         digest = file_digest(path)
     except OSError as error:
-        raise ModelError(
-            "the file cannot be read",
-            where=str(path),
-            got=error.strerror,
-            fix="check its permissions",
-        ) from error
+        raise unreadable(ModelError, error, path) from error
     with place_in_cache("unpacked", digest) as folder:
         if not _is_whole(path, folder):
             with atomic_folder(folder) as partial:

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
 
 from octobert.core.plain import printable, without_passwords
 
+E = TypeVar("E", bound="OctobertError")
 # Characters of one part of an error.
 _LONGEST = 600
 
@@ -225,9 +227,23 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
 
 
-def hub_error(
-    kind: type[ModelError] | type[DataError], error: BaseException, name: str
-) -> ModelError | DataError:
+def unreadable(kind: type[E], error: OSError, where: object) -> E:
+    """The error for a file that the operating system does not let us read.
+
+    Args:
+        kind: of the error.
+        error: as it was raised.
+        where: the file.
+    """
+    return kind(
+        "the file cannot be read",
+        where=str(where),
+        got=error.strerror,
+        fix="check its permissions",
+    )
+
+
+def hub_error(kind: type[E], error: BaseException, name: str) -> E:
     """What went wrong on the hub: its client and `datasets` raise many types, often one because of another.
 
     Args:

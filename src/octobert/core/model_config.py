@@ -112,6 +112,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
+# Keys of older folders, in the order in which sentence-transformers concatenates.
+MODE_KEYS: dict[str, Mode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
 class Normalize(FrozenModel):
     """Divide by the L2 norm."""
 

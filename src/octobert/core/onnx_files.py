@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, unreadable
 from octobert.core.files import content_of, file_stamp, stays_inside
 from octobert.core.frozen import FrozenModel
 
@@ -112,12 +112,7 @@ def _proto(path: Path) -> Any:
     try:
         proto = onnx.load_model_from_string(content_of(path, onnx.checker.MAXIMUM_PROTOBUF))
     except OSError as error:
-        raise ModelError(
-            "the file cannot be read",
-            where=str(path),
-            got=error.strerror,
-            fix="check its permissions",
-        ) from error
+        raise unreadable(ModelError, error, path) from error
     except Exception as error:  # protobuf raises types of its implementation
         raise _damaged(path, error) from error
     if not proto.HasField("graph"):

@@ -19,7 +19,7 @@ from octobert.core.plain import preview
 from octobert.core.user_code import UserCode
 from octobert.data import sampling
 from octobert.data.readers import numbered, with_names
-from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.sampling import ROW_NUMBER, Row
 
 # Rows between two looks at the free memory.
 _BETWEEN = 4096

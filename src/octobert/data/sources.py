@@ -15,14 +15,13 @@ from pathlib import Path
 from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
 from octobert.core import user_code
-from octobert.core.errors import DataError, did_you_mean
+from octobert.core.errors import DataError, did_you_mean, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import names_code
 from octobert.data import formats, sampling
 from octobert.data.functions import RowFunction
-from octobert.data.hub import HubData, find
-from octobert.data.readers import FORMATS
+from octobert.data.readers import FORMATS, HubData, find
 
 # CoNLL-2003 calls its development set testa.
 SPLIT_WORDS = {
@@ -137,7 +136,7 @@ class Places:
                 places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest)
             )
         except OSError as error:
-            raise formats.unreadable(error) from error
+            raise unreadable(DataError, error, error.filename) from error
 
 
 class Content(FrozenModel):

@@ -14,7 +14,7 @@ from octobert.core.frozen import Tabular
 from octobert.core.measurements import Comparison, Score
 from octobert.core.user_code import names_code
 from octobert.data import readers, sampling, sources
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.evaluation import candidates, scoring
 from octobert.evaluation import predictions as written
 from octobert.inference.batching import run_rows

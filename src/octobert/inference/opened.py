@@ -32,10 +32,8 @@ from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files, pooled
-from octobert.models.heads import head_of
-from octobert.models.outputs import outputs_of
-from octobert.models.source import ModelSource, tokenizer_folder
-from octobert.models.stated import stated_by
+from octobert.models.heads import head_of, outputs_of
+from octobert.models.source import ModelSource, stated_by, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 from octobert.tasks import Task, build, rebuild

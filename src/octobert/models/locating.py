@@ -17,7 +17,7 @@ from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import canonical_digest, remove
 from octobert.core.model_config import CONFIG
 from octobert.models import azureml, downloads
-from octobert.models.modules import modules_of
+from octobert.models.sentence_transformers import modules_of
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]

@@ -22,8 +22,7 @@ from octobert.data import functions, readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
-from octobert.models.source import ModelSource
-from octobert.models.stated import stated_by
+from octobert.models.source import ModelSource, stated_by
 from octobert.pipeline import preflight, quick, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods

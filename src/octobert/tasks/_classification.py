@@ -15,7 +15,7 @@ from octobert.core.evidence import Answer
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import (
     best_scores,

@@ -14,7 +14,7 @@ from octobert.core.evidence import Answer
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import beginning, preview
 from octobert.core.results import Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._common import (
     TOP,

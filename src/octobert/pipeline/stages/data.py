@@ -20,8 +20,8 @@ from octobert.core.files import canonical_digest
 from octobert.core.user_code import UserCode
 from octobert.data import functions, readers, sampling
 from octobert.data.functions import RowFunction
-from octobert.data.hub import HubData
-from octobert.data.rows import Row
+from octobert.data.readers import HubData
+from octobert.data.sampling import Row
 from octobert.data.sources import Content
 from octobert.data.tokenization import Text
 from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
