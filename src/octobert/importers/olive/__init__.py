@@ -1,10 +1,9 @@
 """Olive configs become recipes.
 
 `read` converts a file, `convert` plain data. Every field of the source gets one outcome (`importers/outcomes.py`). What is
-known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `layout`
-finds the parts of a config in whichever layout they stand; `model`, `data`, `systems`, `goals`, `passes`, `quantizers` and
-`searching` have what has to be computed; `finishing` sets what depends on method and targets; `scripts` reads what user scripts
-say, and runs none; `rendering` writes the recipe with its outcomes.
+known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`,
+`data`, `systems`, `goals` and `passes` have what has to be computed; `scripts` reads what user scripts say, and runs none;
+`document` reads configs and writes recipes with their outcomes.
 """
 
 from __future__ import annotations
@@ -15,20 +14,9 @@ from typing import Any
 
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import Row, Tabular
-from octobert.importers.olive import (
-    data,
-    document,
-    finishing,
-    goals,
-    model,
-    passes,
-    rendering,
-    searching,
-    systems,
-)
+from octobert.importers.olive import data, document, goals, model, passes, systems
 from octobert.importers.olive.document import is_config, is_config_file
-from octobert.importers.olive.layout import GROUPS, Config, Pass
-from octobert.importers.olive.rules import Draft, apply, names
+from octobert.importers.olive.rules import GROUPS, Config, Draft, Pass, apply, names
 from octobert.importers.outcomes import Node, Outcome, outcomes_of
 
 __all__ = ["Imported", "convert", "is_config", "is_config_file", "read"]
@@ -55,8 +43,8 @@ class Imported(Tabular):
         Args:
             folder: where the file will be; relative paths follow. Default: the folder of the config.
         """
-        recipe = rendering.moved(self.recipe, self.folder, folder or self.folder)
-        return rendering.text(recipe, self.outcomes, self.source)
+        recipe = document.moved(self.recipe, self.folder, folder or self.folder)
+        return document.text(recipe, self.outcomes, self.source)
 
     def to_rows(self) -> list[Row]:
         """One row for each field: field, value, verdict, key, note."""
@@ -88,7 +76,7 @@ def convert(
     """
     config = _config_of(raw, where=where, folder=folder)
     steps = config.passes()
-    draft = Draft(config, search=searching.search_of(config, steps))
+    draft = Draft(config, search=goals.search_of(config, steps))
     model.read(draft)
     metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
     data.read(draft, goals.leading(draft, metrics), _calibrated(config, steps))
@@ -96,13 +84,13 @@ def convert(
     goals.read(draft, metrics)
     passes.read(draft, steps)
     if steps:
-        finishing.method(draft)
-    systems.finish(draft)
-    goals.finish(draft)
-    finishing.fit(draft)
-    finishing.shapes(draft)
+        systems.set_method_options(draft)
+    systems.set_targets(draft)
+    goals.set_sessions(draft)
+    systems.fit_to_targets(draft)
+    systems.set_shapes(draft)
     apply(draft, config.root, "top")
-    searching.finish(draft)
+    goals.set_search(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
