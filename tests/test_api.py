@@ -14,7 +14,7 @@ import octobert
 from octobert.api.runs import _Estimate, _Listener
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import Tabular
-from octobert.core.settings import Setting, Tried, Tuned
+from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.runner import earlier_seconds
 from octobert.report.live import UNICODE, View

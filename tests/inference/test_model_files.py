@@ -25,8 +25,7 @@ from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
 from octobert.core.estimate import Estimate
 from octobert.core.onnx_files import Port, integers_of
-from octobert.core.session import SessionOptions
-from octobert.core.settings import Setting, Tuned
+from octobert.core.session import SessionOptions, Setting, Tuned
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators

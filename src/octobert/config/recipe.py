@@ -20,8 +20,7 @@ from octobert.core.family import families
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
 from octobert.core.logs import Level
-from octobert.core.session import SessionEntries, StaticShape
-from octobert.core.settings import Goal
+from octobert.core.session import Goal, SessionEntries, StaticShape
 from octobert.core.user_code import names_code
 
 SPLITS = ("train", "validation", "test")

@@ -26,8 +26,7 @@ from octobert.core.plan import QuantPlan
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.selection import Selection
-from octobert.core.session import PackagedEntries, SessionEntries
-from octobert.core.settings import Tuned
+from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
 PACKAGE_FILE = "octobert.json"
 TRAINED = "trained.json"  # in a checkpoint that octobert has trained

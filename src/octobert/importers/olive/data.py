@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from octobert.config.recipe import SPLITS
+from octobert.importers import Node
 from octobert.importers.olive import scripts
 from octobert.importers.olive.rules import Draft, apply, computed, names
-from octobert.importers.outcomes import Node
 
 # Names of one field in Olive's own loader and in functions of user scripts.
 _SOURCE = ("data_path", "data_name", "dataset_name", "dataset")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from octobert.core.session import SessionEntries
+from octobert.importers import ABSENT, Node
 from octobert.importers.olive import scripts, systems
 from octobert.importers.olive.data import post_process
 from octobert.importers.olive.rules import (
@@ -27,7 +28,6 @@ from octobert.importers.olive.rules import (
     names,
 )
 from octobert.importers.olive.systems import are
-from octobert.importers.outcomes import ABSENT, Node
 
 _LAST = 1000
 _TIMES = ("avg", "min", "max", "p50", "p90", "p99")

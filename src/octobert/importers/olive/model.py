@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octobert.core.errors import RecipeError
+from octobert.importers import Node
 from octobert.importers.olive import scripts
 from octobert.importers.olive.rules import Draft, apply, computed, names
-from octobert.importers.outcomes import Node
 
 _WORKSPACE = ("subscription_id", "resource_group", "workspace_name")
 # A model of an AzureML workspace, as `models/azureml.py` reads it.

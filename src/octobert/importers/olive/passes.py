@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from octobert.core.errors import RecipeError, did_you_mean
+from octobert.importers import ABSENT, Node
 from octobert.importers.olive import goals, scripts
 from octobert.importers.olive.model import fix_shape
 from octobert.importers.olive.rules import (
@@ -17,7 +18,6 @@ from octobert.importers.olive.rules import (
     computed,
     names,
 )
-from octobert.importers.outcomes import ABSENT, Node
 
 # `/bert/encoder/layer.0/attention/self/query/MatMul`, as torch's first exporter names nodes.
 _NODE = re.compile(

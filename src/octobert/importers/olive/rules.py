@@ -23,7 +23,7 @@ import yaml
 
 from octobert.config.recipe import Recipe
 from octobert.core.errors import RecipeError, did_you_mean
-from octobert.importers.outcomes import Node
+from octobert.importers import Node
 
 _OFF: tuple[Any, ...] = (False, 0, "", [], {}, None)
 COMPUTED: dict[str, Callable[[Draft, Node], None]] = {}

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octobert.core.files import content_of
+from octobert.importers import Node
 from octobert.importers.olive.rules import Draft, names
-from octobert.importers.outcomes import Node
 
 # Larger files are not scripts that a person wrote.
 _LARGEST = 1_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octobert.core.errors import RecipeError
+from octobert.importers import Node
 from octobert.importers.olive.rules import Draft, apply, computed, names
-from octobert.importers.outcomes import Node
 
 _HERE = "octobert runs where it is called"
 
