@@ -121,26 +121,22 @@ class Limit(FrozenModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Limit:
-        if (
-            self.max_drop is None
-            and self.at_least is None
-            and self.at_most is None
-            and self.min_gain is None
+        if all(
+            value is None for value in (self.max_drop, self.at_least, self.at_most, self.min_gain)
         ):
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
         if self.max_drop is not None and self.objective.name in UNITS:
             raise ValueError(
                 f"max_drop is for metrics of the task; use at_most or at_least for {self.of}"
             )
-        right, wrong = (
-            ("at_least", "at_most") if self.objective.more_is_better else ("at_most", "at_least")
-        )
+        more = self.objective.more_is_better
+        right, wrong = ("at_least", "at_most") if more else ("at_most", "at_least")
         if getattr(self, wrong) is not None and getattr(self, right) is None:
-            better = "more" if self.objective.more_is_better else "less"
+            better = "more" if more else "less"
             raise ValueError(
                 f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}"
             )
-        if self.min_gain is not None and self.min_gain >= 100 and not self.objective.more_is_better:
+        if self.min_gain is not None and self.min_gain >= 100 and not more:
             raise ValueError(
                 f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less"
             )

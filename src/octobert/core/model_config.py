@@ -61,9 +61,12 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """
     value = {} if missing_ok and not path.is_file() else read_json(path)
     if not isinstance(value, dict):
-        got, expected = preview(value, 60), "{…}"
         raise ModelError(
-            f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX
+            f"{path.name} holds no object",
+            where=str(path),
+            got=preview(value, 60),
+            expected="{…}",
+            fix=_FIX,
         )
     return value
 
@@ -77,9 +80,11 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(content_of(path).decode())
     except OSError as error:
-        fix = "check the path and its permissions"
         raise ModelError(
-            f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix
+            f"{path.name} cannot be read",
+            where=str(path),
+            got=error.strerror,
+            fix="check the path and its permissions",
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(

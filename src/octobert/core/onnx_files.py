@@ -50,8 +50,8 @@ def read_onnx(path: Path) -> onnx_ir.Model:
 def ports_of(model: onnx_ir.Model) -> Ports:
     """The inputs and outputs of a model; constants that old files list as inputs are left out."""
     graph = model.graph
-    own = [value for value in graph.inputs if value.name not in graph.initializers]
-    return Ports(tuple(map(_port, own)), tuple(map(_port, graph.outputs)))
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    return Ports(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
 
 
 def integers_of(path: Path) -> str | None:
@@ -171,10 +171,9 @@ def _locations(path: Path, stamp: str) -> frozenset[str]:
         path: the ONNX file.
         stamp: of the file, so that it is read again once it has changed.
     """
-    tensors = _tensors(_proto(path))
     return frozenset(
         entry.value
-        for tensor in tensors
+        for tensor in _tensors(_proto(path))
         for entry in tensor.external_data
         if entry.key == "location"
     )
@@ -194,22 +193,23 @@ def _check_external(path: Path, tensor: Any) -> None:
         )
     file, folder = path.parent / location, path.parent.resolve()
     if not file.is_file():
-        what, fix = (
+        raise ModelError(
             "the model's external data is missing",
-            "copy the .data file to the model's folder",
+            where=str(file),
+            fix="copy the .data file to the model's folder",
         )
-        raise ModelError(what, where=str(file), fix=fix)
     if not file.resolve().is_relative_to(folder):
-        what, fix = (
+        raise ModelError(
             "the external data is a link that leaves the model's folder",
-            "copy the file itself there",
+            where=where,
+            got=str(file),
+            fix="copy the file itself there",
         )
-        raise ModelError(what, where=where, got=str(file), fix=fix)
     try:
-        end = int(stated.get("offset") or 0) + int(stated.get("length") or 0)
-        valid = min(int(stated.get("offset") or 0), int(stated.get("length") or 0)) >= 0
+        parts = [int(stated.get(key) or 0) for key in ("offset", "length")]
     except ValueError:
-        end, valid = 0, False
+        parts = [-1]
+    end, valid = sum(parts), min(parts) >= 0
     size = file.stat().st_size
     if not valid or end > size:
         raise ModelError(

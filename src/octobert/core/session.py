@@ -308,34 +308,23 @@ class Setting(FrozenModel):
         Raises:
             RecipeError: it would start too many threads, or has an option or a value that the target does not list.
         """
-        most, threads = (
-            max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores()),
-            self.streams * max(1, self.threads),
-        )
-        if threads > most:
-            got, fix = (
-                f"{self.streams} streams of {self.threads or 1} threads",
-                "set fewer streams or threads",
-            )
+        most = max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores())
+        if self.streams * max(1, self.threads) > most:
             raise RecipeError(
                 "too many threads for this machine",
                 where=where,
-                got=got,
+                got=f"{self.streams} streams of {self.threads or 1} threads",
                 expected=f"at most {most}",
-                fix=fix,
+                fix="set fewer streams or threads",
             )
         for name, value in self.runtime_options.items():
             values = listed.get(name, ())
-            if not any(type(value) is type(each) and value == each for each in values):
-                got, expected = (
-                    f"{name}: {value!r}"[:100],
-                    ", ".join(map(repr, values)) or ", ".join(listed) or "no options",
-                )
+            if not any(type(value) is type(other) and value == other for other in values):
                 raise RecipeError(
                     "not an option of the target that may be set",
                     where=where,
-                    got=got,
-                    expected=expected,
+                    got=f"{name}: {value!r}"[:100],
+                    expected=", ".join(map(repr, values)) or ", ".join(listed) or "no options",
                 )
 
 

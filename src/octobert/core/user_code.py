@@ -188,26 +188,20 @@ def _module(code: UserCode) -> ModuleType:
 
 def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
     """What a file or a function of the user raised, with the last line of the file that was reached."""
-    frames = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(code.path)
-    ]
-    own_syntax = isinstance(error, SyntaxError) and error.filename == str(code.path)
-    line = (
-        error.lineno
-        if own_syntax and isinstance(error, SyntaxError)
-        else frames[-1]
-        if frames
-        else None
-    )
+    if isinstance(error, SyntaxError) and error.filename == str(code.path):
+        line = error.lineno
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(code.path)]
+        line = lines[-1] if lines else None
     where = f"{code.where}: {code.path}" + (f", line {line}" if line else "")
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     fix = None
     if isinstance(error, ModuleNotFoundError):
-        beside = (code.path.parent / f"{error.name}.py").is_file()
-        own = "put it into the same file: octobert imports one file, and its key depends on that file alone"
-        fix = own if beside else f"install {error.name} in the environment of octobert"
+        if (code.path.parent / f"{error.name}.py").is_file():
+            fix = "put it into the same file: octobert imports one file, and its key depends on that file alone"
+        else:
+            fix = f"install {error.name} in the environment of octobert"
     got = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return RecipeError(what, where=where, got=got[:_LONGEST], fix=fix)
 
@@ -220,33 +214,32 @@ def _check_signature(code: UserCode, function: Any) -> None:
     """
     expected = SIGNATURES[code.kind]
     if not callable(function):
-        got = f"{code.function} is a {type(function).__name__}"
         raise RecipeError(
-            "the name is not that of a function", where=code.where, got=got, expected=expected
+            "the name is not that of a function",
+            where=code.where,
+            got=f"{code.function} is a {type(function).__name__}",
+            expected=expected,
         )
     if inspect.iscoroutinefunction(function):
-        what = "the function is asynchronous"
         raise RecipeError(
-            what, where=_place(code, function), got=f"async def {code.function}", expected=expected
+            "the function is asynchronous",
+            where=_place(code, function),
+            got=f"async def {code.function}",
+            expected=expected,
         )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # Functions of compiled modules may have none.
         return
-    given = [
-        name.strip()
-        for name in expected.partition("(")[2].partition(")")[0].split(",")
-        if name.strip()
-    ]
+    parameters = expected.partition("(")[2].partition(")")[0]
     try:
-        signature.bind(*given)
+        signature.bind(*filter(None, parameters.split(",")))
     except TypeError:
-        got = f"{code.function}{signature}"
         raise RecipeError(
             "the function takes other arguments",
             where=_place(code, function),
-            got=got,
+            got=f"{code.function}{signature}",
             expected=expected,
         ) from None
 
@@ -307,21 +300,21 @@ def ask(module: str, request: Any, *, where: str) -> Any:
         raise RecipeError(
             "the code ended the process", where=where, got=got, fix="run it in Python"
         )
-    told = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
-    if "error" in told:
-        error = OctobertError.from_json(told["error"])
-        error.traceback = told["traceback"]
+    reply = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
+    if "error" in reply:
+        error = OctobertError.from_json(reply["error"])
+        error.traceback = reply["traceback"]
         raise error
-    return told["answer"]
+    return reply["answer"]
 
 
 def answer(make: Callable[[Any], Any]) -> int:
     """In a process of `ask`: call a function with the request, and tell what it returns or raises."""
     try:
-        told = {"answer": make(json.loads(sys.argv[1]))}
+        reply = {"answer": make(json.loads(sys.argv[1]))}
     except OctobertError as error:
-        told = {"error": error.to_json(), "traceback": traceback.format_exc()}
-    sys.stdout.write(f"\n{_ANSWER}{json.dumps(told)}\n")
+        reply = {"error": error.to_json(), "traceback": traceback.format_exc()}
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(reply)}\n")
     sys.stdout.flush()
     return 0
 
@@ -430,9 +423,9 @@ def _post_process(function: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
         tensors = {name: torch.as_tensor(value) for name, value in outputs.items()}
-        # One output is given as itself.
-        given = next(iter(tensors.values())) if len(tensors) == 1 else tensors
-        result = function(given, *arguments, **named)
+        # One output is passed as itself.
+        first = next(iter(tensors.values())) if len(tensors) == 1 else tensors
+        result = function(first, *arguments, **named)
         return result.numpy() if isinstance(result, torch.Tensor) else result
 
     return postprocess

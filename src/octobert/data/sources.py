@@ -212,11 +212,7 @@ class Places:
         Raises:
             DataError: a file cannot be read.
         """
-        named = [
-            place
-            for place in (self.calibrate, self.evaluate, self.tune, self.train)
-            if place is not None
-        ]
+        named = list(filter(None, (self.calibrate, self.evaluate, self.tune, self.train)))
         if self.hub is not None:
             return Content(
                 places=(),
@@ -224,8 +220,8 @@ class Places:
                 stamp="",
                 spans=(),
             )
-        own = [place for place in named if place not in self.functions]
-        files, spans = zip(*map(file_of, own), strict=True) if own else ((), ())
+        found = [file_of(place) for place in named if place not in self.functions]
+        files, spans = tuple(file for file, _ in found), tuple(span for _, span in found)
         try:
             stamp = _summary(files, spans, file_stamp)
             return Content(
@@ -296,7 +292,11 @@ def places(
         named = getattr(settings, split)
         if named and not names_code(named):
             splits[split] = [Path(named)]
-    names = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
+    # By the fields of `Places`.
+    names: dict[str, Any] = {
+        "calibrate": settings.calibrate.from_,
+        "evaluate": settings.evaluate.from_,
+    }
     if tune:
         names["tune"] = settings.tune.from_
     if train:
@@ -338,11 +338,9 @@ def places(
     if hub is not None:
         names = {key: name + spans[key] for key, name in names.items()}
         how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
-        return Places(
-            names["calibrate"], names["evaluate"], how, names.get("tune"), names.get("train"), hub
-        )
+        return Places(**names, how=how, hub=hub)
     functions_of, called = functions(settings, names.values(), splits), {}
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for key, name in names.items():
         if name in functions_of:
             function = functions_of[name].model_copy(update={"span": spans[key]})
@@ -360,14 +358,7 @@ def places(
             )
         chosen[key] = f"{path}{spans[key]}"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
-    return Places(
-        chosen["calibrate"],
-        chosen["evaluate"],
-        how,
-        chosen.get("tune"),
-        chosen.get("train"),
-        functions=called,
-    )
+    return Places(**chosen, how=how, functions=called)
 
 
 def functions(

@@ -76,7 +76,28 @@ class ModelSource(FrozenModel):
         Raises:
             ModelError: the model type, or this variant of it, is not supported.
         """
-        return _family(self.config, where=str(self.tokenizer_folder / "config.json"))
+        where = str(self.tokenizer_folder / "config.json")
+        model_type = str(self.config.get("model_type", "bert"))
+        family = family_of(model_type)
+        if family is None:
+            raise ModelError(
+                f'model type "{model_type}" is not supported',
+                where=where,
+                fix=did_you_mean(model_type, families()),
+            )
+        for key, value in {
+            "is_decoder": False,
+            "is_encoder_decoder": False,
+            **family.requires,
+        }.items():
+            if self.config.get(key, value) != value:
+                raise ModelError(
+                    f"this variant of {model_type} is not supported",
+                    where=where,
+                    got=f"{key} {json.dumps(self.config[key])}",
+                    expected=f"{key} {json.dumps(value)}",
+                )
+        return family
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -206,26 +227,6 @@ def _model_type(
             fix=f"name it with family: bert, or another of {', '.join(sorted(families()))}",
         )
     return family or named
-
-
-def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
-    model_type = str(config.get("model_type", "bert"))
-    family = family_of(model_type)
-    if family is None:
-        raise ModelError(
-            f'model type "{model_type}" is not supported',
-            where=where,
-            fix=did_you_mean(model_type, families()),
-        )
-    for key, value in {"is_decoder": False, "is_encoder_decoder": False, **family.requires}.items():
-        if config.get(key, value) != value:
-            raise ModelError(
-                f"this variant of {model_type} is not supported",
-                where=where,
-                got=f"{key} {json.dumps(config[key])}",
-                expected=f"{key} {json.dumps(value)}",
-            )
-    return family
 
 
 def tokenizer_folder(file: Path) -> Path:

@@ -84,11 +84,12 @@ def _task(draft: Draft, node: Node, loader: Node) -> None:
         draft.task = tasks[name]
         task.mapped("task")
     elif task:
-        what, where = (
+        raise RecipeError(
             "octobert has no such task: it quantizes encoders",
-            f"{draft.config.where}: {task.path}",
+            where=f"{draft.config.where}: {task.path}",
+            got=task.text,
+            expected=", ".join(tasks),
         )
-        raise RecipeError(what, where=where, got=task.text, expected=", ".join(tasks))
     elif not loader:
         # Olive's own default.
         draft.task = "text-classification"

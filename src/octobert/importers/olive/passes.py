@@ -34,10 +34,8 @@ def read(draft: Draft, steps: list[Pass]) -> None:
     """
     passes = names("passes")
     for step in steps:
-        where, got = (
-            f"{draft.config.where}: {step.node.path}.type",
-            str(step.node.get("type").value),
-        )
+        where = f"{draft.config.where}: {step.node.path}.type"
+        got = str(step.node.get("type").value)
         if step.kind in names("generative"):
             what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
             raise RecipeError(what, where=where, got=got, fix="remove the pass")
@@ -89,11 +87,8 @@ def _alternative(draft: Draft, other: Pass) -> None:
 @computed
 def fixed_shape(draft: Draft, step: Node) -> None:
     """[batch, sequence] by the names of dimensions, or by the shapes of inputs."""
-    dimensions, values, shapes = (
-        step.get("dim_param"),
-        step.get("dim_value"),
-        step.get("input_shape"),
-    )
+    dimensions, values = step.get("dim_param"), step.get("dim_value")
+    shapes = step.get("input_shape")
     if isinstance(dimensions.value, list) and isinstance(values.value, list):
         sizes = {
             str(name).lower(): value
@@ -106,8 +101,7 @@ def fixed_shape(draft: Draft, step: Node) -> None:
         if (
             type(batch) is int
             and type(sequence) is int
-            and batch > 0
-            and sequence > 0
+            and min(batch, sequence) > 0
             and len(sizes) == 2
         ):
             draft.shape = (batch, sequence)
@@ -352,11 +346,8 @@ def calibration_provider(draft: Draft, node: Node) -> None:
 @computed
 def inc_recipes(draft: Draft, node: Node) -> None:
     """Recipes of Neural Compressor: SmoothQuant and bias correction."""
-    smooth, arguments, bias = (
-        node.get("smooth_quant"),
-        node.get("smooth_quant_args"),
-        node.get("fast_bias_correction"),
-    )
+    smooth, arguments = node.get("smooth_quant"), node.get("smooth_quant_args")
+    bias = node.get("fast_bias_correction")
     if smooth.value is True:
         alpha = arguments.get("alpha")
         is_searched = alpha.value == "auto"
