@@ -319,9 +319,9 @@ def answer(make: Callable[[Any], Any]) -> int:
     return 0
 
 
-_PACKAGE = "olive"
+_OLIVE = "olive"
 # Modules that scripts import at their top.
-_MODULES = (
+_OLIVE_MODULES = (
     "",
     ".common",
     ".constants",
@@ -345,12 +345,12 @@ def for_olive() -> Iterator[None]:
     `rows(split)` when it takes no arguments, and a post-processing function with tensors, as Olive calls it. All other names
     are empty classes. A training loop of Olive takes a model where octobert's takes a job (`training_loop`).
     """
-    if _PACKAGE in sys.modules or importlib.util.find_spec(_PACKAGE) is not None:
+    if _OLIVE in sys.modules or importlib.util.find_spec(_OLIVE) is not None:
         yield
         return
-    modules = {f"{_PACKAGE}{name}": _StandIn(f"{_PACKAGE}{name}") for name in _MODULES}
-    vars(modules[f"{_PACKAGE}.data.registry"])["Registry"] = _Registry
-    vars(modules[f"{_PACKAGE}.data.component.dataset"])["BaseDataset"] = _BaseDataset
+    modules = {f"{_OLIVE}{name}": _StandIn(f"{_OLIVE}{name}") for name in _OLIVE_MODULES}
+    vars(modules[f"{_OLIVE}.data.registry"])["Registry"] = _Registry
+    vars(modules[f"{_OLIVE}.data.component.dataset"])["BaseDataset"] = _BaseDataset
     sys.modules.update(modules)
     try:
         yield

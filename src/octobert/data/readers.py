@@ -357,7 +357,7 @@ def _official_columns(fields: list[list[str]], delimiter: str) -> tuple[str, ...
     return ()
 
 
-def find(source: str, config: str | None, revision: str | None) -> HubData:
+def find_on_hub(source: str, config: str | None, revision: str | None) -> HubData:
     """The data set that a name means: `nyu-mll/glue` or its old name `glue`, with a configuration behind it or without.
 
     Where the hub cannot be asked, the data sets in its cache are.

@@ -28,7 +28,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code
 from octobert.data import formats, sampling
-from octobert.data.readers import FORMATS, HubData, find, numbered, with_names
+from octobert.data.readers import FORMATS, HubData, find_on_hub, numbered, with_names
 from octobert.data.sampling import ROW_NUMBER, Row
 
 # CoNLL-2003 calls its development set testa.
@@ -326,7 +326,7 @@ def places(
     hub = (
         None
         if local or splits or source is None
-        else find(source, settings.config, settings.revision)
+        else find_on_hub(source, settings.config, settings.revision)
     )
     note = ""
     if AUTO in names.values():

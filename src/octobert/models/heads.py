@@ -107,7 +107,7 @@ _PRETRAINED = ("ForPreTraining", *(head.architecture for head in HEADS.values() 
 
 
 # Names that exporters give to outputs of heads. `unstack` is that of TensorFlow's SQuAD script.
-ALIASES = {
+OUTPUT_ALIASES = {
     "output_start_logits": "start_logits",
     "output_end_logits": "end_logits",
     "unstack:0": "start_logits",
@@ -221,7 +221,7 @@ def outputs_of(
     Raises:
         ModelError: no outputs are those of the head; the message lists all.
     """
-    named = {ALIASES.get(port.name, port.name): port for port in ports}
+    named = {OUTPUT_ALIASES.get(port.name, port.name): port for port in ports}
     forms = [head.outputs[-1:], head.model_outputs] if head.pooled else [head.outputs]
     found = next(
         ({name: named[name] for name in form} for form in forms if set(form) <= set(named)), None

@@ -217,7 +217,7 @@ def load_onnx(path: Path) -> ir.Model:
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
-    by_name = {heads.ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
+    by_name = {heads.OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
     forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
     expected = next(
         (form for form in forms if form and set(form) <= set(by_name)), head.model_outputs
