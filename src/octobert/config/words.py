@@ -102,9 +102,7 @@ class Words:
 
     def change(self, metric: str, drop: Estimate) -> str:
         """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
-        value, low, high = (
-            self.signed(metric, -each) for each in (drop.value, drop.high, drop.low)
-        )
+        value, low, high = (self.signed(metric, -end) for end in (drop.value, drop.high, drop.low))
         interval = "" if drop.low == drop.high else f" ({low} to {high})"
         return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
 
@@ -256,7 +254,7 @@ class Words:
 
     def _loses(self, found: Found, best: Found, metric: str) -> str:
         """How much more of a metric a variant loses; empty where it does not."""
-        ours, theirs = (each.drops.get(metric) for each in (found, best))
+        ours, theirs = (variant.drops.get(metric) for variant in (found, best))
         return (
             self.amount(metric, ours.value - theirs.value)
             if ours and theirs and ours.value > theirs.value

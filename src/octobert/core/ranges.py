@@ -311,10 +311,14 @@ def recommendation(swept: Sequence[Swept], default: str) -> tuple[str | None, st
         swept: the compared settings.
         default: name of the calibrator that is used unless another is chosen.
     """
-    errors = {each.calibrator: each.output_error for each in swept if each.output_error is not None}
+    errors = {
+        setting.calibrator: setting.output_error
+        for setting in swept
+        if setting.output_error is not None
+    }
     if not errors:
         return None, "no calibrator could be used"
-    agreements = {each.calibrator: each.agreement for each in swept}
+    agreements = {setting.calibrator: setting.agreement for setting in swept}
     best = min(errors, key=errors.__getitem__)
     figures = f"output error {errors[best]:.4f}, agreement {agreements[best]:.4f}"
     if default not in errors or len(errors) == 1:

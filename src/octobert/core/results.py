@@ -396,20 +396,20 @@ class Report(Tabular):
         errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
         return [
             {
-                "model": (name := each.candidate),
-                "precision": each.precision,
+                "model": (name := footprint.candidate),
+                "precision": footprint.precision,
                 **{metric: scores.get(name, {}).get(metric) for metric in metrics},
                 "output_error": errors.get(name),
-                "size_mb": each.size_bytes / 1e6,
-                "peak_memory_mb": each.peak_memory_bytes / 1e6,
-                "load_ms": each.load_ms,
+                "size_mb": footprint.size_bytes / 1e6,
+                "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
+                "load_ms": footprint.load_ms,
                 **{
                     f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50)
                     for t in self.latencies
                     if t.candidate == name
                 },
             }
-            for each in self.footprints
+            for footprint in self.footprints
         ]
 
 

@@ -155,7 +155,7 @@ def _known(folder: Path, name: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
         files = record["files"]
         if name in files and all(
-            digest_or_none(folder / each) == digest for each, digest in files.items()
+            digest_or_none(folder / file) == digest for file, digest in files.items()
         ):
             return record
     return {}
@@ -189,8 +189,8 @@ def _update(
     if stated is None:
         return
     beside = _fetch_beside(address, folder, name) if name.lower().endswith(".onnx") else []
-    partials = {each: folder / f"{_PARTIAL}-{each}" for each in (name, *beside)}
-    files = {each: file_digest(path) for each, path in partials.items()}
+    partials = {file: folder / f"{_PARTIAL}-{file}" for file in (name, *beside)}
+    files = {file: file_digest(path) for file, path in partials.items()}
     digest = _digest_of(files)
     if pinned not in (None, digest):
         for path in partials.values():
