@@ -43,7 +43,7 @@ from octobert.core import environment
 from octobert.core.results import Report
 from octobert.core.session import Feeds
 from octobert.data.readers import read_file
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Tokenizer, feeds_of
 from octobert.evaluation import latency as timing
 from octobert.evaluation import scoring

@@ -30,7 +30,7 @@ from peers import ORT_COPIED, attempt, nncf_transformer
 from octobert.core import environment, plugins
 from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
-from octobert.core.placement import Placement
+from octobert.core.plan import Placement
 from octobert.core.ranges import Provenance, Ranges
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites

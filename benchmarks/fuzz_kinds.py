@@ -254,7 +254,7 @@ def use_report(folder: Path) -> None:
 def make_package(folder: Path) -> None:
     """A package for ONNX Runtime, tuned on this machine."""
     from octobert.core.estimate import Estimate
-    from octobert.core.settings import Setting, Tuned
+    from octobert.core.session import Setting, Tuned
     from octobert.inference import tuned_file
 
     work = folder / "work"

@@ -13,8 +13,8 @@ import pytest
 import octobert
 from octobert.api.runs import _Estimate, _Listener
 from octobert.core.estimate import Estimate
-from octobert.core.settings import Setting, Tried, Tuned
-from octobert.core.tabular import Tabular
+from octobert.core.frozen import Tabular
+from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.runner import earlier_seconds
 from octobert.report.live import UNICODE, View

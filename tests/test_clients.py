@@ -22,7 +22,7 @@ import octobert
 from octobert.api import client_lines, clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
-from octobert.core.pooling import Dense, Normalize, Pooling
+from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.data.tokenization import state_length
 from octobert.graph import operators
 from octobert.models import sentence_transformers

@@ -10,8 +10,8 @@ import pytest
 
 import octobert
 from octobert.api import drivers, setup
+from octobert.core.environment import Need, Setup
 from octobert.core.errors import ModelError, TargetError
-from octobert.core.setup import Need, Setup
 from octobert.report import needs
 from tests.support import cli
 

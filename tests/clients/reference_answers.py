@@ -28,8 +28,7 @@ from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.inference.batching import run_rows
-from octobert.models.source import resolve
-from octobert.models.stated import stated_by
+from octobert.models.source import resolve, stated_by
 from octobert.tasks import build
 from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
 

@@ -11,8 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 
 import octobert
-from octobert.config.keys import RecipeKeys
-from octobert.config.recipe import Choice, Recipe
+from octobert.config.recipe import Choice, Recipe, RecipeKeys
 from octobert.core.frozen import FrozenModel
 
 OPTIONS = Mapping[str, Any]

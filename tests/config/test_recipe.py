@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octobert.config import loading, paths
+from octobert.config import loading
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import ModelError, RecipeError, StorageError
 from tests.support.cli import octobert
@@ -74,7 +74,7 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
         f"{tmp_path}/own.tsv[:9]",
         "train",
     ]
-    assert loading.parse(written) == paths.with_absolute_paths(recipe).model_copy(
+    assert loading.parse(written) == loading.with_absolute_paths(recipe).model_copy(
         update={"allow_code": False}
     )
 

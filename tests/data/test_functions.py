@@ -10,8 +10,8 @@ import pytest
 from octobert.config.loading import load, parse
 from octobert.core import user_code
 from octobert.core.errors import DataError, RecipeError
-from octobert.data import functions
-from octobert.data.functions import RowFunction
+from octobert.data import sources
+from octobert.data.sources import RowFunction
 from tests.support.stages import call_of, step_of
 
 ROWS = """
@@ -169,7 +169,7 @@ def test_what_preprocess_must_not_return(tmp_path, body: str, message: str) -> N
     (tmp_path / "mine.py").write_text(f"def preprocess(row):\n    {body}\n")
     code = user_code.at(f"{tmp_path / 'mine.py'}:preprocess", "preprocess", where="preprocess")
     with pytest.raises(DataError, match=message):
-        functions.preprocessed([{"text": "a", "__row__": 1}], code, where="a.csv")
+        sources.preprocessed([{"text": "a", "__row__": 1}], code, where="a.csv")
 
 
 def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(finished, tmp_path) -> None:

@@ -13,7 +13,7 @@ from octobert.config.recipe import Data
 from octobert.core.errors import DataError
 from octobert.core.files import file_digest, file_stamp
 from octobert.data import formats, readers, sampling, sources
-from octobert.data.hub import HubData
+from octobert.data.readers import HubData
 from tests.support.stages import call_of, step_of
 
 

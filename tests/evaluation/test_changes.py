@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octobert.core.evidence import ChangedRows
-from octobert.core.excerpts import GAP, beginning, excerpt
+from octobert.core.plain import GAP, beginning, excerpt
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window

@@ -18,8 +18,7 @@ import octobert
 from octobert.core import environment, plugins
 from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.estimate import Estimate
-from octobert.core.session import SessionOptions
-from octobert.core.settings import GOALS, Goal, Setting, Tuned, default_setting
+from octobert.core.session import GOALS, Goal, SessionOptions, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import candidates, tuning
 from octobert.inference import tuned_file

@@ -14,9 +14,8 @@ import yaml
 import octobert
 from octobert.config import loading
 from octobert.core.errors import RecipeError
-from octobert.importers import olive
+from octobert.importers import UNKNOWN, leaves, olive
 from octobert.importers.olive import rules
-from octobert.importers.outcomes import UNKNOWN, leaves
 from tests.importers.configs import (
     config,
     data_config,

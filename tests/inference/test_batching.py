@@ -13,8 +13,7 @@ import pytest
 
 import octobert
 from octobert import targets
-from octobert.core.session import Feeds, SessionOptions, static_lengths
-from octobert.core.settings import MAX_RUN_TOKENS
+from octobert.core.session import MAX_RUN_TOKENS, Feeds, SessionOptions, static_lengths
 from octobert.inference import batching, cost_model
 from octobert.inference.batching import Batch, make_batches
 from octobert.inference.cost_model import (

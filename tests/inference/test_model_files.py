@@ -24,18 +24,15 @@ from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
 from octobert.core.estimate import Estimate
-from octobert.core.onnx_files import integers_of
-from octobert.core.ports import Port
-from octobert.core.session import SessionOptions
-from octobert.core.settings import Setting, Tuned
+from octobert.core.onnx_files import Port, integers_of
+from octobert.core.session import SessionOptions, Setting, Tuned
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
 from octobert.graph.passes import static_shapes
 from octobert.inference import tuned_file
 from octobert.inference.opened import opened
-from octobert.models.heads import HEADS
-from octobert.models.outputs import outputs_of
+from octobert.models.heads import HEADS, outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
 from tests.support.runs import TARGETS, write_pairs
 

@@ -14,7 +14,7 @@ import torch
 
 from octobert.core.errors import ModelError
 from octobert.models.checkpoint import load_base, load_torch, weight_files
-from octobert.models.modules import modules_of
+from octobert.models.sentence_transformers import modules_of
 from octobert.models.source import resolve
 
 HEAD = "sequence-classification"

@@ -12,11 +12,11 @@ import onnxruntime as ort
 import pytest
 
 from octobert.core.errors import ModelError
-from octobert.core.pooling import Dense, Normalize, Pooling
+from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.graph import operators
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models.modules import copy_modules, module_files
 from octobert.models.pooling import pool, pooler_of, pooling_of
+from octobert.models.sentence_transformers import copy_modules, module_files
 from octobert.models.source import resolve
 from tests.support.pooling import reference, write_modules
 

@@ -12,7 +12,7 @@ import pytest
 import octobert
 from octobert.cli import run as run_command
 from octobert.config.loading import parse
-from octobert.config.pruning import Prune
+from octobert.config.training import Prune
 from octobert.core.errors import AccuracyError, OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.evidence import Evidence

@@ -10,7 +10,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.estimate import Estimate
-from octobert.core.settings import Setting, Tuned
+from octobert.core.session import Setting, Tuned
 from octobert.inference import tuned_file
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _artifacts, tune

@@ -17,9 +17,9 @@ from octobert.core import environment, wording
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
+from octobert.core.ranges import Sweep, Swept, recommendation
 from octobert.core.results import Finetuned, Report, Search, Simulated, StageFacts, Trial
-from octobert.core.settings import Setting, Tried, Tuned
-from octobert.core.sweep import Sweep, Swept, recommendation
+from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import plans, summary, terminal, times

@@ -17,8 +17,8 @@ from octobert.cli import _show
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import shapes
 from octobert.core.profile import Fallback, Inspection, Operator, Profile, Split
-from octobert.core.settings import Setting, Tried, Tuned
-from octobert.core.sweep import Sweep, Swept
+from octobert.core.ranges import Sweep, Swept
+from octobert.core.session import Setting, Tried, Tuned
 from octobert.report import inspected, plans, summary, terminal
 from octobert.report.console import PlainConsole
 from octobert.report.tables import Column, FittedTable

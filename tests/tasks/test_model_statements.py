@@ -15,8 +15,7 @@ from octobert.core.errors import DataError, ModelError
 from octobert.core.results import Stated, TaskFacts
 from octobert.data.tokenization import EncodedTexts, Tokenizer, save_tokenizer
 from octobert.evaluation import scoring
-from octobert.models.source import resolve
-from octobert.models.stated import stated_by
+from octobert.models.source import resolve, stated_by
 from octobert.tasks._classification import Classification
 from octobert.tasks.text_classification import MultiLabel, Scores
 from octobert.training.job import collate

@@ -16,7 +16,7 @@ from octobert.config.loading import parse
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError, OctobertError
 from octobert.models import checkpoint as checkpoints
-from octobert.models import dropping, families
+from octobert.models import families
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
@@ -62,7 +62,7 @@ def deep(tmp_path_factory):
 def test_layers_are_evenly_chosen_from_the_first_to_the_last(
     deep, count: int, layers, kept: tuple
 ) -> None:
-    assert dropping.kept_layers(resolve(deep("bert", count)), layers) == kept
+    assert checkpoints.kept_layers(resolve(deep("bert", count)), layers) == kept
 
 
 @pytest.mark.parametrize("family", WITH_OWN_LAYERS)
@@ -71,7 +71,7 @@ def test_the_kept_layers_keep_their_weights_and_the_saved_model_computes_with_th
 ) -> None:
     folder = deep(family, 5)
     source, model = resolve(folder), checkpoints.load_torch(folder, HEAD)
-    dropping.without_layers(model, source.family, (0, 2, 4)).save_pretrained(tmp_path)
+    checkpoints.without_layers(model, source.family, (0, 2, 4)).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.get("num_hidden_layers", config.get("n_layers")) == 3
     before, after = (
@@ -115,7 +115,7 @@ def test_each_kept_layer_follows_the_layer_that_it_was_and_the_last_one_the_last
     settings = Distill(share=1, hidden=0.5, temperature=1.0)
     teacher = checkpoint_teacher(folder, HEAD, settings, kept=kept)
     whole = checkpoints.load_torch(folder, HEAD)
-    smaller = dropping.without_layers(whole, resolve(folder).family, kept).eval()
+    smaller = checkpoints.without_layers(whole, resolve(folder).family, kept).eval()
     feeds = {name: torch.from_numpy(array) for name, array in batch([9, 20, 3]).items()}
     with torch.inference_mode():
         ours, theirs = (model(**feeds, output_hidden_states=True) for model in (smaller, whole))
@@ -225,13 +225,13 @@ def test_families_and_models_that_cannot_leave_layers_out_are_named(
         ModelError,
         match="the layers of albert models share one set of weights, so none can be left out",
     ):
-        dropping.kept_layers(resolve(checkpoint("albert")), 1)
+        checkpoints.kept_layers(resolve(checkpoint("albert")), 1)
     folder = deep("modernbert", 5)
     with pytest.raises(
         ModelError,
         match=r"without these layers the model is not one of its type .*keep the first layer too",
     ):
-        dropping.without_layers(
+        checkpoints.without_layers(
             checkpoints.load_torch(folder, HEAD), resolve(folder).family, (1, 2)
         )
     # A base model has no head that could teach.

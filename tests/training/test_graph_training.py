@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import octobert
-from octobert.config.pruning import Recover
+from octobert.config.training import Recover
 from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.evidence import Curve
 from octobert.core.files import canonical_digest

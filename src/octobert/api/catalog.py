@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from octobert.core.capability import Capabilities, Probe
     from octobert.core.environment import Environment
-    from octobert.core.placement import Placement
+    from octobert.core.plan import Placement
     from octobert.tasks import TaskPlugin
 
 

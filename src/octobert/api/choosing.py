@@ -26,8 +26,7 @@ from octobert.report.progress import shown
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from octobert.config.keys import RecipeKeys
-    from octobert.config.recipe import Recipe
+    from octobert.config.recipe import Recipe, RecipeKeys
     from octobert.core.results import Report
     from octobert.core.selection import Selection
     from octobert.inference.machines import Machines

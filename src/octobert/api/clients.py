@@ -215,7 +215,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
 
 def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """What a model's lines depend on."""
-    from octobert.core.pooling import Normalize
+    from octobert.core.model_config import Normalize
     from octobert.tasks import build
 
     task, pooling = manifest.task, manifest.model.pooling

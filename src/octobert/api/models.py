@@ -30,7 +30,7 @@ from octobert.report.progress import progress_step
 
 if TYPE_CHECKING:
     from octobert.core.profile import Inspection
-    from octobert.core.settings import Goal, Tuned
+    from octobert.core.session import Goal, Tuned
     from octobert.evaluation.benchmarking import BenchmarkResult
     from octobert.evaluation.packages import Judgement
     from octobert.inference.opened import Opened
@@ -103,7 +103,7 @@ def load(
         TargetError: The target's runtime is not installed.
         RecipeError: The target has no models of static lengths.
     """
-    from octobert.core.settings import goal_named
+    from octobert.core.session import goal_named
     from octobert.inference.predictor import Predictor
 
     numbers_of((streams, threads), "streams, threads", least=0)
@@ -311,7 +311,7 @@ def benchmark(
     """
     from octobert.config.loading import checked
     from octobert.config.measuring import Benchmark
-    from octobert.core.settings import goal_named
+    from octobert.core.session import goal_named
     from octobert.evaluation.package_timing import benchmark_models
 
     paths = paths_of(packages, "packages")
@@ -384,7 +384,7 @@ def tune(
     Raises:
         OctobertError: The path is neither, the rows cannot be read, or optuna is not installed.
     """
-    from octobert.core.settings import goal_named
+    from octobert.core.session import goal_named
     from octobert.evaluation.package_timing import tune_model
 
     names = [goal_named(goal) for goal in names_of(goals, "goals")]

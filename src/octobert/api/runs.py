@@ -14,12 +14,11 @@ from octobert.report.progress import shown
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from octobert.config.keys import RecipeKeys
-    from octobert.config.recipe import Recipe
+    from octobert.config.recipe import Recipe, RecipeKeys
+    from octobert.core.environment import Setup
+    from octobert.core.ranges import Sweep
     from octobert.core.results import Finetuned, Report, Verdict
     from octobert.core.selection import Found
-    from octobert.core.setup import Setup
-    from octobert.core.sweep import Sweep
     from octobert.importers.olive import Imported
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact

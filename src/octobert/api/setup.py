@@ -21,8 +21,8 @@ from octobert.api.drivers import DRIVERS
 from octobert.config.measuring import EvaluateMetric
 from octobert.config.recipe import Recipe
 from octobert.core import environment, processes
+from octobert.core.environment import Need, Setup
 from octobert.core.errors import ModelError, TargetError
-from octobert.core.setup import Need, Setup
 
 # Distributions that install the module `onnxruntime`: only the one installed last can be used.
 BUILDS = (

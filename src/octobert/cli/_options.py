@@ -83,7 +83,7 @@ def split_names(values: Sequence[str], option: str = "") -> list[str]:
 
 
 def _goal(name: str, option: str) -> str:
-    from octobert.core.settings import goal_named
+    from octobert.core.session import goal_named
 
     return goal_named(name, where=option)
 

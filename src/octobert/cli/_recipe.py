@@ -244,14 +244,14 @@ def _column_options(task: Any, texts: list[str] | None, label: str | None) -> di
 
 def tell(recipe: Recipe, save: Path | None) -> None:
     """Print a recipe on stderr, and write it to a file that can be in any folder."""
-    from octobert.config import loading, paths
+    from octobert.config import loading
     from octobert.core.files import storage_errors
 
     _show.note(loading.as_file(recipe))
     if save is not None:
         with storage_errors(save):
             save.parent.mkdir(parents=True, exist_ok=True)
-            save.write_text(loading.as_file(paths.with_absolute_paths(recipe)), encoding="utf-8")
+            save.write_text(loading.as_file(loading.with_absolute_paths(recipe)), encoding="utf-8")
 
 
 def _with_option(choice: Any, name: str, value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""`choose` and `search`: keys of a recipe that make octobert find out which model to make.
+"""What a run aims at: figures, limits on them, and the keys of a recipe that make octobert find out which model to make.
 
 `choose` lets octobert decide what to try. `search` tries what the user lists. Both judge models by figures: what is optimized
-(`goal`), and what must hold (`limits`).
+(`goal`), and what must hold (`limits`). `accuracy` and `speed` are limits on every model of a run.
 """
 
 from __future__ import annotations
@@ -121,26 +121,22 @@ class Limit(FrozenModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Limit:
-        if (
-            self.max_drop is None
-            and self.at_least is None
-            and self.at_most is None
-            and self.min_gain is None
+        if all(
+            value is None for value in (self.max_drop, self.at_least, self.at_most, self.min_gain)
         ):
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
         if self.max_drop is not None and self.objective.name in UNITS:
             raise ValueError(
                 f"max_drop is for metrics of the task; use at_most or at_least for {self.of}"
             )
-        right, wrong = (
-            ("at_least", "at_most") if self.objective.more_is_better else ("at_most", "at_least")
-        )
+        more = self.objective.more_is_better
+        right, wrong = ("at_least", "at_most") if more else ("at_most", "at_least")
         if getattr(self, wrong) is not None and getattr(self, right) is None:
-            better = "more" if self.objective.more_is_better else "less"
+            better = "more" if more else "less"
             raise ValueError(
                 f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}"
             )
-        if self.min_gain is not None and self.min_gain >= 100 and not self.objective.more_is_better:
+        if self.min_gain is not None and self.min_gain >= 100 and not more:
             raise ValueError(
                 f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less"
             )
@@ -214,6 +210,53 @@ Limits = Annotated[
     tuple[Limit, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, dict | Limit) else value),
 ]
+
+
+class Accuracy(FrozenModel):
+    """The accuracy that a quantized model must reach, on rows that are neither calibration rows nor evaluation rows.
+
+    Args:
+        max_drop: Largest accepted drop of the metric, compared with the float model on the same runtime. 0.01 is one point.
+        relative: `max_drop` is a fraction of the float model's metric.
+        at_least: Smallest accepted value of the metric.
+        metric: Name of the metric. Default: the task's first metric.
+        minutes: Time limit of the search. The best plan by then is used.
+        fallback: What layers fall back to: `float`, or `int16` activations. `auto` uses int16 where the target supports it.
+    """
+
+    max_drop: float | None = Field(default=None, ge=0)
+    relative: bool = False
+    at_least: float | None = None
+    metric: str | None = None
+    minutes: float = Field(default=10, gt=0)
+    fallback: Literal["auto", "float", "int16"] = "auto"
+
+    @model_validator(mode="after")
+    def _some_criterion(self) -> Accuracy:
+        if self.max_drop is None and self.at_least is None:
+            raise ValueError("give max_drop, at_least, or both")
+        return self
+
+    @property
+    def limit(self) -> Limit:
+        """The same as a limit."""
+        return Limit(
+            of=self.metric or "metric",
+            max_drop=self.max_drop,
+            relative=self.relative,
+            at_least=self.at_least,
+        )
+
+
+class Speed(FrozenModel):
+    """How much faster than the float model a quantized model must be.
+
+    Args:
+        min_speedup: Smallest accepted speedup over the float baseline of the same runtime, at every timed shape. It is met
+            where the 95 % interval of the speedup is above it. Latency that is to fall by a fifth is a speedup of 1.25.
+    """
+
+    min_speedup: float = Field(gt=0)
 
 
 class Choose(FrozenModel):

@@ -9,16 +9,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from octobert.config import paths, yaml_text
+from octobert.config import yaml_text
 from octobert.config.measuring import EvaluateMetric
-from octobert.config.recipe import PERMISSIONS, Choice, Recipe, plugin_families
+from octobert.config.recipe import (
+    PERMISSIONS,
+    SPLITS,
+    Choice,
+    Recipe,
+    RowSelection,
+    plugin_families,
+)
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.user_code import names_code
@@ -157,27 +164,26 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
     """
     plain = dict(raw)
     problems: list[str] = []
-    broken: set[str] = set()
     for key, family in plugin_families().items():
         if key in plain:
-            value, mistakes = _plugins(plain.pop(key), key, family)
-            problems += mistakes
-            if mistakes:
-                broken.add(key)
-            else:
+            before = len(problems)
+            value = _plugins(plain.pop(key), key, family, problems)
+            if len(problems) == before:
                 plain[key] = value
     if isinstance(plain.get("data"), str):
         plain["data"] = {"source": plain["data"]}
     try:
         recipe = Recipe.model_validate(plain)
     except ValidationError as error:
+        # A plugin key with a mistake is not missing.
+        broken = raw.keys() - plain.keys()
         problems += [p for p in _sentences(error, Recipe) if p.split(":")[0] not in broken]
     if problems:
         count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
         shown = [shortened(problem) for problem in problems[:_MOST_SHOWN]]
         shown += [f"and {len(problems) - _MOST_SHOWN} more"] if len(problems) > _MOST_SHOWN else []
         raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(shown), where=where)
-    return paths.with_paths(recipe, base)
+    return with_paths(recipe, base)
 
 
 def checked(model: type[M], raw: Mapping[str, Any], *, where: str) -> M:
@@ -212,62 +218,59 @@ def choice_of(value: Any, key: str, family: str) -> Choice:
         >>> choice_of({"squad": {"max_length": 256}}, "task", "tasks").options
         {'max_length': 256}
     """
-    plain, mistakes = _choice(value, key, family)
+    mistakes: list[str] = []
+    plain = _choice(value, key, family, mistakes)
     if mistakes:
         what = "; ".join(map(shortened, mistakes)).removeprefix(f"{key}: ")
         raise RecipeError(what, where=key)
     return Choice.model_validate(plain)
 
 
-def _plugins(value: Any, key: str, family: str) -> tuple[Any, list[str]]:
-    """(the value of a plugin key in its full spelling, mistakes in it)."""
+def _plugins(value: Any, key: str, family: str, mistakes_: list[str]) -> Any:
+    """The value of a plugin key in its full spelling. Mistakes in it are added to the list."""
     field = Recipe.model_fields[key]
     if field.annotation is Choice:
-        return _choice(value, key, family)
+        return _choice(value, key, family, mistakes_)
     values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if Choice in get_args(field.annotation):
-        choices = [_choice(item, key, family) for item in values]
-        return [choice for choice, _ in choices], [
-            mistake for _, mistakes in choices for mistake in mistakes
-        ]
+        return [_choice(item, key, family, mistakes_) for item in values]
     names, noun = plugins.names(family), family.removesuffix("s")
-    unknown = [(index, name) for index, name in enumerate(values) if name not in names]
-    mistakes = [
-        f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}'
-        for i, name in unknown
+    mistakes_ += [
+        f'{key}.{index}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}'
+        for index, name in enumerate(values)
+        if name not in names
     ]
-    return (list(field.default) if value is None else values), mistakes
+    return list(field.default) if value is None else values
 
 
-def _choice(value: Any, key: str, family: str) -> tuple[dict[str, Any], list[str]]:
-    """(a plugin in either spelling as {name, options}, mistakes in it)."""
+def _choice(value: Any, key: str, family: str, mistakes_: list[str]) -> dict[str, Any]:
+    """A plugin in either spelling as {name, options}. Mistakes in it are added to the list."""
     name, options = value, None
     if isinstance(value, dict) and set(value) <= {"name", "options"} and "name" in value:
         name, options = value["name"], value.get("options")
     elif isinstance(value, dict) and len(value) == 1:
         name, options = next(iter(value.items()))
-    names = plugins.names(family)
     # Data sets are also spelled with underscores: squad_v2.
     name = name.replace("_", "-") if isinstance(name, str) else name
-    choice = {"name": name, "options": options or {}}
+    names, choice = plugins.names(family), {"name": name, "options": options or {}}
     if name == "prune" and family == "transforms":
         # It changes what the model computes and needs a goal.
-        return choice, [
-            "prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"
-        ]
-    if name not in names:
+        what = "a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"
+        mistakes_.append(f"prune: {what}")
+    elif name not in names:
         what = (
             f'there is no {key} "{name}"'
             if isinstance(name, str)
             else "write a name, or one name with its options"
         )
-        return choice, [f"{key}: {what}; {did_you_mean(str(name), names)}"]
-    model = plugins.load(family, name).Options
-    try:
-        model.model_validate(choice["options"])
-    except ValidationError as error:
-        return choice, [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
-    return choice, []
+        mistakes_.append(f"{key}: {what}; {did_you_mean(str(name), names)}")
+    else:
+        model = plugins.load(family, name).Options
+        try:
+            model.model_validate(choice["options"])
+        except ValidationError as error:
+            mistakes_ += [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
+    return choice
 
 
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
@@ -329,8 +332,9 @@ def as_written(recipe: Recipe) -> dict[str, Any]:
         >>> sorted(as_written(parse({"model": "m", "task": "mrpc", "data": "d", "seed": 0, "allow_pickle": True})))
         ['data', 'model', 'seed', 'task']
     """
-    absolute = paths.with_absolute_paths(recipe)
-    plain: dict[str, Any] = absolute.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    plain: dict[str, Any] = with_absolute_paths(recipe).model_dump(
+        mode="json", by_alias=True, exclude_unset=True
+    )
     # Reading a recipe sets all keys that may have paths.
     empty = {key for key in ("preprocess", "postprocess", "metric") if not plain.get(key)}
     return without_permissions({key: value for key, value in plain.items() if key not in empty})
@@ -407,3 +411,90 @@ def _short(choice: Any) -> Any:
     if not isinstance(choice, dict):
         return choice
     return {choice["name"]: choice["options"]} if choice.get("options") else choice["name"]
+
+
+def looks_local(name: str, suffixes: Container[str]) -> bool:
+    """Whether a name that does not exist as a file is a mistyped path rather than a Hub id.
+
+    Example:
+        >>> looks_local("./model", ()), looks_local("google-bert/bert-base-uncased", ())
+        (True, False)
+    """
+    return (
+        name.startswith((".", "/", "~"))
+        or name.count("/") > 1
+        or Path(name).suffix.lower() in suffixes
+    )
+
+
+def with_paths(recipe: Recipe, base: Path | None) -> Recipe:
+    """The recipe with paths to read that can be opened: `~` expanded, relative paths taken from `base`."""
+
+    def local(name: str) -> str:
+        path = Path(os.path.expanduser(name))
+        if base is None or path.is_absolute():
+            return str(path) if name.startswith("~") else name
+        return (
+            os.path.normpath(base / path)
+            if os.path.exists(base / path) or name.startswith(".")
+            else name
+        )
+
+    return _moved(recipe, local)
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths, so that its file can be in any folder."""
+    return _moved(recipe, lambda name: str(Path(name).resolve()) if os.path.exists(name) else name)
+
+
+def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
+    """The recipe with its paths moved, also those in `file.py:function`."""
+
+    def moved(name: str | None) -> str | None:
+        if name is None or name.startswith("package:"):
+            return name
+        file, colon, function = (
+            name.rpartition(":") if names_code(name) and ":" in name else (name, "", "")
+        )
+        return f"{move(file)}{colon}{function}"
+
+    def metric_at(metric: str | EvaluateMetric) -> str | EvaluateMetric:
+        """A metric whose file, or folder of a module, is at another path."""
+        if isinstance(metric, str):
+            return str(moved(metric)) if names_code(metric) else metric
+        is_path = looks_local(metric.name, (".py",))
+        return (
+            EvaluateMetric(evaluate={**metric.arguments, "name": str(moved(metric.name))})
+            if is_path
+            else metric
+        )
+
+    data = recipe.data
+    places: dict[str, Any] = {key: moved(getattr(data, key)) for key in ("source", *SPLITS)}
+    for key in ("calibrate", "evaluate", "tune", "finetune"):
+        rows: RowSelection = getattr(data, key)
+        name = rows.from_.rpartition("[")[0] if rows.from_.endswith("]") else rows.from_
+        if Path(name).suffix:
+            places[key] = rows.model_copy(
+                update={"from_": f"{moved(name)}{rows.from_.removeprefix(name)}"}
+            )
+    update: dict[str, Any] = {
+        key: moved(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")
+    }
+    update |= {
+        "metric": tuple(map(metric_at, recipe.metric)),
+        "data": data.model_copy(update=places),
+    }
+    for name in ("finetune", "qat"):
+        stage = getattr(recipe, name)
+        if stage is not None:
+            distill = stage.distill and stage.distill.model_copy(
+                update={"teacher": moved(stage.distill.teacher)}
+            )
+            trained = getattr(stage, "trained", None)
+            update[name] = stage.model_copy(
+                update={"distill": distill, "code": moved(stage.code)}
+                | ({} if trained is None else {"trained": moved(trained)})
+            )
+    return recipe.model_copy(update=update)

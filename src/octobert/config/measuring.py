@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from octobert.core.frozen import FrozenModel
-from octobert.core.settings import Goal
+from octobert.core.session import Goal
 
 
 class Benchmark(FrozenModel):

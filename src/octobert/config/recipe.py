@@ -1,27 +1,26 @@
 """The models of a recipe: everything that a run depends on, as frozen data. `loading` reads and writes them.
 
 The `Args` section of each class describes its keys; the JSON Schema (`schema`) and the command line take their texts from it.
+`RecipeKeys` has the same keys as keyword arguments, for type checkers and editors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from octobert.config.choosing import Choose, Limit, Search
+from octobert.config.choosing import Accuracy, Choose, Search, Speed
 from octobert.config.measuring import Benchmark, EvaluateMetric
-from octobert.config.pruning import Prune
-from octobert.config.training import Finetune, Qat, Training
+from octobert.config.training import Finetune, Prune, Qat, Training
 from octobert.core.errors import did_you_mean
 from octobert.core.family import families
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
 from octobert.core.logs import Level
-from octobert.core.session import SessionEntries, StaticShape
-from octobert.core.settings import Goal
+from octobert.core.session import Goal, SessionEntries, StaticShape
 from octobert.core.user_code import names_code
 
 SPLITS = ("train", "validation", "test")
@@ -156,53 +155,6 @@ class Data(FrozenModel):
         if not (self.source or self.train or self.validation or self.test):
             raise ValueError("give a source, or files for train and validation")
         return self
-
-
-class Accuracy(FrozenModel):
-    """The accuracy that a quantized model must reach, on rows that are neither calibration rows nor evaluation rows.
-
-    Args:
-        max_drop: Largest accepted drop of the metric, compared with the float model on the same runtime. 0.01 is one point.
-        relative: `max_drop` is a fraction of the float model's metric.
-        at_least: Smallest accepted value of the metric.
-        metric: Name of the metric. Default: the task's first metric.
-        minutes: Time limit of the search. The best plan by then is used.
-        fallback: What layers fall back to: `float`, or `int16` activations. `auto` uses int16 where the target supports it.
-    """
-
-    max_drop: float | None = Field(default=None, ge=0)
-    relative: bool = False
-    at_least: float | None = None
-    metric: str | None = None
-    minutes: float = Field(default=10, gt=0)
-    fallback: Literal["auto", "float", "int16"] = "auto"
-
-    @model_validator(mode="after")
-    def _some_criterion(self) -> Accuracy:
-        if self.max_drop is None and self.at_least is None:
-            raise ValueError("give max_drop, at_least, or both")
-        return self
-
-    @property
-    def limit(self) -> Limit:
-        """The same as a limit."""
-        return Limit(
-            of=self.metric or "metric",
-            max_drop=self.max_drop,
-            relative=self.relative,
-            at_least=self.at_least,
-        )
-
-
-class Speed(FrozenModel):
-    """How much faster than the float model a quantized model must be.
-
-    Args:
-        min_speedup: Smallest accepted speedup over the float baseline of the same runtime, at every timed shape. It is met
-            where the 95 % interval of the speedup is above it. Latency that is to fall by a fifth is a speedup of 1.25.
-    """
-
-    min_speedup: float = Field(gt=0)
 
 
 class Recipe(FrozenModel):
@@ -401,18 +353,14 @@ class Recipe(FrozenModel):
             "model": self.model,
             **{f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)},
         }
-        named = {key: text for key, text in places.items() if names_code(text)}
-        stages = {"finetune": self.finetune, "qat": self.qat}
-        named |= {
-            f"{key}.code": stage.code
-            for key, stage in stages.items()
-            if stage is not None and stage.code is not None
+        functions = {
+            "finetune.code": self.finetune and self.finetune.code,
+            "qat.code": self.qat and self.qat.code,
+            "preprocess": self.preprocess,
+            "postprocess": self.postprocess,
         }
-        named |= {
-            key: getattr(self, key)
-            for key in ("preprocess", "postprocess")
-            if getattr(self, key) is not None
-        }
+        named = {key: text for key, text in places.items() if text is not None and names_code(text)}
+        named |= {key: text for key, text in functions.items() if text is not None}
         metrics = [
             metric if isinstance(metric, str) else f"{{evaluate: {metric.name}}}"
             for metric in self.metric
@@ -459,3 +407,54 @@ def plugin_families() -> dict[str, str]:
     """
     marks = {name: mark for name, field in Recipe.model_fields.items() for mark in field.metadata}
     return {name: mark.family for name, mark in marks.items() if isinstance(mark, PluginOf)}
+
+
+# Values of keys as plain data.
+Options: TypeAlias = Mapping[str, Any]
+# A name, or one name with its options.
+Plugin: TypeAlias = str | Options
+
+
+class RecipeKeys(TypedDict, total=False):
+    """Keys of a recipe besides model, task and data, as plain data."""
+
+    revision: str | None
+    family: str | None
+    allow_pickle: bool
+    allow_code: bool
+    preprocess: str | None
+    postprocess: str | None
+    metric: Plugin | Sequence[Plugin]
+    finetune: Options | None
+    qat: Options | None
+    training: Options
+    prune: Options | None
+    transforms: Sequence[Plugin]
+    calibrate: Plugin
+    calibration_provider: str
+    quantize: Plugin
+    corrections: Sequence[Plugin]
+    sensitivity: bool
+    accuracy: Options | None
+    choose: Options | None
+    search: Options | None
+    executor: Literal["local", "ray"]
+    speed: Options | None
+    repair: bool
+    targets: Sequence[str]
+    shape: Options | None
+    format: Literal["auto", "qdq", "qoperator"]
+    opset: int | None
+    session: Mapping[str, Options]
+    token_states: bool
+    zip: bool
+    float_model: bool
+    measure: bool
+    profile: bool
+    quick: bool
+    tune: Sequence[Goal]
+    log_level: Level | None
+    cache: str | None
+    baselines: Sequence[str] | None
+    benchmark: Options
+    seed: int

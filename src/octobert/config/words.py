@@ -102,9 +102,7 @@ class Words:
 
     def change(self, metric: str, drop: Estimate) -> str:
         """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
-        value, low, high = (
-            self.signed(metric, -each) for each in (drop.value, drop.high, drop.low)
-        )
+        value, low, high = (self.signed(metric, -end) for end in (drop.value, drop.high, drop.low))
         interval = "" if drop.low == drop.high else f" ({low} to {high})"
         return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
 
@@ -167,11 +165,11 @@ class Words:
         Args:
             value: of the figure, in its unit.
         """
-        bound, more = (
-            (limit.at_most, "more") if limit.at_least is None else (limit.at_least, "less")
-        )
-        if limit.at_most is not None and value.value > limit.at_most:
+        is_above = limit.at_most is not None and value.value > limit.at_most
+        if is_above or limit.at_least is None:
             bound, more = limit.at_most, "more"
+        else:
+            bound, more = limit.at_least, "less"
         unit = _unit(limit.of)
         interval = "" if value.low == value.high else f" ({value.low:.4g} to {value.high:.4g})"
         missed = f"{abs(value.value - (bound or 0.0)):.2g}{unit} {more} than the limit"
@@ -184,13 +182,10 @@ class Words:
             gain: in percent.
         """
         verb, sign = ("improves", 1) if gain.value >= 0 else ("gets worse", -1)
-        missed, ends = (
-            (limit.min_gain or 0.0) - gain.value,
-            sorted((sign * gain.low, sign * gain.high)),
-        )
-        interval = (
-            "" if gain.low == gain.high else f" ({ends[0]:.0f} to {ends[1]:.0f})".replace("-", "−")
-        )
+        change, missed = gain.times(sign), (limit.min_gain or 0.0) - gain.value
+        interval = ""
+        if gain.low != gain.high:
+            interval = f" ({change.low:.0f} to {change.high:.0f})".replace("-", "−")
         return f"{self.name(limit.of)} {verb} by {abs(gain.value):.0f} %{interval}, {missed:.2g} % less than the limit"
 
     def behind(self, found: Found, best: Found, *, named: bool = True) -> str:
@@ -199,9 +194,8 @@ class Words:
         Args:
             named: with the name of the best one.
         """
-        than, as_ = (
-            (f" than {best.variant.name}", f" as {best.variant.name}") if named else ("", "")
-        )
+        than = f" than {best.variant.name}" if named else ""
+        as_ = f" as {best.variant.name}" if named else ""
         goal = objective_named(self.goal).name
         if goal in COSTS:
             more, equal = COSTS[goal]
@@ -260,7 +254,7 @@ class Words:
 
     def _loses(self, found: Found, best: Found, metric: str) -> str:
         """How much more of a metric a variant loses; empty where it does not."""
-        ours, theirs = (each.drops.get(metric) for each in (found, best))
+        ours, theirs = (variant.drops.get(metric) for variant in (found, best))
         return (
             self.amount(metric, ours.value - theirs.value)
             if ours and theirs and ours.value > theirs.value

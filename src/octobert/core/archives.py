@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from octobert.core.environment import place_in_cache
-from octobert.core.errors import ModelError, StorageError, reason
+from octobert.core.errors import ModelError, StorageError, reason, unreadable
 from octobert.core.files import atomic_folder, file_digest, is_file, remove, stays_inside
 
 SUFFIX = ".zip"
@@ -49,12 +49,7 @@ def unpacked(path: Path) -> Path:
     try:
         digest = file_digest(path)
     except OSError as error:
-        raise ModelError(
-            "the file cannot be read",
-            where=str(path),
-            got=error.strerror,
-            fix="check its permissions",
-        ) from error
+        raise unreadable(ModelError, error, path) from error
     with place_in_cache("unpacked", digest) as folder:
         if not _is_whole(path, folder):
             with atomic_folder(folder) as partial:
@@ -105,16 +100,12 @@ def unpack(path: Path, folder: Path) -> None:
             check(path, entries)
             total, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if total > free:
-                got, fix = (
-                    f"{free:,} bytes",
-                    "free some space, or set OCTOBERT_CACHE to a folder on another disk",
-                )
                 raise StorageError(
                     "the disk is full",
                     where=str(folder),
-                    got=got,
+                    got=f"{free:,} bytes",
                     expected=f"{total:,} bytes",
-                    fix=fix,
+                    fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
                 )
             for entry in entries:
                 target = folder / entry.filename
@@ -122,9 +113,11 @@ def unpack(path: Path, folder: Path) -> None:
                 with archive.open(entry) as source, target.open("xb") as written:
                     shutil.copyfileobj(source, written, 1 << 20)
     except DAMAGED as error:
-        fix = "download or copy it again"
         raise ModelError(
-            "the zip file cannot be unpacked", where=str(path), got=reason(error), fix=fix
+            "the zip file cannot be unpacked",
+            where=str(path),
+            got=reason(error),
+            fix="download or copy it again",
         ) from error
 
 
@@ -142,30 +135,28 @@ def check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     for entry in entries:
         name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
         if not stays_inside(name):
-            what, got = "a file of the zip file lies outside of its folder", repr(name)
+            what = "a file of the zip file lies outside of its folder"
         elif kind not in (0, stat.S_IFREG):
-            what, got = "the zip file holds a link or a device", repr(name)
+            what = "the zip file holds a link or a device"
         elif name.casefold() in seen:
-            what, got = "the zip file holds two files of one name", repr(name)
+            what = "the zip file holds two files of one name"
         else:
             seen.add(name.casefold())
             continue
-        raise ModelError(what, where=str(path), got=got, fix="do not trust it")
+        raise ModelError(what, where=str(path), got=repr(name), fix="do not trust it")
     total, size = sum(entry.file_size for entry in entries), path.stat().st_size
     for count, most, noun in ((len(entries), MOST_FILES, "files"), (total, MOST_BYTES, "bytes")):
         if count > most:
-            got, expected = f"{count:,} {noun}", f"at most {most:,}"
             raise ModelError(
                 "the zip file holds more than any model",
                 where=str(path),
-                got=got,
-                expected=expected,
+                got=f"{count:,} {noun}",
+                expected=f"at most {most:,}",
             )
     if total > max(_HARMLESS, MOST_RATIO * size):
-        got, expected = f"{total:,} bytes from {size:,}", f"at most {MOST_RATIO} times as much"
         raise ModelError(
             "the zip file unpacks to more than any model does",
             where=str(path),
-            got=got,
-            expected=expected,
+            got=f"{total:,} bytes from {size:,}",
+            expected=f"at most {MOST_RATIO} times as much",
         )

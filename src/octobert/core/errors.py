@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
 
 from octobert.core.plain import printable, without_passwords
 
+E = TypeVar("E", bound="OctobertError")
 # Characters of one part of an error.
 _LONGEST = 600
 
@@ -223,3 +225,59 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
         return f"did you mean {others} or {begun[-1]}?" if others else f"did you mean {begun[-1]}?"
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
+
+
+def unreadable(kind: type[E], error: OSError, where: object) -> E:
+    """The error for a file that the operating system does not let us read.
+
+    Args:
+        kind: of the error.
+        error: as it was raised.
+        where: the file.
+    """
+    return kind(
+        "the file cannot be read",
+        where=str(where),
+        got=error.strerror,
+        fix="check its permissions",
+    )
+
+
+def hub_error(kind: type[E], error: BaseException, name: str) -> E:
+    """What went wrong on the hub: its client and `datasets` raise many types, often one because of another.
+
+    Args:
+        kind: `ModelError` where a model is asked for, `DataError` where a data set is.
+        error: as it was raised.
+        name: of the model or data set.
+    """
+    from huggingface_hub import constants, errors
+
+    is_data = kind is DataError
+    noun = "data set" if is_data else "model"
+    page = f"{constants.ENDPOINT}/{'datasets/' if is_data else ''}{name}"
+    causes = causes_of(error)
+
+    def is_caused_by(cause: type[BaseException]) -> bool:
+        return any(isinstance(each, cause) for each in causes)
+
+    got = f"{type(error).__name__}: {reason(error, 0, longest=200)}"
+    if is_caused_by(errors.GatedRepoError) or "gated dataset" in str(error):
+        what = f"the {noun} is gated, and the hub does not give it to you"
+        fix = f"accept its licence on {page}, and give your token: HF_TOKEN=… or hf auth login"
+    elif is_caused_by(errors.RevisionNotFoundError):
+        what = f"the {noun} has no such revision"
+        fix = f"look for its branches and tags on {page}"
+    elif is_caused_by(errors.OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
+        what = f"there is no folder of that name, and the {noun} is not in the cache of the hub's client"
+        fix = "unset HF_HUB_OFFLINE once, to download it, or give a local folder"
+    elif is_data and type(error) is ValueError:
+        what = "the data set has no such configuration or split"
+        got = got.removeprefix("ValueError: ")
+        fix = "name another configuration (data.config) or split (data.calibrate.from, data.evaluate.from)"
+    else:
+        what = (
+            "there is no file or folder of that name, and it could not be downloaded from the hub"
+        )
+        fix = "check the name, the network and your token (HF_TOKEN), or give a local folder"
+    return kind(what, where=name, got=got, fix=fix)

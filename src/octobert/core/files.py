@@ -36,8 +36,6 @@ _DISK_ERRORS = {
     errno.EPERM,
     errno.EIO,
     errno.ENOTDIR,
-}
-_DISK_ERRORS |= {
     errno.EEXIST,
     errno.EISDIR,
     errno.ENAMETOOLONG,
@@ -102,13 +100,11 @@ def file_digest(path: Path) -> str:
 
 def files_in(folder: Path) -> list[Path]:
     """Return everything below a folder that is not a folder: files, and links, which are not followed. Sorted."""
-    return sorted(Path(place, name) for place, name in _walk(folder))
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, str]]:
+    paths = []
     for place, folders, names in os.walk(folder, onerror=_raise):
         links = (name for name in folders if os.path.islink(os.path.join(place, name)))
-        yield from ((place, name) for name in (*names, *links))
+        paths += [Path(place, name) for name in (*names, *links)]
+    return sorted(paths)
 
 
 def _raise(error: OSError) -> NoReturn:
@@ -290,19 +286,17 @@ def storage_errors(where: Path) -> Iterator[None]:
 def disk_error(error: OSError, where: Path) -> StorageError:
     """Return the `StorageError` for an error of the disk."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        what, fix = "the disk is full", "free some space and run the same command again"
+        what = "the disk is full"
+        fix = "free some space and run the same command again"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
-        what, fix = (
-            "too many files are open",
-            "raise the limit (ulimit -n) and run the same command again",
-        )
+        what = "too many files are open"
+        fix = "raise the limit (ulimit -n) and run the same command again"
     elif error.errno == errno.ENAMETOOLONG:
-        what, fix = "the name is too long", "choose a shorter one"
+        what = "the name is too long"
+        fix = "choose a shorter one"
     else:
-        what, fix = (
-            "the directory cannot be written",
-            "check its permissions, or choose another --out",
-        )
+        what = "the directory cannot be written"
+        fix = "check its permissions, or choose another --out"
     return StorageError(
         what, where=str(error.filename or where), got=error.strerror or str(error), fix=fix
     )

@@ -40,4 +40,4 @@ def at_level(level: Level | None) -> Iterator[None]:
 def level() -> Level | None:
     """Return the level of the run, or None where none was set."""
     value = os.environ.get(_VARIABLE)
-    return next((each for each in LEVELS if each == value), None)
+    return next((name for name in LEVELS if name == value), None)

@@ -363,15 +363,12 @@ def check_names(report: Any) -> None:
                         f'{field} name the model "{name[:60]}", which is not in {place}'
                     )
     for timed in (report.latencies, report.throughputs):
-        own = {
-            name: [each for each in timed if each.candidate == name and each.samples_ms]
+        shapes_of = {
+            name: {each.shape for each in timed if each.candidate == name and each.samples_ms}
             for name in known
         }
-        shapes = {
-            name: {(each.batch, each.sequence) for each in found} for name, found in own.items()
-        }
         if timed and (
-            any(each != shapes[known[0]] for each in shapes.values())
+            any(found != shapes_of[known[0]] for found in shapes_of.values())
             or not report.scores.keys() >= set(known)
         ):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""JSON files of a model, such as `config.json`, read with a check of what octobert uses of them.
+"""JSON files of a model, such as `config.json`, read with a check of what octobert uses of them; `Pooling`, which they state.
 
 They come with downloaded models, so any of them may be damaged, or say anything.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from octobert.core.errors import ModelError
 from octobert.core.files import content_of
+from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 
 CONFIG = "config.json"
@@ -60,9 +61,12 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """
     value = {} if missing_ok and not path.is_file() else read_json(path)
     if not isinstance(value, dict):
-        got, expected = preview(value, 60), "{…}"
         raise ModelError(
-            f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX
+            f"{path.name} holds no object",
+            where=str(path),
+            got=preview(value, 60),
+            expected="{…}",
+            fix=_FIX,
         )
     return value
 
@@ -76,9 +80,11 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(content_of(path).decode())
     except OSError as error:
-        fix = "check the path and its permissions"
         raise ModelError(
-            f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix
+            f"{path.name} cannot be read",
+            where=str(path),
+            got=error.strerror,
+            fix="check the path and its permissions",
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(
@@ -106,3 +112,83 @@ def read_config(folder: Path) -> dict[str, Any]:
             fix=_FIX,
         ) from error
     return config
+
+
+Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+# Keys of older folders, in the order in which sentence-transformers concatenates.
+MODE_KEYS: dict[str, Mode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class Normalize(FrozenModel):
+    """Divide by the L2 norm."""
+
+    kind: Literal["normalize"] = "normalize"
+
+
+class Dense(FrozenModel):
+    """A linear layer and an activation.
+
+    Args:
+        folder: of its weights, relative to the model's folder.
+        in_features: width of the vector before.
+        out_features: width of the vector after.
+        bias: whether the linear layer has one.
+        activation: `Identity`, `Tanh`, `ReLU`, `Sigmoid` or `GELU`, as torch.nn names them.
+        residual: add the vector before, projected where the widths differ.
+    """
+
+    kind: Literal["dense"] = "dense"
+    folder: str
+    in_features: int = Field(gt=0)
+    out_features: int = Field(gt=0)
+    bias: bool = True
+    activation: str = "Tanh"
+    residual: bool = False
+
+
+class LayerNorm(FrozenModel):
+    """Layer normalization with a scale and a shift.
+
+    Args:
+        folder: of its weights, relative to the model's folder.
+        dimension: width of the vector.
+    """
+
+    kind: Literal["layer-norm"] = "layer-norm"
+    folder: str
+    dimension: int = Field(gt=0)
+
+
+PoolingStep = Annotated[Normalize | Dense | LayerNorm, Field(discriminator="kind")]
+
+
+class Pooling(FrozenModel):
+    """How token states become one vector.
+
+    Args:
+        modes: each gives a vector; several are concatenated in this order.
+        include_prompt: whether the tokens of a prompt count.
+        steps: what follows, in order.
+        truncate_dim: number of features that are kept at the end; None for all.
+        similarity: how vectors are meant to be compared, such as `cosine`; None where the model does not say.
+    """
+
+    modes: tuple[Mode, ...] = ("mean",)
+    include_prompt: bool = True
+    steps: tuple[PoolingStep, ...] = ()
+    truncate_dim: int | None = Field(default=None, gt=0)
+    similarity: str | None = None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders that hold the weights of the steps."""
+        return tuple(step.folder for step in self.steps if not isinstance(step, Normalize))

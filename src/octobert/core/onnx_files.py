@@ -1,19 +1,23 @@
-"""ONNX files of unknown origin: read with limits, and with external data only from the folder of the file."""
+"""ONNX files of unknown origin: read with limits, with external data only from their folder; and their inputs and outputs.
+
+Exporters name inputs differently: `input_mask`, `segment_ids:0`, `input_ids.1`.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, unreadable
 from octobert.core.files import content_of, file_stamp, stays_inside
-from octobert.core.ports import Port, Ports
+from octobert.core.frozen import FrozenModel
 
 if TYPE_CHECKING:
     import onnx_ir
+
 
 # Reading and rewriting takes about 0.2 ms for each node. The largest encoders have a few thousand nodes, with Q/DQ three times
 # as many.
@@ -46,8 +50,8 @@ def read_onnx(path: Path) -> onnx_ir.Model:
 def ports_of(model: onnx_ir.Model) -> Ports:
     """The inputs and outputs of a model; constants that old files list as inputs are left out."""
     graph = model.graph
-    own = [value for value in graph.inputs if value.name not in graph.initializers]
-    return Ports(tuple(map(_port, own)), tuple(map(_port, graph.outputs)))
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    return Ports(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
 
 
 def integers_of(path: Path) -> str | None:
@@ -108,12 +112,7 @@ def _proto(path: Path) -> Any:
     try:
         proto = onnx.load_model_from_string(content_of(path, onnx.checker.MAXIMUM_PROTOBUF))
     except OSError as error:
-        raise ModelError(
-            "the file cannot be read",
-            where=str(path),
-            got=error.strerror,
-            fix="check its permissions",
-        ) from error
+        raise unreadable(ModelError, error, path) from error
     except Exception as error:  # protobuf raises types of its implementation
         raise _damaged(path, error) from error
     if not proto.HasField("graph"):
@@ -172,10 +171,9 @@ def _locations(path: Path, stamp: str) -> frozenset[str]:
         path: the ONNX file.
         stamp: of the file, so that it is read again once it has changed.
     """
-    tensors = _tensors(_proto(path))
     return frozenset(
         entry.value
-        for tensor in tensors
+        for tensor in _tensors(_proto(path))
         for entry in tensor.external_data
         if entry.key == "location"
     )
@@ -195,22 +193,23 @@ def _check_external(path: Path, tensor: Any) -> None:
         )
     file, folder = path.parent / location, path.parent.resolve()
     if not file.is_file():
-        what, fix = (
+        raise ModelError(
             "the model's external data is missing",
-            "copy the .data file to the model's folder",
+            where=str(file),
+            fix="copy the .data file to the model's folder",
         )
-        raise ModelError(what, where=str(file), fix=fix)
     if not file.resolve().is_relative_to(folder):
-        what, fix = (
+        raise ModelError(
             "the external data is a link that leaves the model's folder",
-            "copy the file itself there",
+            where=where,
+            got=str(file),
+            fix="copy the file itself there",
         )
-        raise ModelError(what, where=where, got=str(file), fix=fix)
     try:
-        end = int(stated.get("offset") or 0) + int(stated.get("length") or 0)
-        valid = min(int(stated.get("offset") or 0), int(stated.get("length") or 0)) >= 0
+        parts = [int(stated.get(key) or 0) for key in ("offset", "length")]
     except ValueError:
-        end, valid = 0, False
+        parts = [-1]
+    end, valid = sum(parts), min(parts) >= 0
     size = file.stat().st_size
     if not valid or end > size:
         raise ModelError(
@@ -220,3 +219,91 @@ def _check_external(path: Path, tensor: Any) -> None:
             expected=f"{end} bytes" if valid else "an offset and a length",
             fix="download or copy both files again",
         )
+
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# The number of each row. Exports of TensorFlow's SQuAD script read it, and write it as an output.
+ROW_NUMBERS = "unique_ids"
+_ALIASES = {
+    "ids": "input_ids",
+    "input": "input_ids",
+    "input_word_ids": "input_ids",
+    "input_mask": "attention_mask",
+    "mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+    "input_type_ids": "token_type_ids",
+}
+_ENDING = re.compile(r"(_raw_output)?(___\d+)?([.:]\d+)?$")
+_INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16")
+
+
+class Port(FrozenModel):
+    """An input or an output.
+
+    Args:
+        name: in the file.
+        dtype: as NumPy names it.
+        shape: sizes of the axes, -1 where they are free; None if the file does not say.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        axes = (
+            ""
+            if self.shape is None
+            else f" [{', '.join('?' if size < 0 else str(size) for size in self.shape)}]"
+        )
+        return f"{self.name} {self.dtype}{axes}"
+
+
+class Ports(NamedTuple):
+    """The inputs and outputs of a model file."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+def input_named(name: str) -> str:
+    """The usual name of an input.
+
+    Example:
+        >>> input_named("segment_ids:0"), input_named("input_ids.1"), input_named("unique_ids_raw_output___9:0")
+        ('token_type_ids', 'input_ids', 'unique_ids')
+    """
+    plain = _ENDING.sub("", name)
+    return _ALIASES.get(plain, plain)
+
+
+def check_inputs(ports: Sequence[Port], *, where: str) -> None:
+    """Check that a model reads what octobert feeds: token ids, a padding mask and segments, each [batch, sequence].
+
+    Raises:
+        ModelError: it reads something else, or reads it in another form.
+    """
+    named = {input_named(port.name): port for port in ports}
+    others = [port for name, port in named.items() if name not in (*INPUTS, ROW_NUMBERS)]
+    if others or not {*INPUTS[:2]} <= set(named) or len(named) < len(ports):
+        raise ModelError(
+            "the model has other inputs than an encoder",
+            where=where,
+            got=", ".join(map(str, others or ports)),
+            expected=f"{', '.join(INPUTS)}, or other usual names of these",
+            fix="export it with these inputs",
+        )
+    for name, port in named.items():
+        axes = 1 if name == ROW_NUMBERS else 2
+        kinds = (*_INTEGERS, *_FLOATS, "bool") if name == "attention_mask" else _INTEGERS
+        if port.shape is not None and len(port.shape) != axes:
+            what = f"the model reads its {name} with {len(port.shape)} axes"
+            fix = "export it with the tokenizer's two-dimensional inputs"
+            raise ModelError(what, where=where, got=str(port), expected="batch, sequence", fix=fix)
+        if port.dtype not in kinds:
+            raise ModelError(
+                f"the model reads its {name} in another type",
+                where=where,
+                got=str(port),
+                expected=", ".join(kinds),
+            )

@@ -1,14 +1,15 @@
 """Quantization plans: for each value of a graph, how it is quantized or that it stays float, and the reason.
 
-Methods make plans, `capability.check` compares a plan with a target, the accuracy search edits plans, and `graph.qdq` writes
-them into graphs. Plans are data: nothing here edits a graph.
+Methods make plans from a `Placement`, `capability.check` compares a plan with a target, the accuracy search edits plans, and
+`graph.qdq` writes them into graphs. Plans are data: nothing here edits a graph.
 """
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -207,3 +208,41 @@ class QuantPlan(FrozenModel):
             done, total = table.get(decision.site.role, (0, 0))
             table[decision.site.role] = (done + (decision.quantizer is not None), total + 1)
         return table
+
+
+class Placement(FrozenModel):
+    """The kinds of sites to quantize.
+
+    Args:
+        description: one line for people.
+        kinds: patterns of `role` or `role@part` (`plan.ROLES`, `family.LAYER_PARTS`), such as `linear.*@ffn_*`.
+        because: role that stays float → reason, for the plan and the report.
+    """
+
+    description: str
+    kinds: tuple[str, ...]
+    because: dict[str, str] = Field(default_factory=dict)
+
+    def takes(self, site: Site) -> bool:
+        """Whether the placement quantizes a site."""
+        return any(
+            fnmatchcase(site.kind if "@" in kind else site.role, kind) for kind in self.kinds
+        )
+
+    def why_not(self, site: Site, name: str) -> str:
+        """Return the reason why a site stays float.
+
+        Args:
+            name: of the placement.
+        """
+        return self.because.get(site.role, f"not in placement {name}")
+
+
+HEAD_FLOAT = dict.fromkeys(HEAD, "heads and poolers are small, and their output is the answer")
+RESIDUAL_FLOAT = dict.fromkeys(
+    RESIDUAL, "residual adds carry outliers, and run fused with LayerNorm in float"
+)
+ATTENTION_FLOAT = dict.fromkeys(
+    ATTENTION, "attention products are a small share of the work, and 8 bits save no time on CPUs"
+)
+OUTPUTS_FLOAT = dict.fromkeys(OUTPUTS, "outputs stay float; their readers quantize them")

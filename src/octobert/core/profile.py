@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Literal, TypeVar
 
 from octobert.core.environment import Environment
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.measurements import Latency
-from octobert.core.tabular import Row, Tabular
 
 K = TypeVar("K")
 Kind = Literal["product", "conversion", "other"]

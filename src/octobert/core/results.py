@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.measurements import (
     Comparison,
     Footprint,
@@ -21,14 +21,12 @@ from octobert.core.measurements import (
     Speedup,
     Throughput,
 )
+from octobert.core.model_config import Pooling
 from octobert.core.plan import QuantPlan
-from octobert.core.pooling import Pooling
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.selection import Selection
-from octobert.core.session import PackagedEntries, SessionEntries
-from octobert.core.settings import Tuned
-from octobert.core.tabular import Row, Tabular
+from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
 PACKAGE_FILE = "octobert.json"
 TRAINED = "trained.json"  # in a checkpoint that octobert has trained
@@ -398,20 +396,20 @@ class Report(Tabular):
         errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
         return [
             {
-                "model": (name := each.candidate),
-                "precision": each.precision,
+                "model": (name := footprint.candidate),
+                "precision": footprint.precision,
                 **{metric: scores.get(name, {}).get(metric) for metric in metrics},
                 "output_error": errors.get(name),
-                "size_mb": each.size_bytes / 1e6,
-                "peak_memory_mb": each.peak_memory_bytes / 1e6,
-                "load_ms": each.load_ms,
+                "size_mb": footprint.size_bytes / 1e6,
+                "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
+                "load_ms": footprint.load_ms,
                 **{
                     f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50)
                     for t in self.latencies
                     if t.candidate == name
                 },
             }
-            for each in self.footprints
+            for footprint in self.footprints
         ]
 
 

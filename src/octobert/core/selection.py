@@ -9,9 +9,8 @@ from pydantic import Field, field_validator
 
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.measurements import Load
-from octobert.core.tabular import Row, Tabular
 
 # Name of the chosen package in an output directory.
 BEST = "best"
@@ -82,7 +81,7 @@ class Found(FrozenModel):
     @classmethod
     def _is_a_ratio(cls, value: Estimate | None) -> Estimate | None:
         if value is not None and not all(
-            0 < each < math.inf for each in (value.value, value.low, value.high)
+            0 < end < math.inf for end in (value.value, value.low, value.high)
         ):
             raise ValueError("a ratio of times is positive")
         return value
@@ -162,22 +161,22 @@ class Selection(Tabular):
         """One row per variant."""
         return [
             {
-                "variant": each.variant.name,
-                "target": each.variant.target,
-                "precision": each.variant.precision,
-                "state": each.state,
-                **{f"ratio{end}": getattr(each.ratio, name, None) for end, name in _ENDS},
-                **{f"time_ms{end}": getattr(each.time_ms, name, None) for end, name in _ENDS},
+                "variant": found.variant.name,
+                "target": found.variant.target,
+                "precision": found.variant.precision,
+                "state": found.state,
+                **{f"ratio{end}": getattr(found.ratio, name, None) for end, name in _ENDS},
+                **{f"time_ms{end}": getattr(found.time_ms, name, None) for end, name in _ENDS},
                 **{
-                    f"drop{end}": getattr(each.drops.get(self.metric or ""), name, None)
+                    f"drop{end}": getattr(found.drops.get(self.metric or ""), name, None)
                     for end, name in _ENDS
                 },
-                "rows": each.rows,
-                "size_mb": None if each.size_bytes is None else each.size_bytes / 1e6,
-                "on_frontier": each.on_frontier,
-                "reason": each.reason,
+                "rows": found.rows,
+                "size_mb": None if found.size_bytes is None else found.size_bytes / 1e6,
+                "on_frontier": found.on_frontier,
+                "reason": found.reason,
             }
-            for each in self.found
+            for found in self.found
         ]
 
 

@@ -3,10 +3,13 @@
 Every key of a recipe that names code goes through here; the recipe refuses such keys without `allow_code`. `at` takes the
 digest of the file for the keys of steps. `check` imports the files in a process of its own before anything runs. `load` returns
 the function; what it raises becomes one sentence, and its traceback goes to `events.jsonl` with the error.
+
+Scripts that were written for Olive are imported with stand-ins for its package where it is not installed (`for_olive`).
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import json
@@ -14,13 +17,13 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from octobert.core import processes, stand_ins
+from octobert.core import processes
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp, is_disk_error
 from octobert.core.frozen import FrozenModel
@@ -137,7 +140,7 @@ def load(code: UserCode) -> Callable[..., Any]:
         )
     _check_signature(code, function)
     if code.kind == "train":
-        function = stand_ins.training_loop(function)
+        function = training_loop(function)
 
     def call(*arguments: Any) -> Any:
         with sentences(code):
@@ -175,7 +178,7 @@ def _module(code: UserCode) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with stand_ins.for_olive():
+        with for_olive():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -185,26 +188,20 @@ def _module(code: UserCode) -> ModuleType:
 
 def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
     """What a file or a function of the user raised, with the last line of the file that was reached."""
-    frames = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(code.path)
-    ]
-    own_syntax = isinstance(error, SyntaxError) and error.filename == str(code.path)
-    line = (
-        error.lineno
-        if own_syntax and isinstance(error, SyntaxError)
-        else frames[-1]
-        if frames
-        else None
-    )
+    if isinstance(error, SyntaxError) and error.filename == str(code.path):
+        line = error.lineno
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(code.path)]
+        line = lines[-1] if lines else None
     where = f"{code.where}: {code.path}" + (f", line {line}" if line else "")
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     fix = None
     if isinstance(error, ModuleNotFoundError):
-        beside = (code.path.parent / f"{error.name}.py").is_file()
-        own = "put it into the same file: octobert imports one file, and its key depends on that file alone"
-        fix = own if beside else f"install {error.name} in the environment of octobert"
+        if (code.path.parent / f"{error.name}.py").is_file():
+            fix = "put it into the same file: octobert imports one file, and its key depends on that file alone"
+        else:
+            fix = f"install {error.name} in the environment of octobert"
     got = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return RecipeError(what, where=where, got=got[:_LONGEST], fix=fix)
 
@@ -217,33 +214,32 @@ def _check_signature(code: UserCode, function: Any) -> None:
     """
     expected = SIGNATURES[code.kind]
     if not callable(function):
-        got = f"{code.function} is a {type(function).__name__}"
         raise RecipeError(
-            "the name is not that of a function", where=code.where, got=got, expected=expected
+            "the name is not that of a function",
+            where=code.where,
+            got=f"{code.function} is a {type(function).__name__}",
+            expected=expected,
         )
     if inspect.iscoroutinefunction(function):
-        what = "the function is asynchronous"
         raise RecipeError(
-            what, where=_place(code, function), got=f"async def {code.function}", expected=expected
+            "the function is asynchronous",
+            where=_place(code, function),
+            got=f"async def {code.function}",
+            expected=expected,
         )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # Functions of compiled modules may have none.
         return
-    given = [
-        name.strip()
-        for name in expected.partition("(")[2].partition(")")[0].split(",")
-        if name.strip()
-    ]
+    parameters = expected.partition("(")[2].partition(")")[0]
     try:
-        signature.bind(*given)
+        signature.bind(*filter(None, parameters.split(",")))
     except TypeError:
-        got = f"{code.function}{signature}"
         raise RecipeError(
             "the function takes other arguments",
             where=_place(code, function),
-            got=got,
+            got=f"{code.function}{signature}",
             expected=expected,
         ) from None
 
@@ -304,20 +300,152 @@ def ask(module: str, request: Any, *, where: str) -> Any:
         raise RecipeError(
             "the code ended the process", where=where, got=got, fix="run it in Python"
         )
-    told = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
-    if "error" in told:
-        error = OctobertError.from_json(told["error"])
-        error.traceback = told["traceback"]
+    reply = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
+    if "error" in reply:
+        error = OctobertError.from_json(reply["error"])
+        error.traceback = reply["traceback"]
         raise error
-    return told["answer"]
+    return reply["answer"]
 
 
 def answer(make: Callable[[Any], Any]) -> int:
     """In a process of `ask`: call a function with the request, and tell what it returns or raises."""
     try:
-        told = {"answer": make(json.loads(sys.argv[1]))}
+        reply = {"answer": make(json.loads(sys.argv[1]))}
     except OctobertError as error:
-        told = {"error": error.to_json(), "traceback": traceback.format_exc()}
-    sys.stdout.write(f"\n{_ANSWER}{json.dumps(told)}\n")
+        reply = {"error": error.to_json(), "traceback": traceback.format_exc()}
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(reply)}\n")
     sys.stdout.flush()
     return 0
+
+
+_OLIVE = "olive"
+# Modules that scripts import at their top.
+_OLIVE_MODULES = (
+    "",
+    ".common",
+    ".constants",
+    ".data",
+    ".data.component",
+    ".data.component.dataset",
+    ".data.config",
+    ".data.registry",
+    ".data.template",
+    ".evaluator",
+    ".model",
+)
+
+
+@contextmanager
+def for_olive() -> Iterator[None]:
+    """While this is open, `olive` can be imported: the installed package, or stand-ins that are gone afterwards.
+
+    Scripts for Olive register their functions by decorators of `olive.data.registry.Registry`, and import some names beside
+    it. The decorators of the stand-in return the function, so that octobert can call it: a data set's function also as
+    `rows(split)` when it takes no arguments, and a post-processing function with tensors, as Olive calls it. All other names
+    are empty classes. A training loop of Olive takes a model where octobert's takes a job (`training_loop`).
+    """
+    if _OLIVE in sys.modules or importlib.util.find_spec(_OLIVE) is not None:
+        yield
+        return
+    modules = {f"{_OLIVE}{name}": _StandIn(f"{_OLIVE}{name}") for name in _OLIVE_MODULES}
+    vars(modules[f"{_OLIVE}.data.registry"])["Registry"] = _Registry
+    vars(modules[f"{_OLIVE}.data.component.dataset"])["BaseDataset"] = _BaseDataset
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+
+
+def training_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes a `model` and returns it trained, as one that trains the model of a job; others unchanged."""
+    if list(inspect.signature(function).parameters) != ["model"]:
+        return function
+
+    @functools.wraps(function)
+    def train(job: Any) -> None:
+        trained = function(job.model)
+        if trained is not None and trained is not job.model:
+            job.model.load_state_dict(trained.state_dict())
+
+    return train
+
+
+class _StandIn(ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _BaseDataset:
+    """Items with their labels, as Olive's class of that name."""
+
+    def __init__(self, data: Any, label_col: str = "label", **_: Any) -> None:
+        self.data, self.label_col = data, label_col
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        item = dict(self.data[index])
+        return item, item.pop(self.label_col, -1)
+
+
+def _dataset(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def rows(*arguments: Any, **named: Any) -> Any:
+        try:
+            inspect.signature(function).bind(*arguments, **named)
+        except TypeError:
+            # octobert asks for a split, and the function has one answer.
+            return function()
+        return function(*arguments, **named)
+
+    # Any number of arguments, for those who ask what it takes.
+    rows.__signature__ = _ANY  # type: ignore[attr-defined]
+    return rows
+
+
+def _post_process(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def postprocess(outputs: Any, *arguments: Any, **named: Any) -> Any:
+        if not isinstance(outputs, Mapping):
+            return function(outputs, *arguments, **named)
+        import torch
+
+        tensors = {name: torch.as_tensor(value) for name, value in outputs.items()}
+        # One output is passed as itself.
+        first = next(iter(tensors.values())) if len(tensors) == 1 else tensors
+        result = function(first, *arguments, **named)
+        return result.numpy() if isinstance(result, torch.Tensor) else result
+
+    return postprocess
+
+
+_ANY = inspect.Signature(
+    [
+        inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("named", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
+
+
+def _registers(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """A classmethod's body: `register_…(name=None)` returns a decorator."""
+    return staticmethod(lambda *_, **__: change)
+
+
+class _Registry:
+    register_dataset = register_default_dataset = _registers(_dataset)
+    register_post_process = register_default_post_process = _registers(_post_process)
+    register_pre_process = register_default_pre_process = _registers(lambda function: function)
+    register_dataloader = register_default_dataloader = _registers(lambda function: function)

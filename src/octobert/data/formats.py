@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, unreadable
 from octobert.core.files import content_of
 from octobert.core.plain import preview
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 
 # Files with one token per line; in some data sets the suffix is the split's name.
 COLUMN_SUFFIXES = (
@@ -54,7 +54,7 @@ def read(path: Path) -> bytes:
     try:
         return content_of(path, MOST_BYTES)
     except OSError as error:
-        raise unreadable(error) from error
+        raise unreadable(DataError, error, error.filename) from error
 
 
 def decoded(path: Path, content: bytes | bytearray) -> str:
@@ -74,16 +74,6 @@ def decoded(path: Path, content: bytes | bytearray) -> str:
                 f"save it as UTF-8, or: iconv -f {wide} -t UTF-8 FILE > NEW",
             )
         raise DataError("the file is not UTF-8", where=str(path), got=got, fix=fix) from error
-
-
-def unreadable(error: OSError) -> DataError:
-    """The error for a file that the operating system does not let us read."""
-    return DataError(
-        "the file cannot be read",
-        where=str(error.filename),
-        got=error.strerror,
-        fix="check its permissions",
-    )
 
 
 def texts_in(folder: Path) -> list[Path]:

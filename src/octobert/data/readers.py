@@ -1,8 +1,8 @@
 """Readers: the rows of one file, of a folder of texts, or of one split of a data set on the hub.
 
 CSV and TSV files are read with `csv`, JSON Lines with `json`, Parquet with `pyarrow`, the hub with `datasets`; `formats` has
-the others. All cells of CSV and TSV files are text: "NA" is a text, and "007" is not a number. The name of a file is its path,
-never a pattern: `v[1].csv` is that file.
+the others. `huggingface_hub` says which data set a name means. All cells of CSV and TSV files are text: "NA" is a text, and
+"007" is not a number. The name of a file is its path, never a pattern: `v[1].csv` is that file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError, reason
-from octobert.core.hub import what_failed
+from octobert.core.errors import DataError, hub_error, reason
+from octobert.core.files import content_of
+from octobert.core.frozen import FrozenModel
 from octobert.data import formats, sampling
-from octobert.data.hub import HubData
-from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.sampling import ROW_NUMBER, Row
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
@@ -34,6 +34,20 @@ _ROW_BYTES = 200
 _BATCH = 128
 # Follows the last line of a file while it is read.
 _END = "\0end\0"
+
+
+class HubData(FrozenModel):
+    """A data set on the hub.
+
+    Args:
+        name: `namespace/name`; the name alone where the hub could not be asked.
+        config: its configuration, such as `mrpc` of GLUE.
+        commit: of the revision that was asked for; None where nobody knows.
+    """
+
+    name: str
+    config: str | None
+    commit: str | None
 
 
 def read(
@@ -145,8 +159,7 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=revision)
     except Exception as error:  # datasets and the hub client raise many unrelated types
-        what, got, fix = what_failed(error, name, "data set")
-        raise DataError(what, where=name, got=got, fix=fix) from error
+        raise hub_error(DataError, error, name) from error
     return with_names(dataset.features, dataset.to_list())
 
 
@@ -342,3 +355,69 @@ def _official_columns(fields: list[list[str]], delimiter: str) -> tuple[str, ...
     if all(len(f) >= 7 and re.fullmatch(r"[0-5](\.\d+)?", f[4]) for f in fields):
         return _STSB
     return ()
+
+
+def find_on_hub(source: str, config: str | None, revision: str | None) -> HubData:
+    """The data set that a name means: `nyu-mll/glue` or its old name `glue`, with a configuration behind it or without.
+
+    Where the hub cannot be asked, the data sets in its cache are.
+
+    Raises:
+        DataError: it is the name of a format, and of no data set.
+
+    Args:
+        source: name, or name and configuration: `glue/mrpc`, `nyu-mll/glue/mrpc`.
+        config: the configuration; then it is not in the name.
+        revision: branch, tag or commit.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    readings = list(_readings(source, config))
+    for name, own in readings:
+        try:
+            info = HfApi().dataset_info(name, revision=revision)
+            return HubData(name=info.id, config=own, commit=info.sha)
+        except (RepositoryNotFoundError, HFValidationError):
+            continue
+        except Exception:  # noqa: BLE001  # no network, or one of many types: reading the rows will say what is wrong
+            break
+    for name, own in readings:
+        for folder in _cached(name):
+            known = folder.name.removeprefix("datasets--").replace("--", "/", 1)
+            return HubData(name=known, config=own, commit=_ref(folder, revision))
+    name, own = readings[0]
+    # `datasets` reads what lies in the working directory for these names.
+    from datasets import packaged_modules
+
+    if name in packaged_modules._PACKAGED_DATASETS_MODULES:
+        raise DataError(
+            "the hub has no data set of that name",
+            where="data.source",
+            got=name,
+            fix="give a file, a folder, or a data set with its owner: OWNER/NAME",
+        )
+    return HubData(name=name, config=own, commit=None)
+
+
+def _readings(source: str, config: str | None) -> Iterator[tuple[str, str | None]]:
+    """(name, configuration): with two parts the second may be either."""
+    if config is not None or source.count("/") < 2:
+        yield source, config
+    if config is None and "/" in source:
+        name, _, last = source.rpartition("/")
+        yield name, last
+
+
+def _cached(name: str) -> list[Path]:
+    """The folders of a data set in the hub's cache; of an old name, those of any namespace."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    pattern = f"datasets--{name.replace('/', '--')}" if "/" in name else f"datasets--*--{name}"
+    return sorted(Path(HF_HUB_CACHE).glob(pattern))
+
+
+def _ref(folder: Path, revision: str | None) -> str | None:
+    """The commit that a revision stood for when it was last asked for."""
+    path = folder / "refs" / (revision or "main")
+    return content_of(path).decode().strip() if path.is_file() else revision

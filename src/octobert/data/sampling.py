@@ -1,12 +1,12 @@
-"""Which rows are used for what: random samples, one file split in two, and calibration rows apart from evaluation rows."""
+"""Rows, and which are used for what: random samples, one file split in two, calibration rows apart from evaluation rows."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from octobert.core.errors import DataError
 from octobert.data.tokenization import Text
 
 R = TypeVar("R")
+Row = Mapping[str, Any]
+# A column that rows read for a run carry: their place in the file they came from.
+ROW_NUMBER = "__row__"
 
 
 def row_digest(texts: Text) -> str:

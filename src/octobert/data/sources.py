@@ -1,28 +1,35 @@
-"""Sources: which files, folders or splits on the hub hold the rows that a recipe asks for. Nothing is read yet.
+"""Sources: which files, folders, splits on the hub or functions of the user give the rows that a recipe asks for.
 
 A source is a file, a folder whose files have a split's name, a function of the user, or a hub id. A folder with a folder of
-texts for each class stands for a file.
+texts for each class stands for a file. `places` reads nothing yet.
+
+`rows(split)` of a user returns an iterable of mappings, or a `Dataset`, `DatasetDict` or `DatasetBuilder` of the library
+`datasets`. `preprocess(row)` returns a row, or None to leave the row out.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from octobert.config.paths import looks_local
+import psutil
+
+from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
 from octobert.core import user_code
-from octobert.core.errors import DataError, did_you_mean
+from octobert.core.errors import DataError, did_you_mean, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.user_code import names_code
+from octobert.core.plain import preview
+from octobert.core.user_code import UserCode, names_code
 from octobert.data import formats, sampling
-from octobert.data.functions import RowFunction
-from octobert.data.hub import HubData, find
-from octobert.data.readers import FORMATS
+from octobert.data.readers import FORMATS, HubData, find_on_hub, numbered, with_names
+from octobert.data.sampling import ROW_NUMBER, Row
 
 # CoNLL-2003 calls its development set testa.
 SPLIT_WORDS = {
@@ -30,6 +37,94 @@ SPLIT_WORDS = {
     "validation": ("validation", "valid", "val", "dev", "testa"),
     "test": ("test",),
 }
+
+
+# Rows between two looks at the free memory.
+_BETWEEN = 4096
+
+
+class RowFunction(FrozenModel):
+    """A function that gives the rows of a split."""
+
+    code: UserCode
+    split: str
+    span: str = ""
+
+    @property
+    def where(self) -> str:
+        """Its name in errors."""
+        return f"{self.code.path.name}:{self.code.function}({self.split!r}){self.span}"
+
+    def read(self) -> tuple[str, list[Row]]:
+        """Call it.
+
+        Returns:
+            (the function in words for messages, the rows with their numbers).
+
+        Raises:
+            DataError: it gives no rows, or something that is not a row.
+            RecipeError: it cannot be loaded, or it failed.
+        """
+        given = user_code.load(self.code)(self.split)
+        with user_code.sentences(self.code):
+            rows = self._rows(self._of_datasets(given))
+        if not rows:
+            raise DataError(
+                "the function gives no rows",
+                where=self.where,
+                fix=f"return rows for {self.split!r}, or name another split with from",
+            )
+        return self.where, sampling.sliced(numbered(rows), self.span, where=self.where)
+
+    def _of_datasets(self, given: Any) -> Any:
+        """The rows of an object of `datasets`; anything else as it is."""
+        datasets = sys.modules.get("datasets")
+        if datasets is None:
+            return given
+        if isinstance(given, datasets.DatasetBuilder):
+            given.download_and_prepare()
+            return self._of_datasets(given.as_dataset())
+        if isinstance(given, datasets.DatasetDict):
+            if self.split not in given:
+                raise DataError(
+                    f'the data set has no split "{self.split}"',
+                    where=self.where,
+                    fix=did_you_mean(self.split, given),
+                )
+            given = given[self.split]
+        return (
+            with_names(given.features, given.to_list())
+            if isinstance(given, datasets.Dataset)
+            else given
+        )
+
+    def _rows(self, given: Any) -> list[Row]:
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+            raise DataError(
+                "the function does not give rows",
+                where=self.where,
+                got="nothing" if given is None else f"a {type(given).__name__}",
+                expected="an iterable of mappings, or a Dataset",
+            )
+        rows: list[Row] = []
+        free = psutil.virtual_memory().available
+        for number, row in enumerate(given, start=1):
+            if not isinstance(row, Mapping):
+                raise DataError(
+                    "the row is not a mapping",
+                    where=f"{self.where}, row {number}",
+                    got=f"a {type(row).__name__}: {preview(row)}",
+                    expected="a dict",
+                )
+            rows.append(dict(row))
+            if number % _BETWEEN == 0 and psutil.virtual_memory().available < free // 2:
+                raise DataError(
+                    "the rows take too much memory",
+                    where=self.where,
+                    got=f"{number:,} rows",
+                    fix="give fewer rows: all of them are held in memory",
+                )
+        return rows
 
 
 def find_splits(source: str) -> dict[str, list[Path]]:
@@ -117,11 +212,7 @@ class Places:
         Raises:
             DataError: a file cannot be read.
         """
-        named = [
-            place
-            for place in (self.calibrate, self.evaluate, self.tune, self.train)
-            if place is not None
-        ]
+        named = list(filter(None, (self.calibrate, self.evaluate, self.tune, self.train)))
         if self.hub is not None:
             return Content(
                 places=(),
@@ -129,15 +220,15 @@ class Places:
                 stamp="",
                 spans=(),
             )
-        own = [place for place in named if place not in self.functions]
-        files, spans = zip(*map(file_of, own), strict=True) if own else ((), ())
+        found = [file_of(place) for place in named if place not in self.functions]
+        files, spans = tuple(file for file, _ in found), tuple(span for _, span in found)
         try:
             stamp = _summary(files, spans, file_stamp)
             return Content(
                 places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest)
             )
         except OSError as error:
-            raise formats.unreadable(error) from error
+            raise unreadable(DataError, error, error.filename) from error
 
 
 class Content(FrozenModel):
@@ -201,7 +292,11 @@ def places(
         named = getattr(settings, split)
         if named and not names_code(named):
             splits[split] = [Path(named)]
-    names = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
+    # By the fields of `Places`.
+    names: dict[str, Any] = {
+        "calibrate": settings.calibrate.from_,
+        "evaluate": settings.evaluate.from_,
+    }
     if tune:
         names["tune"] = settings.tune.from_
     if train:
@@ -231,7 +326,7 @@ def places(
     hub = (
         None
         if local or splits or source is None
-        else find(source, settings.config, settings.revision)
+        else find_on_hub(source, settings.config, settings.revision)
     )
     note = ""
     if AUTO in names.values():
@@ -243,11 +338,9 @@ def places(
     if hub is not None:
         names = {key: name + spans[key] for key, name in names.items()}
         how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
-        return Places(
-            names["calibrate"], names["evaluate"], how, names.get("tune"), names.get("train"), hub
-        )
+        return Places(**names, how=how, hub=hub)
     functions_of, called = functions(settings, names.values(), splits), {}
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for key, name in names.items():
         if name in functions_of:
             function = functions_of[name].model_copy(update={"span": spans[key]})
@@ -265,14 +358,7 @@ def places(
             )
         chosen[key] = f"{path}{spans[key]}"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
-    return Places(
-        chosen["calibrate"],
-        chosen["evaluate"],
-        how,
-        chosen.get("tune"),
-        chosen.get("train"),
-        functions=called,
-    )
+    return Places(**chosen, how=how, functions=called)
 
 
 def functions(
@@ -325,3 +411,34 @@ def _splits_in(stem: str) -> list[str]:
         if any(re.fullmatch(rf"({'|'.join(names)})([a-z]|\d*)", word) for word in words):
             return [split]
     return []
+
+
+def preprocessed(rows: Sequence[Row], code: UserCode, *, where: str) -> list[Row]:
+    """Rows as a function of the user changes them, without those that it leaves out. They keep their numbers.
+
+    Raises:
+        DataError: the function returns something else than a row or None, or leaves out all rows.
+        RecipeError: it cannot be loaded, or it failed.
+    """
+    function = user_code.load(code)
+    kept: list[Row] = []
+    for row in rows:
+        number = row.get(ROW_NUMBER)
+        changed = function({name: value for name, value in row.items() if name != ROW_NUMBER})
+        if changed is not None and not isinstance(changed, Mapping):
+            raise DataError(
+                "the row is not a mapping",
+                where=f"{where}, row {number}",
+                got=f"a {type(changed).__name__} from {code.function}",
+                expected="a dict, or None to leave the row out",
+            )
+        if changed is not None:
+            kept.append({**changed, ROW_NUMBER: number})
+    if rows and not kept:
+        raise DataError(
+            "preprocess leaves out every row",
+            where=where,
+            got=f"None for {len(rows)} rows",
+            fix=f"return the rows that {code.function} keeps",
+        )
+    return kept

@@ -19,11 +19,18 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
-from octobert.core.lazy import lazy
+from octobert.core.frozen import lazy
 from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
 from octobert.core.plain import preview
 from octobert.core.session import Feeds
-from octobert.data.tokenizer_files import TOKENIZER, open_tokenizer, tokenizer_file
+from octobert.data.tokenizer_files import (
+    SPECIAL_TOKENS,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    open_tokenizer,
+    stated_token,
+    tokenizer_file,
+)
 
 # One text, two that form a pair, or the words of one.
 Text = tuple[str, ...]
@@ -31,7 +38,6 @@ Text = tuple[str, ...]
 _PROCESS = os.getpid()
 # transformers writes this for "no limit".
 _NO_LIMIT = 10**9
-_CONFIG = "tokenizer_config.json"
 # Names of one file of sentence-transformers, the present one first.
 SENTENCE_CONFIGS = tuple(
     SENTENCE_CONFIG.replace("bert", family, 1)
@@ -211,14 +217,8 @@ class Tokenizer:
         """The special tokens that this tokenizer puts around a text (1) or a pair (2), taken from an example."""
         with self._errors():
             example = self._tokenizer.encode("a", "a" if texts == 2 else None)
-        ids, types, owners = (
-            np.array(a)
-            for a in (
-                example.ids,
-                example.type_ids,
-                [-1 if o is None else o for o in example.sequence_ids],
-            )
-        )
+        ids, types = np.array(example.ids), np.array(example.type_ids)
+        owners = np.array([-1 if text is None else text for text in example.sequence_ids])
         edges = [0]
         for text in range(texts):
             inside = np.flatnonzero(owners == text)
@@ -295,11 +295,9 @@ class Tokenizer:
 
 def _stated_masks(folder: Path) -> Iterator[str]:
     """The mask tokens that the files beside a tokenizer name."""
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        stated = read_object(folder / file, missing_ok=True).get("mask_token")
-        stated = stated.get("content") if isinstance(stated, dict) else stated
-        if isinstance(stated, str) and stated:
-            yield stated
+    for file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
+        if name := stated_token(read_object(folder / file, missing_ok=True).get("mask_token")):
+            yield name
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
@@ -366,7 +364,7 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     stated = next((name for name in SENTENCE_CONFIGS if (source / name).is_file()), None)
     if stated is not None:
         shutil.copyfile(source / stated, folder / SENTENCE_CONFIGS[0])
-    for name in (TOKENIZER, _CONFIG, "special_tokens_map.json"):
+    for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     if not (folder / TOKENIZER).is_file():
@@ -385,10 +383,8 @@ def state_length(folder: Path, length: int) -> None:
         folder: holds `tokenizer.json`; `tokenizer_config.json` is made where there is none.
         length: tokens of the longest row, with special tokens.
     """
-    tokenizer, config = (
-        read_object(folder / TOKENIZER),
-        read_object(folder / _CONFIG, missing_ok=True),
-    )
+    tokenizer = read_object(folder / TOKENIZER)
+    config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
     side = "Left" if config.get("truncation_side") == "left" else "Right"
     tokenizer["truncation"] = {
         "direction": side,
@@ -408,7 +404,7 @@ def state_length(folder: Path, length: int) -> None:
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
-    written = {TOKENIZER: tokenizer, _CONFIG: config}
+    written = {TOKENIZER: tokenizer, TOKENIZER_CONFIG: config}
     if (folder / SENTENCE_CONFIG).is_file():
         written[SENTENCE_CONFIG] = read_object(folder / SENTENCE_CONFIG) | {
             "max_seq_length": length
@@ -436,7 +432,7 @@ def _trained_length(folder: Path) -> int:
             )
         places += [(path, "max_seq_length", found.get("max_seq_length"))]
         places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
-    path = folder / _CONFIG
+    path = folder / TOKENIZER_CONFIG
     places.append(
         (path, "model_max_length", read_object(path, missing_ok=True).get("model_max_length"))
     )
@@ -456,7 +452,7 @@ def _trained_length(folder: Path) -> int:
 
 def _truncation_side(folder: Path) -> str:
     """The end at which the files beside a model state that long texts are cut."""
-    path = folder / _CONFIG
+    path = folder / TOKENIZER_CONFIG
     stated = read_object(path, missing_ok=True).get("truncation_side") or "right"
     if stated not in ("left", "right"):
         raise ModelError(

@@ -19,7 +19,7 @@ from octobert.core.model_config import read_config, read_object
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 # What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
 _CONVERTED = (VOCABULARY, "vocab.json", "*.model")
-_CONFIG, _SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
+TOKENIZER_CONFIG, SPECIAL_TOKENS = "tokenizer_config.json", "special_tokens_map.json"
 # Classes and types of models whose vocab.txt transformers reads as BERT's.
 _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 _TYPES = ("bert", "distilbert", "electra", "mobilebert")
@@ -73,8 +73,8 @@ def open_tokenizer(folder: Path) -> Any:
         _check_normalizer(folder, content)
         return tokenizers.Tokenizer.from_str(content)
     stated = {
-        **read_object(folder / _SPECIAL, missing_ok=True),
-        **read_object(folder / _CONFIG, missing_ok=True),
+        **read_object(folder / SPECIAL_TOKENS, missing_ok=True),
+        **read_object(folder / TOKENIZER_CONFIG, missing_ok=True),
     }
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated)
@@ -83,7 +83,7 @@ def open_tokenizer(folder: Path) -> Any:
 
 def _check_normalizer(folder: Path, content: str) -> None:
     """Refuse a `tokenizer.json` of BERT's that reads texts otherwise than its config says, which transformers follows."""
-    config = read_object(folder / _CONFIG, missing_ok=True)
+    config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
     if str(config.get("tokenizer_class")).removesuffix("Fast") not in _CLASSES:
         return
     try:
@@ -94,8 +94,8 @@ def _check_normalizer(folder: Path, content: str) -> None:
     for key, name in _NORMALIZER.items():
         if key in config and name in own and config[key] != own[name]:
             raise ModelError(
-                f"{_CONFIG} and {TOKENIZER} contradict each other",
-                where=str(folder / _CONFIG),
+                f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other",
+                where=str(folder / TOKENIZER_CONFIG),
                 got=f"{key}: {json.dumps(config[key])[:60]}, and {name}: {json.dumps(own[name])[:60]}",
                 fix="correct the wrong one, or save the tokenizer again with save_pretrained of transformers",
             )
@@ -121,14 +121,14 @@ def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     vocabulary = _vocabulary(path)
-    tokens = {key: _token(stated.get(key), default) for key, default in _TOKENS.items()}
+    tokens = {key: stated_token(stated.get(key)) or default for key, default in _TOKENS.items()}
     for key in _NEEDED:
         if tokens[key] not in vocabulary:
             raise ModelError(
                 "the vocabulary has no such special token",
                 where=str(path),
                 got=f"no {tokens[key]} among {len(vocabulary):,} tokens",
-                fix=f"name it in {_CONFIG} ({key}), or copy the file again",
+                fix=f"name it in {TOKENIZER_CONFIG} ({key}), or copy the file again",
             )
     lower = stated.get("do_lower_case")
     if lower is None:
@@ -169,10 +169,10 @@ def _vocabulary(path: Path) -> dict[str, int]:
     return {token: index for index, token in enumerate(lines[:-1] if not lines[-1] else lines)}
 
 
-def _token(stated: Any, default: str) -> str:
-    """A special token as it is stated, as text or as an object."""
+def stated_token(stated: Any) -> str:
+    """A special token as files state it, as text or as an object; empty where they state none."""
     stated = stated.get("content") if isinstance(stated, dict) else stated
-    return stated if isinstance(stated, str) and stated else default
+    return stated if isinstance(stated, str) else ""
 
 
 def _check_uncased(path: Path, vocabulary: Mapping[str, int]) -> None:
@@ -184,8 +184,8 @@ def _check_uncased(path: Path, vocabulary: Mapping[str, int]) -> None:
             "nothing says whether texts are read in lower case, and the vocabulary has words in upper case",
             where=str(path),
             got=f"{cased:,} of {len(words):,} tokens in upper case",
-            expected=f"do_lower_case in {_CONFIG}",
-            fix=f'write {{"do_lower_case": false}} into {path.with_name(_CONFIG)}',
+            expected=f"do_lower_case in {TOKENIZER_CONFIG}",
+            fix=f'write {{"do_lower_case": false}} into {path.with_name(TOKENIZER_CONFIG)}',
         )
 
 

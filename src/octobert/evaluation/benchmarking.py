@@ -10,8 +10,8 @@ from pydantic import Field
 from octobert.config.measuring import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
+from octobert.core.frozen import Row, Tabular
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
-from octobert.core.tabular import Row, Tabular
 from octobert.evaluation import latency, throughput
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Workload

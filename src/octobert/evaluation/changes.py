@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark, Transition
-from octobert.core.excerpts import Span, excerpt
 from octobert.core.measurements import Comparison
+from octobert.core.plain import Span, excerpt
 from octobert.core.wording import probability
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import CONFIDENCE, sign_test

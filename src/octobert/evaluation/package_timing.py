@@ -7,7 +7,7 @@ from typing import Any
 
 from octobert import targets
 from octobert.config.measuring import Benchmark
-from octobert.core.settings import GOALS, Goal, Tried, Tuned
+from octobert.core.session import GOALS, Goal, Tried, Tuned
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, tuning
 from octobert.evaluation.benchmarking import BenchmarkResult

@@ -9,12 +9,12 @@ from typing import Any
 from octobert.config.measuring import EvaluateMetric
 from octobert.config.recipe import AUTO, Data
 from octobert.core.errors import RecipeError
+from octobert.core.frozen import Row as TableRow
+from octobert.core.frozen import Tabular
 from octobert.core.measurements import Comparison, Score
-from octobert.core.tabular import Row as TableRow
-from octobert.core.tabular import Tabular
 from octobert.core.user_code import names_code
 from octobert.data import readers, sampling, sources
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.evaluation import candidates, scoring
 from octobert.evaluation import predictions as written
 from octobert.inference.batching import run_rows

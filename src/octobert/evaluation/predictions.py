@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import atomic_write, storage_errors
-from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor

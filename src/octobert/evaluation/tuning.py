@@ -19,8 +19,16 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import OctobertError, TargetError
 from octobert.core.estimate import Estimate, quantile
-from octobert.core.session import Feeds, RuntimeOption
-from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
+from octobert.core.session import (
+    MAX_RUN_TOKENS,
+    Feeds,
+    Goal,
+    RuntimeOption,
+    Setting,
+    Tried,
+    Tuned,
+    default_setting,
+)
 from octobert.core.trials import Trials
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ParityError
-from octobert.core.ports import input_named
+from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
 from octobert.core.session import STATES, Feeds
 from octobert.graph import operators

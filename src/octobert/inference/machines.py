@@ -40,11 +40,10 @@ from octobert.core.files import (
     storage_errors,
     sync_all,
 )
-from octobert.core.frozen import FrozenModel, first_problem
+from octobert.core.frozen import FrozenModel, Row, Tabular, first_problem
 from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.selection import BEST
-from octobert.core.tabular import Row, Tabular
 from octobert.inference import package_files, tuned_file
 from octobert.targets import runtimes
 

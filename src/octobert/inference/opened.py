@@ -19,16 +19,21 @@ from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.model_config import CONFIG, read_config
-from octobert.core.onnx_files import external_files, integers_of, ports_of, read_onnx
-from octobert.core.ports import Ports, check_inputs, input_named
+from octobert.core.onnx_files import (
+    Ports,
+    check_inputs,
+    external_files,
+    input_named,
+    integers_of,
+    ports_of,
+    read_onnx,
+)
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files, pooled
-from octobert.models.heads import head_of
-from octobert.models.outputs import outputs_of
-from octobert.models.source import ModelSource, tokenizer_folder
-from octobert.models.stated import stated_by
+from octobert.models.heads import head_of, outputs_of
+from octobert.models.source import ModelSource, stated_by, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 from octobert.tasks import Task, build, rebuild

@@ -20,9 +20,8 @@ from pathlib import Path, PurePosixPath
 from octobert.core import archives
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import content_of, file_digest, files_in
-from octobert.core.frozen import first_problem
+from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.tabular import Row, Tabular
 
 # Files that one message names.
 _NAMED = 10

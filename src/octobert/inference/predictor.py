@@ -18,12 +18,15 @@ from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, Reci
 from octobert.core.plain import preview
 from octobert.core.session import (
     LONGEST_STATIC,
+    Goal,
     RuntimeOption,
     Session,
     SessionOptions,
+    Setting,
+    default_setting,
+    goal_named,
     static_lengths,
 )
-from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows

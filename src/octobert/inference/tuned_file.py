@@ -14,8 +14,7 @@ from octobert.core import environment
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import atomic_write, canonical_digest, content_of, storage_errors
 from octobert.core.frozen import first_problem
-from octobert.core.session import RuntimeOption
-from octobert.core.settings import Tuned
+from octobert.core.session import RuntimeOption, Tuned
 
 FILE = "tuned.json"
 _FORM = TypeAdapter(dict[str, dict[str, Any]])

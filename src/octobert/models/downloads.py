@@ -155,7 +155,7 @@ def _known(folder: Path, name: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
         files = record["files"]
         if name in files and all(
-            digest_or_none(folder / each) == digest for each, digest in files.items()
+            digest_or_none(folder / file) == digest for file, digest in files.items()
         ):
             return record
     return {}
@@ -189,8 +189,8 @@ def _update(
     if stated is None:
         return
     beside = _fetch_beside(address, folder, name) if name.lower().endswith(".onnx") else []
-    partials = {each: folder / f"{_PARTIAL}-{each}" for each in (name, *beside)}
-    files = {each: file_digest(path) for each, path in partials.items()}
+    partials = {file: folder / f"{_PARTIAL}-{file}" for file in (name, *beside)}
+    files = {file: file_digest(path) for file, path in partials.items()}
     digest = _digest_of(files)
     if pinned not in (None, digest):
         for path in partials.values():
@@ -204,21 +204,20 @@ def _update(
     size = sum(path.stat().st_size for path in partials.values())
     for old in {*(name + end for end in _DATA), *_BESIDE} - set(files):
         (folder / old).unlink(missing_ok=True)
-    for each, path in partials.items():
-        path.replace(folder / each)
+    for file, path in partials.items():
+        path.replace(folder / file)
         _forget(path)
     record = {"url": address, "sha256": digest, "files": files, "validator": stated}
     with atomic_write(folder / _RECORD) as written:
         written.write_text(json.dumps(record, indent=2), encoding="utf-8")
     if pinned is None:
-        what = (
-            f"{address} ({size:,} bytes)"
-            if not beside
-            else f"{address} with {', '.join(beside)} ({size:,} bytes)"
+        what = f"{address} with {', '.join(beside)}" if beside else address
+        only = "these files" if beside else "this file"
+        warnings.warn(
+            f"downloaded {what} ({size:,} bytes); add #sha256={digest} to its name to accept {only} only",
+            DownloadWarning,
+            stacklevel=2,
         )
-        only = "this file" if not beside else "these files"
-        text = f"downloaded {what}; add #sha256={digest} to its name to accept {only} only"
-        warnings.warn(text, DownloadWarning, stacklevel=2)
 
 
 def _fetch_beside(address: str, folder: Path, name: str) -> list[str]:

@@ -11,14 +11,13 @@ import os
 import shutil
 from pathlib import Path
 
-from octobert.config.paths import looks_local
+from octobert.config.loading import looks_local
 from octobert.core import archives, environment
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import canonical_digest, remove
-from octobert.core.hub import what_failed
 from octobert.core.model_config import CONFIG
 from octobert.models import azureml, downloads
-from octobert.models.modules import modules_of
+from octobert.models.sentence_transformers import modules_of
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -72,8 +71,7 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     except ModelError:
         raise
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
-        what, got, fix = what_failed(error, name, "model")
-        raise ModelError(what, where=name, got=got, fix=fix) from error
+        raise hub_error(ModelError, error, name) from error
 
 
 def _in_archive(path: Path) -> Path:

@@ -15,20 +15,20 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
-from octobert.core.model_config import SENTENCE_CONFIG, read_object
-from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
+from octobert.core.model_config import (
+    MODE_KEYS,
+    SENTENCE_CONFIG,
+    Dense,
+    LayerNorm,
+    Mode,
+    Normalize,
+    Pooling,
+    PoolingStep,
+    read_object,
+)
 from octobert.models.locating import pickle_only
-from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
+from octobert.models.sentence_transformers import ABOUT, MODULES, WEIGHTS, modules_of
 
-# Keys of older folders, in the order in which sentence-transformers concatenates.
-FLAGS: dict[str, Mode] = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "GELU")
 _EMBEDDING = "sentence_embedding"
 # Lower bounds of the divisors in sentence-transformers' mean pooling and in torch.nn.functional.normalize.
@@ -269,8 +269,8 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
     modes = stated.get("pooling_mode")
     if modes is None:
         active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value]
-        unknown = [key for key in active if key not in FLAGS]
-        modes = unknown or [mode for key, mode in FLAGS.items() if key in active] or ["mean"]
+        unknown = [key for key in active if key not in MODE_KEYS]
+        modes = unknown or [mode for key, mode in MODE_KEYS.items() if key in active] or ["mean"]
     modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     for mode in modes:
         if str(mode) not in get_args(Mode):

@@ -1,4 +1,4 @@
-"""Write the files with which sentence-transformers opens the folder of a model.
+"""The folder of a sentence-transformers model: its modules are read, and the files written with which that library opens it.
 
 modules.json                        encoder, pooling and what follows it
 1_Pooling/config.json               how token states become a vector
@@ -13,21 +13,86 @@ Types of modules have the names of releases before 5.4, which newer releases rea
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from octobert.core.model_config import CONFIG, SENTENCE_CONFIG, read_object
-from octobert.core.pooling import Normalize, Pooling
-from octobert.models.modules import ABOUT, MODULES
-from octobert.models.pooling import FLAGS
+from octobert.core.errors import ModelError
+from octobert.core.files import stays_inside
+from octobert.core.model_config import (
+    CONFIG,
+    MODE_KEYS,
+    SENTENCE_CONFIG,
+    Normalize,
+    Pooling,
+    read_json,
+    read_object,
+)
+
+MODULES, ABOUT = "modules.json", "config_sentence_transformers.json"
+# What a file system can take, such as `1_Pooling`.
+_FOLDER = r"[\w .\-/]{0,200}"
+# Of a module, the safe form first.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
 
 _TYPES = "sentence_transformers.models"
 # Keys of `ABOUT` that change what is computed; versions of other packages say nothing about these files.
-_KEPT = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+_ABOUT_KEYS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 # Of `SENTENCE_CONFIG`: what is passed on to whoever opens the encoder's file.
 FILE_KEY = "model_args"
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
+
+
+def modules_of(folder: Path) -> list[tuple[str, Path]]:
+    """(type, folder) of the modules of a sentence-transformers model, in order; none for any other folder.
+
+    Raises:
+        ModelError: `modules.json` cannot be read.
+    """
+    path = folder / MODULES
+    if not path.is_file():
+        return []
+    entries = read_json(path)
+    if not isinstance(entries, list) or not all(
+        isinstance(e, dict) and isinstance(e.get("type"), str) for e in entries
+    ):
+        raise ModelError(
+            "modules.json is not a list of modules", where=str(path), fix="download it again"
+        )
+    modules = []
+    for entry in entries:
+        stated = entry.get("path", "")
+        if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
+            raise ModelError(
+                "the path of a module is no folder",
+                where=str(path),
+                got=repr(stated),
+                fix="download it again",
+            )
+        if stated and not stays_inside(stated):
+            raise ModelError(
+                "a module lies outside of the model's folder", where=str(path), got=stated
+            )
+        modules.append((entry["type"], folder / stated))
+    return modules
+
+
+def module_files(folder: Path) -> list[str]:
+    """The files that make a folder a sentence-transformers model, relative to it, but for those of its encoder."""
+    found = [folder / MODULES, folder / ABOUT]
+    for _, own in modules_of(folder):
+        if own.resolve() != folder.resolve() and own.is_dir():
+            found += [own / name for name in ("config.json", *WEIGHTS)]
+    return [path.relative_to(folder).as_posix() for path in found if path.is_file()]
+
+
+def copy_modules(source: Path, folder: Path) -> None:
+    """Copy the files that make a folder a sentence-transformers model, but for those of its encoder."""
+    for name in module_files(source):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
 
 
 def write(
@@ -61,7 +126,7 @@ def write(
         {"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    flags = {flag: mode in pooling.modes for flag, mode in FLAGS.items()}
+    flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
     options: dict[str, Any] = {
         "word_embedding_dimension": hidden,
         **flags,
@@ -73,7 +138,7 @@ def write(
     stated, settings = (
         read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG)
     )
-    about = {key: stated[key] for key in _KEPT if stated.get(key) is not None}
+    about = {key: stated[key] for key in _ABOUT_KEYS if stated.get(key) is not None}
     lower = bool(settings.get("do_lower_case", False))
     opened = {FILE_KEY: {"file_name": onnx_file}} if onnx_file is not None else {}
     (folder / own[1]).mkdir()

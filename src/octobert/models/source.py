@@ -1,6 +1,7 @@
 """Where a model is and what it is: `resolve` turns the name that a user gives into a `ModelSource`, once for each run.
 
-`locating` finds the files that a name stands for. What they are is read here.
+`locating` finds the files that a name stands for. What they are is read here, and what they state about texts and answers, in
+the words of transformers and sentence-transformers (`stated_by`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from octobert.core import model_config
-from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
+from octobert.core.model_config import read_object
 from octobert.core.onnx_files import external_files
+from octobert.core.results import Problem, Stated
 from octobert.models.locating import completed, locate
-from octobert.models.modules import module_files
+from octobert.models.sentence_transformers import ABOUT, MODULES, module_files
 
 _DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
+
+
+_PROBLEMS: dict[str, Problem] = {
+    "single_label_classification": "single-label",
+    "multi_label_classification": "multi-label",
+    "regression": "regression",
+}
 
 
 class ModelSource(FrozenModel):
@@ -66,7 +76,28 @@ class ModelSource(FrozenModel):
         Raises:
             ModelError: the model type, or this variant of it, is not supported.
         """
-        return _family(self.config, where=str(self.tokenizer_folder / "config.json"))
+        where = str(self.tokenizer_folder / "config.json")
+        model_type = str(self.config.get("model_type", "bert"))
+        family = family_of(model_type)
+        if family is None:
+            raise ModelError(
+                f'model type "{model_type}" is not supported',
+                where=where,
+                fix=did_you_mean(model_type, families()),
+            )
+        for key, value in {
+            "is_decoder": False,
+            "is_encoder_decoder": False,
+            **family.requires,
+        }.items():
+            if self.config.get(key, value) != value:
+                raise ModelError(
+                    f"this variant of {model_type} is not supported",
+                    where=where,
+                    got=f"{key} {json.dumps(self.config[key])}",
+                    expected=f"{key} {json.dumps(value)}",
+                )
+        return family
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -198,26 +229,6 @@ def _model_type(
     return family or named
 
 
-def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
-    model_type = str(config.get("model_type", "bert"))
-    family = family_of(model_type)
-    if family is None:
-        raise ModelError(
-            f'model type "{model_type}" is not supported',
-            where=where,
-            fix=did_you_mean(model_type, families()),
-        )
-    for key, value in {"is_decoder": False, "is_encoder_decoder": False, **family.requires}.items():
-        if config.get(key, value) != value:
-            raise ModelError(
-                f"this variant of {model_type} is not supported",
-                where=where,
-                got=f"{key} {json.dumps(config[key])}",
-                expected=f"{key} {json.dumps(value)}",
-            )
-    return family
-
-
 def tokenizer_folder(file: Path) -> Path:
     """The folder of an ONNX file's config and tokenizer: its own, or the one above for `onnx/model.onnx`."""
     folders = (file.parent, file.parent.parent)
@@ -234,9 +245,54 @@ def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
     try:
         return canonical_digest([[name, of(file)] for name, file in named.items()])
     except OSError as error:
+        raise unreadable(ModelError, error, error.filename) from error
+
+
+def stated_by(source: ModelSource) -> Stated:
+    """What a model states.
+
+    Raises:
+        ModelError: a statement that cannot be followed.
+    """
+    config, about = source.config, _about(source)
+    where = str(source.tokenizer_folder / "config.json")
+    problem = config.get("problem_type")
+    if problem is not None and problem not in _PROBLEMS:
         raise ModelError(
-            "the file cannot be read",
-            where=str(error.filename),
-            got=error.strerror,
-            fix="check its permissions",
-        ) from error
+            "there is no such problem_type",
+            where=where,
+            got=repr(problem),
+            expected=", ".join(_PROBLEMS),
+        )
+    texts = _object(about.get("prompts"))
+    prompts = {str(name): str(text) for name, text in texts.items() if text}
+    default = about.get("default_prompt_name")
+    if default is not None and str(default) not in texts:
+        raise ModelError(
+            "the default prompt is not one of the model's prompts",
+            where=str(source.tokenizer_folder / ABOUT),
+            got=str(default),
+            fix=did_you_mean(str(default), prompts),
+        )
+    activation = (
+        about.get("activation_fn")
+        or _object(config.get("sentence_transformers")).get("activation_fn")
+        or config.get("sbert_ce_default_activation_function")
+    )
+    return Stated(
+        labels=source.labels,
+        problem=_PROBLEMS.get(str(problem)),
+        activation=None if activation is None else str(activation),
+        prompts=prompts,
+        default_prompt=default if default in prompts else None,
+    )
+
+
+def _about(source: ModelSource) -> dict[str, Any]:
+    """What a sentence-transformers model says of itself. Without `modules.json` that library does not read it either."""
+    folder = source.tokenizer_folder
+    return read_object(folder / ABOUT, missing_ok=True) if (folder / MODULES).is_file() else {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -18,12 +18,11 @@ from octobert.core.plan import FloatType
 from octobert.core.results import Stated
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
-from octobert.data import functions, readers, sources
+from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
-from octobert.models.source import ModelSource
-from octobert.models.stated import stated_by
+from octobert.models.source import ModelSource, stated_by
 from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
@@ -268,7 +267,7 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
             places.train, hub=places.hub, revision=settings.revision, columns=settings.columns
         )
     code = _preprocess(recipe)
-    rows = rows if code is None else functions.preprocessed(rows, code, where=where)
+    rows = rows if code is None else sources.preprocessed(rows, code, where=where)
     check_columns(recipe.task.name, blank, rows, where=where)
     labels = blank.labels_in(rows, where=where)
     written = {label.casefold(): label for label in labels}

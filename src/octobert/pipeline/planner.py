@@ -17,9 +17,8 @@ from collections.abc import Sequence
 
 from octobert import targets
 from octobert.config.loading import options_of
-from octobert.config.pruning import Prune
 from octobert.config.recipe import Choice, Recipe, RowSelection
-from octobert.config.training import Finetune, Qat, Training
+from octobert.config.training import Finetune, Prune, Qat, Training
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode

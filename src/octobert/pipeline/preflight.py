@@ -16,7 +16,7 @@ from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
-from octobert.models import checkpoint, dropping, heads
+from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
@@ -172,7 +172,7 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
         raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
     _check_trainer(name)
     if isinstance(settings, Finetune) and settings.layers is not None:
-        dropping.kept_layers(model, settings.layers)
+        checkpoint.kept_layers(model, settings.layers)
         if settings.distill is not None and settings.distill.teacher is None:
             # The model teaches what is left of it.
             heads.check_head(model, task.head)

@@ -15,9 +15,9 @@ from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
+from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.selection import BEST
-from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import events
 from octobert.pipeline.choosing import winner

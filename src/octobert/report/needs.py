@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octobert.core.setup import Need, Setup
+from octobert.core.environment import Need, Setup
 from octobert.report.tables import FittedTable
 from octobert.report.terminal import table_of
 

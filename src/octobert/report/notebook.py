@@ -5,9 +5,9 @@ from __future__ import annotations
 from jinja2 import Environment, select_autoescape
 
 from octobert.core import wording
+from octobert.core.frozen import as_html
 from octobert.core.measurements import shapes
 from octobert.core.results import Report
-from octobert.core.tabular import as_html
 from octobert.report import summary
 from octobert.report.verdict import STATES, verdict
 

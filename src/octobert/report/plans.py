@@ -9,8 +9,8 @@ import numpy as np
 from rich.text import Text
 
 from octobert.core.plan import Decision, Quantizer, QuantPlan
+from octobert.core.ranges import Sweep
 from octobert.core.results import Sensitivity
-from octobert.core.sweep import Sweep
 from octobert.report.tables import Column, FittedTable
 from octobert.report.terminal import table_of
 

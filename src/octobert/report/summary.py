@@ -18,7 +18,7 @@ from octobert.core.measurements import (
     score_named,
 )
 from octobert.core.results import Report, Search
-from octobert.core.settings import Tuned
+from octobert.core.session import Tuned
 from octobert.report import pruned, times
 
 # With more metrics than this, they get a table of their own.

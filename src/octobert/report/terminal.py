@@ -13,7 +13,7 @@ from octobert.core.measurements import TimedShape, shapes
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
 from octobert.core.selection import Selection
-from octobert.core.settings import Tuned
+from octobert.core.session import Tuned
 from octobert.report import choices, summary, times
 from octobert.report.tables import Column, FittedTable
 from octobert.report.verdict import STATES, Verdict, verdict
@@ -363,7 +363,7 @@ def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
     """Return what became of each field of another tool's config.
 
     Args:
-        rows: field, value, verdict, key and note of each (`octobert.importers.outcomes.Outcome`).
+        rows: field, value, verdict, key and note of each (`octobert.importers.Outcome`).
     """
     table = table_of("Fields of the config", ("field", "value", "became", "why"))
     for row in rows:

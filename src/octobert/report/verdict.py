@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.config import checks
-from octobert.config.choosing import Limit
-from octobert.config.recipe import Accuracy
+from octobert.config.choosing import Accuracy, Limit
 from octobert.config.words import COSTS, Words, loss, words_of
 from octobert.core.measurements import (
     Comparison,

@@ -9,7 +9,7 @@ from octobert.core import plugins
 from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
 from octobert.tasks._task import (
     NOTHING,

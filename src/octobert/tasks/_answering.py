@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, Mark
 from octobert.core.plain import preview
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _spans, _squad

@@ -12,11 +12,10 @@ from pydantic import Field
 
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer
-from octobert.core.frozen import FrozenModel
-from octobert.core.lazy import lazy
+from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import (
     best_scores,

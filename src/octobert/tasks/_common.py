@@ -12,7 +12,7 @@ import numpy as np
 from octobert.core.errors import ColumnError, DataError, did_you_mean
 from octobert.core.evidence import Answer
 from octobert.core.plain import preview
-from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.tasks._task import Explanation, Extremes, Fidelity, Outputs
 
 T = TypeVar("T")

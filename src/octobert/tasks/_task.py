@@ -16,7 +16,7 @@ import numpy as np
 
 from octobert.core.evidence import Answer, Mark
 from octobert.core.results import Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 
 Outputs = Mapping[str, np.ndarray]

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from octobert.core.errors import ColumnError, DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._common import (
     cells,

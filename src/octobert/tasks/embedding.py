@@ -11,11 +11,10 @@ from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer
-from octobert.core.excerpts import beginning
 from octobert.core.frozen import FrozenModel
-from octobert.core.plain import preview
+from octobert.core.plain import beginning, preview
 from octobert.core.results import Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._common import (
     TOP,

@@ -16,7 +16,7 @@ from pydantic import Field
 from octobert.core.errors import DataError
 from octobert.core.results import Stated
 from octobert.core.session import STATES
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._common import unit
 from octobert.tasks._task import NOTHING, Extremes, Fidelity, Metric, Outputs

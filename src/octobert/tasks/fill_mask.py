@@ -20,7 +20,7 @@ from octobert.core.evidence import Answer, Mark
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._common import cells, changed_answers, check_texts, first_column, text_of
 from octobert.tasks._task import (

@@ -14,7 +14,7 @@ from octobert.core.errors import DataError
 from octobert.core.evidence import Answer
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
 from octobert.tasks._common import (

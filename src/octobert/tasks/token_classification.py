@@ -15,7 +15,7 @@ from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer, Mark
 from octobert.core.plain import preview
 from octobert.core.results import Stated
-from octobert.data.rows import Row
+from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities

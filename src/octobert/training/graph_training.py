@@ -16,8 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from octobert.config.pruning import Recover
-from octobert.config.training import Distill, Training, TrainingSettings
+from octobert.config.training import Distill, Recover, Training, TrainingSettings
 from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
 from octobert.core.family import EncoderFamily

@@ -13,7 +13,7 @@ import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.data import readers
-from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
 from octobert.tasks import Outputs
 from octobert.web.asking import fidelity_of

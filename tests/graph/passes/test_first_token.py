@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from octobert.core import plugins
-from octobert.core.pooling import Normalize, Pooling
+from octobert.core.model_config import Normalize, Pooling
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import shapes
 from octobert.graph.capture.pooling import append_pooling_

@@ -9,8 +9,8 @@ import pytest
 
 from octobert import targets
 from octobert.config.loading import options_of, parse
-from octobert.config.pruning import Prune
 from octobert.config.recipe import Recipe
+from octobert.config.training import Prune
 from octobert.core import capability
 from octobert.core.axes import Axis
 from octobert.core.errors import OctobertError

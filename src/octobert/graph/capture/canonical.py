@@ -19,7 +19,7 @@ from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
-from octobert.core.ports import INPUTS, input_named
+from octobert.core.onnx_files import INPUTS, input_named
 from octobert.graph import operators, parts
 from octobert.graph.capture import folding, lowering, structure
 from octobert.graph.capture.attention import Attention, AttentionInput, Term

@@ -15,14 +15,14 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
+from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import read_onnx
-from octobert.core.pooling import Pooling
 from octobert.core.results import Parity, Sizes
 from octobert.core.session import STATES
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, naming, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models import checkpoint, outputs
+from octobert.models import checkpoint, heads
 from octobert.models.heads import Head, head_of
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
@@ -217,7 +217,7 @@ def load_onnx(path: Path) -> ir.Model:
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
-    by_name = {outputs.ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
+    by_name = {heads.OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
     forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
     expected = next(
         (form for form in forms if form and set(form) <= set(by_name)), head.model_outputs

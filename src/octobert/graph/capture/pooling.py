@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize
+from octobert.core.model_config import Dense, LayerNorm, Mode, Normalize
 from octobert.core.session import STATES
 from octobert.graph import operators
 from octobert.models.pooling import MIN_NORM, MIN_TOKENS, NORM_EPSILON, Pooler

@@ -1,37 +1,48 @@
 """Olive configs become recipes.
 
-`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`importers/outcomes.py`). What is
-known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `layout`
-finds the parts of a config in whichever layout they stand; `model`, `data`, `systems`, `goals`, `passes`, `quantizers` and
-`searching` have what has to be computed; `finishing` sets what depends on method and targets; `scripts` reads what user scripts
-say, and runs none; `rendering` writes the recipe with its outcomes.
+`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`octobert.importers`). What is
+known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`,
+`data`, `systems`, `goals` and `passes` have what has to be computed; `scripts` reads what user scripts say, and runs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import RecipeError
-from octobert.core.tabular import Row, Tabular
-from octobert.importers.olive import (
-    data,
-    document,
-    finishing,
-    goals,
-    model,
-    passes,
-    rendering,
-    searching,
-    systems,
-)
-from octobert.importers.olive.document import is_config, is_config_file
-from octobert.importers.olive.layout import GROUPS, Config, Pass
-from octobert.importers.olive.rules import Draft, apply, names
-from octobert.importers.outcomes import Node, Outcome, outcomes_of
+import yaml
 
-__all__ = ["Imported", "convert", "is_config", "is_config_file", "read"]
+from octobert.config import yaml_text
+from octobert.core.errors import RecipeError
+from octobert.core.frozen import Row, Tabular
+from octobert.importers import Node, Outcome, outcomes_of
+from octobert.importers.olive import data, goals, model, passes, systems
+from octobert.importers.olive.rules import GROUPS, Config, Draft, Pass, apply, names
+
+# Fields that only Olive's configs have, at the top.
+MARKS = ("input_model", "passes", "pass_flows", "evaluators", "data_configs", "engine", "builds")
+# A config nested more deeply is damaged or hostile.
+_DEEPEST = 50
+_HEADINGS = {
+    "mapped": "Fields that became keys of this recipe",
+    "not needed": "Fields that octobert needs no key for",
+    "refused": "Fields that octobert does not do",
+}
+# Keys whose values may be paths of files, or code in them.
+_PATHS = (
+    "model",
+    "preprocess",
+    "postprocess",
+    "metric",
+    "data.source",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "qat.code",
+)
 
 
 class Imported(Tabular):
@@ -55,12 +66,85 @@ class Imported(Tabular):
         Args:
             folder: where the file will be; relative paths follow. Default: the folder of the config.
         """
-        recipe = rendering.moved(self.recipe, self.folder, folder or self.folder)
-        return rendering.text(recipe, self.outcomes, self.source)
+        recipe = _moved(self.recipe, self.folder, folder or self.folder)
+        lines = [f"# Imported from {_line(self.source)}, a config of Olive.", ""]
+        lines += [yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=120).rstrip()]
+        for verdict, heading in _HEADINGS.items():
+            chosen = [outcome for outcome in self.outcomes if outcome.verdict == verdict]
+            if chosen:
+                lines += [
+                    "",
+                    f"# {heading}:",
+                    *(f"#   {_line(outcome.sentence())}" for outcome in chosen),
+                ]
+        return "\n".join(lines) + "\n"
 
     def to_rows(self) -> list[Row]:
         """One row for each field: field, value, verdict, key, note."""
         return [outcome.model_dump() for outcome in self.outcomes]
+
+
+def is_config(raw: Any) -> bool:
+    """Whether plain data is an Olive config rather than a recipe.
+
+    Example:
+        >>> is_config({"input_model": {"type": "HfModel"}}), is_config({"model": "m", "task": "mrpc", "data": "d"})
+        (True, False)
+    """
+    return isinstance(raw, Mapping) and "model" not in raw and any(mark in raw for mark in MARKS)
+
+
+def is_config_file(path: Path) -> bool:
+    """Whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
+    try:
+        return is_config(_content_of(path))
+    except RecipeError:
+        return False
+
+
+def _content_of(path: Path) -> Any:
+    """Read a file.
+
+    Raises:
+        RecipeError: it does not exist, cannot be read, is too large, or is neither JSON nor YAML.
+    """
+    text = yaml_text.text_of(path, "config")
+    if path.suffix.lower() != ".json":
+        return yaml_text.parse(text, where=str(path), what="the config is not valid YAML")
+    try:
+        raw = json.loads(text, object_pairs_hook=_each_once)
+        _check_depth(raw, str(path))
+        return raw
+    except RecursionError:
+        raise RecipeError("the config is nested too deeply", where=str(path)) from None
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {error.lineno}"
+        raise RecipeError("the file is not valid JSON", where=where, got=error.msg) from error
+    except ValueError as error:
+        raise RecipeError(
+            "the file is not valid JSON", where=str(path), got=str(error)[:200]
+        ) from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f'the key "{key}" is given twice')
+        result[key] = value
+    return result
+
+
+def _check_depth(value: Any, where: str, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise RecipeError(
+            "the config is nested too deeply", where=where, expected=f"at most {_DEEPEST} levels"
+        )
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
+    for each in inner:
+        _check_depth(each, where, depth + 1)
 
 
 def read(path: Path) -> Imported:
@@ -69,7 +153,7 @@ def read(path: Path) -> Imported:
     Raises:
         RecipeError: it cannot be read, is not an Olive config, or asks for what changes the result and octobert cannot do.
     """
-    return convert(document.read(path), where=str(path), folder=path.parent, name=path.name)
+    return convert(_content_of(path), where=str(path), folder=path.parent, name=path.name)
 
 
 def convert(
@@ -88,7 +172,7 @@ def convert(
     """
     config = _config_of(raw, where=where, folder=folder)
     steps = config.passes()
-    draft = Draft(config, search=searching.search_of(config, steps))
+    draft = Draft(config, search=goals.search_of(config, steps))
     model.read(draft)
     metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
     data.read(draft, goals.leading(draft, metrics), _calibrated(config, steps))
@@ -96,13 +180,13 @@ def convert(
     goals.read(draft, metrics)
     passes.read(draft, steps)
     if steps:
-        finishing.method(draft)
-    systems.finish(draft)
-    goals.finish(draft)
-    finishing.fit(draft)
-    finishing.shapes(draft)
+        systems.set_method_options(draft)
+    systems.set_targets(draft)
+    goals.set_sessions(draft)
+    systems.fit_to_targets(draft)
+    systems.set_shapes(draft)
     apply(draft, config.root, "top")
-    searching.finish(draft)
+    goals.set_search(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
@@ -146,3 +230,31 @@ def _calibrated(config: Config, steps: list[Pass]) -> list[Node]:
         if isinstance(field.value, str):
             field.mapped("data.calibrate", data.FROM_TRAIN)
     return [node for node in (config.named("data_configs", field) for field in fields) if node]
+
+
+def _moved(recipe: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
+    """The recipe for a file in another folder: relative paths of files that exist are changed."""
+    if old.absolute() == new.absolute():
+        return recipe
+
+    def change(value: str) -> str:
+        file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+        path = old / file
+        if Path(file).is_absolute() or not path.exists():
+            return value
+        return os.path.relpath(path.absolute(), new.absolute()) + colon + function
+
+    return {key: _changed(value, key, change) for key, value in recipe.items()}
+
+
+def _changed(value: Any, key: str, change: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _changed(inner, f"{key}.{name}", change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_changed(inner, key, change) for inner in value]
+    return change(value) if isinstance(value, str) and key in _PATHS else value
+
+
+def _line(text: str) -> str:
+    """A text that stays in its comment: YAML ends lines at more characters than Python does."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 
 from octobert.config.recipe import SPLITS
+from octobert.importers import Node
 from octobert.importers.olive import scripts
-from octobert.importers.olive.model import path_of_script
 from octobert.importers.olive.rules import Draft, apply, computed, names
-from octobert.importers.outcomes import Node
 
 # Names of one field in Olive's own loader and in functions of user scripts.
 _SOURCE = ("data_path", "data_name", "dataset_name", "dataset")
@@ -136,10 +135,10 @@ def _split(rows: _Rows, text: str) -> None:
 
 def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows) -> None:
     """A registered function loads the rows: its data set is read from the script, or the recipe names the function."""
-    path = path_of_script(draft, node, script)
-    hub = scripts.read(draft.config.folder / path).hub_data(kind.text)
+    code = scripts.script_of(draft, node, script)
+    hub = code.hub_data(kind.text)
     if hub is None:
-        rows.source = f"{path}:{kind.text}"
+        rows.source = f"{code.path}:{kind.text}"
         draft.set(
             "data.source",
             rows.source,
@@ -206,13 +205,13 @@ def post_process(draft: Draft, node: Node, function: Node) -> None:
     script = node.get("user_script")
     if not function or not script:
         return
-    path = path_of_script(draft, node, script)
-    if scripts.read(draft.config.folder / path).takes_best_class(function.text):
+    code = scripts.script_of(draft, node, script)
+    if code.takes_best_class(function.text):
         function.not_needed("the function takes the most likely class, as the task does")
     else:
         draft.set(
             "postprocess",
-            f"{path}:{function.text}",
+            f"{code.path}:{function.text}",
             function,
             "needs --allow-code; it gets the outputs as arrays",
         )
@@ -264,9 +263,7 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
     )
     name = source.text if source else None
     if kind and script and load is not node:
-        hub = scripts.read(draft.config.folder / path_of_script(draft, node, script)).hub_data(
-            kind.text
-        )
+        hub = scripts.script_of(draft, node, script).hub_data(kind.text)
         name = hub.source if hub is not None else name
     match = _SLICE.fullmatch(split.text)
     if split and match and match["span"]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octobert.core.errors import RecipeError
+from octobert.importers import Node
 from octobert.importers.olive import scripts
 from octobert.importers.olive.rules import Draft, apply, computed, names
-from octobert.importers.outcomes import Node
 
 _WORKSPACE = ("subscription_id", "resource_group", "workspace_name")
 # A model of an AzureML workspace, as `models/azureml.py` reads it.
@@ -84,11 +84,12 @@ def _task(draft: Draft, node: Node, loader: Node) -> None:
         draft.task = tasks[name]
         task.mapped("task")
     elif task:
-        what, where = (
+        raise RecipeError(
             "octobert has no such task: it quantizes encoders",
-            f"{draft.config.where}: {task.path}",
+            where=f"{draft.config.where}: {task.path}",
+            got=task.text,
+            expected=", ".join(tasks),
         )
-        raise RecipeError(what, where=where, got=task.text, expected=", ".join(tasks))
     elif not loader:
         # Olive's own default.
         draft.task = "text-classification"
@@ -99,8 +100,8 @@ def _from_loader(draft: Draft, node: Node, loader: Node, place: Node) -> None:
     script = node.get("model_script")
     if not loader or not script:
         return
-    path = path_of_script(draft, node, script)
-    head = scripts.read(draft.config.folder / path).head(loader.text)
+    code = scripts.script_of(draft, node, script)
+    head = code.head(loader.text)
     if head is not None and place:
         draft.task = draft.task or head
         note = f"{script.text} calls from_pretrained of this head; octobert captures it from the checkpoint and runs no code"
@@ -109,23 +110,13 @@ def _from_loader(draft: Draft, node: Node, loader: Node, place: Node) -> None:
         return
     draft.set(
         "model",
-        f"{path}:{loader.text}",
+        f"{code.path}:{loader.text}",
         loader,
         "needs --allow-code; octobert calls it without arguments",
     )
     script.mapped("model")
     place.refused(f"{loader.text} makes the model, and gets no arguments: write the name into it")
     draft.task = draft.task or "text-classification"
-
-
-def path_of_script(draft: Draft, node: Node, script: Node) -> str:
-    """The path of a script relative to the config."""
-    folder = node.get("script_dir")
-    if not folder or folder.text in (".", ""):
-        folder.not_needed("scripts are found beside the config")
-        return script.text
-    folder.mapped("model" if script.path.endswith("model_script") else "data")
-    return f"{folder.text}/{script.text}"
 
 
 @computed

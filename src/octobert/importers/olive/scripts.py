@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from octobert.core.files import content_of
-from octobert.importers.olive.rules import names
+from octobert.importers import Node
+from octobert.importers.olive.rules import Draft, names
 
 # Larger files are not scripts that a person wrote.
 _LARGEST = 1_000_000
@@ -42,8 +42,14 @@ class HubData:
 
 @dataclass(frozen=True)
 class Script:
-    """The syntax tree of a script; an empty one of a file that is not there, or is not Python."""
+    """A script that a config names.
 
+    Args:
+        path: relative to the config.
+        tree: its syntax tree; an empty one of a file that is not there, or is not Python.
+    """
+
+    path: str
     tree: ast.Module
 
     def hub_data(self, function: str) -> HubData | None:
@@ -123,12 +129,18 @@ class Script:
         )
 
 
-def read(path: Path) -> Script:
-    """Read a script."""
+def script_of(draft: Draft, node: Node, field: Node) -> Script:
+    """The script that a field names, in the folder of scripts that the mapping around it names."""
+    folder, path = node.get("script_dir"), field.text
+    if not folder or folder.text in (".", ""):
+        folder.not_needed("scripts are found beside the config")
+    else:
+        folder.mapped("model" if field.path.endswith("model_script") else "data")
+        path = f"{folder.text}/{path}"
     try:
-        return Script(ast.parse(content_of(path, _LARGEST)))
+        return Script(path, ast.parse(content_of(draft.config.folder / path, _LARGEST)))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return Script(ast.Module([], []))
+        return Script(path, ast.Module([], []))
 
 
 def _only(table: str, words: Iterable[str]) -> str | None:

@@ -19,7 +19,7 @@ from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
 from octobert.core.measurements import Load
 from octobert.core.selection import Found, Variant
-from octobert.core.settings import GOALS, Goal
+from octobert.core.session import GOALS, Goal
 from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
 from octobert.pipeline.choosing import budget, limits, space

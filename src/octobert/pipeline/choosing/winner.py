@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config import checks, loading, paths
+from octobert.config import checks, loading
 from octobert.config.choosing import UNITS, Choose, Limit, Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words, words_of
@@ -74,7 +74,7 @@ class Winner:
     @property
     def recipe(self) -> str:
         """The winner's recipe as YAML. It lies in another folder than the one that its paths were given from."""
-        return loading.as_file(paths.with_absolute_paths(self.facts.recipe))
+        return loading.as_file(loading.with_absolute_paths(self.facts.recipe))
 
 
 def searched_facts(recipe: Recipe) -> RunFacts:
@@ -186,7 +186,9 @@ def _decided(
 
     def tell(best: Found | None, done: int, total: int) -> None:
         if best is not None:
-            text = loading.as_file(paths.with_absolute_paths(space.recipe_of(recipe, best.variant)))
+            text = loading.as_file(
+                loading.with_absolute_paths(space.recipe_of(recipe, best.variant))
+            )
             with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
                 partial.write_text(text, encoding="utf-8")
         listener.searched(best, done, total, trials.seconds, settings.minutes)

@@ -14,7 +14,7 @@ from octobert.core.family import family_of as family_of_type
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
-from octobert.core.settings import Tuned
+from octobert.core.session import Tuned
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation.judging import TuningPart
 from octobert.models import source

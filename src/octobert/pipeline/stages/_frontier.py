@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.config.pruning import Prune
+from octobert.config.training import Prune
 from octobert.core.pruning import PrunedModel
 from octobert.core.trials import Trials
 from octobert.quantization.pruning.budget import fast_enough

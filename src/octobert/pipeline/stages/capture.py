@@ -17,7 +17,7 @@ from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.models import checkpoint
-from octobert.models.modules import copy_modules
+from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts

@@ -18,11 +18,10 @@ from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.user_code import UserCode
-from octobert.data import functions, readers, sampling
-from octobert.data.functions import RowFunction
-from octobert.data.hub import HubData
-from octobert.data.rows import Row
-from octobert.data.sources import Content
+from octobert.data import readers, sampling, sources
+from octobert.data.readers import HubData
+from octobert.data.sampling import Row
+from octobert.data.sources import Content, RowFunction
 from octobert.data.tokenization import Text
 from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
 from octobert.tasks import Task, check_columns
@@ -254,7 +253,7 @@ class _Reader:
                 self.places[part], hub=self.hub, revision=self.revision, columns=self.columns
             )
         if self.preprocess is not None:
-            remaining = functions.preprocessed(rows, self.preprocess, where=where)
+            remaining = sources.preprocessed(rows, self.preprocess, where=where)
             self.left_out[where], rows = len(rows) - len(remaining), remaining
         check_columns(
             self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone

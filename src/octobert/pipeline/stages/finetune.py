@@ -20,8 +20,8 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
-from octobert.models import checkpoint, dropping
-from octobert.models.modules import copy_modules
+from octobert.models import checkpoint
+from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
@@ -60,14 +60,14 @@ class Lesson(FrozenModel):
     def kept(self) -> tuple[int, ...] | None:
         """The layers of the base model that are kept; None for all."""
         layers = self.settings.layers if isinstance(self.settings, Finetune) else None
-        return None if layers is None else dropping.kept_layers(self.base, layers)
+        return None if layers is None else checkpoint.kept_layers(self.base, layers)
 
 
 def run(context: Context, data: StepResult, *, lesson: Lesson) -> Summary:
     """Fine-tune in float."""
     pupil, layers = load(lesson), lesson.kept
     if layers is not None:
-        pupil = dropping.without_layers(pupil, lesson.base.family, layers)
+        pupil = checkpoint.without_layers(pupil, lesson.base.family, layers)
     facts = train_(context, data, lesson, pupil)
     save(context.work, lesson, pupil, facts)
     return facts

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert.config.pruning import Prune, Recover
+from octobert.config.training import Prune, Recover
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest, file_digest, link_or_copy
 from octobert.core.pruning import (

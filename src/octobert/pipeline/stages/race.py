@@ -16,8 +16,7 @@ from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
-from octobert.core.session import SessionEntries
-from octobert.core.settings import Goal
+from octobert.core.session import Goal, SessionEntries
 from octobert.evaluation import latency, throughput
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Workload

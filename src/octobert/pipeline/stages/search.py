@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from octobert import targets
-from octobert.config.recipe import Accuracy
+from octobert.config.choosing import Accuracy
 from octobert.config.words import Words
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError

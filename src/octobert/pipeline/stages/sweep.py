@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from octobert.config.loading import in_recipe
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import DataError
-from octobert.core.ranges import Provenance, Ranges, TensorStatistics
+from octobert.core.ranges import Provenance, Ranges, Sweep, Swept, TensorStatistics, recommendation
 from octobert.core.session import SessionEntries
-from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec

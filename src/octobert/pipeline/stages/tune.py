@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from octobert import targets
-from octobert.core.session import SessionEntries
-from octobert.core.settings import Goal, Tried
+from octobert.core.session import Goal, SessionEntries, Tried
 from octobert.evaluation import tuning
 from octobert.evaluation.candidates import Candidate
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec

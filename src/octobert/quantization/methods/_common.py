@@ -11,8 +11,7 @@ from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
 from octobert.core.frozen import FrozenModel
-from octobert.core.placement import Placement
-from octobert.core.plan import ROLES, Decision, FloatType, Quantizer, QuantPlan, Site
+from octobert.core.plan import ROLES, Decision, FloatType, Placement, Quantizer, QuantPlan, Site
 from octobert.quantization import placements
 
 AUTO = "auto"

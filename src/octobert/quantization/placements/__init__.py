@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from octobert.core import plugins
-from octobert.core.placement import Placement
+from octobert.core.plan import Placement
 
 
 class PlacementPlugin(Protocol):

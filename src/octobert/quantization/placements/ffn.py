@@ -1,6 +1,6 @@
 """The two feed-forward layers: two thirds of the arithmetic. Attention stays float."""
 
-from octobert.core.placement import (
+from octobert.core.plan import (
     ATTENTION_FLOAT,
     HEAD_FLOAT,
     OUTPUTS_FLOAT,

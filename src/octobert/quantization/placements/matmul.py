@@ -6,14 +6,15 @@ accuracy of masked tokens 0.2773 in float, 0.2766 with a float decoder, 0.2773 w
 -4.5174; the file has 138, 71 and 36 MB.
 """
 
-from octobert.core.placement import (
+from octobert.core.plan import (
     ATTENTION_FLOAT,
+    DECODER,
     HEAD_FLOAT,
+    LINEAR,
     OUTPUTS_FLOAT,
     RESIDUAL_FLOAT,
     Placement,
 )
-from octobert.core.plan import DECODER, LINEAR
 
 PLACEMENT = Placement(
     description="inputs and weights of the linear layers, a decoder over the vocabulary included; everything else float",

@@ -1,7 +1,6 @@
 """The linear layers and Q·Kᵀ. probs·V stays float. OpenVINO fuses this best: its attention kernel takes 8-bit Q and K."""
 
-from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
-from octobert.core.plan import DECODER, LINEAR
+from octobert.core.plan import DECODER, HEAD_FLOAT, LINEAR, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 
 _PROBS = "probabilities lie close to zero on one side, and 8 bits save no time there"
 

@@ -3,8 +3,7 @@
 Source: `BertLayer` of QDQBERT (transformers 4), where embeddings, LayerNorm, softmax, GELU, pooler and heads stay float.
 """
 
-from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, Placement
-from octobert.core.plan import ATTENTION, LINEAR, RESIDUAL
+from octobert.core.plan import ATTENTION, HEAD_FLOAT, LINEAR, OUTPUTS_FLOAT, RESIDUAL, Placement
 
 PLACEMENT = Placement(
     description="QDQBERT's 20 quantizers per layer: linear inputs and weights, Q, K, probabilities, V, inputs of residual adds",

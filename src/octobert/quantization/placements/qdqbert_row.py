@@ -4,8 +4,7 @@ Quantized outputs: Q, K, V and intermediate after the bias, scores before scale 
 sums before LayerNorm, and LayerNorms. The output projections of attention and feed-forward have float outputs.
 """
 
-from octobert.core.placement import HEAD_FLOAT, Placement
-from octobert.core.plan import ATTENTION
+from octobert.core.plan import ATTENTION, HEAD_FLOAT, Placement
 
 _COVERED = dict.fromkeys(("linear.input", *ATTENTION), "quantized at the operator that outputs it")
 

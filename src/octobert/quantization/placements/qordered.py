@@ -6,7 +6,7 @@ that projection, so the first layer would read it in float. For all other models
 Source: the patterns in `onnxruntime/transformers/fusion_qordered_*.py`.
 """
 
-from octobert.core.placement import Placement
+from octobert.core.plan import Placement
 from octobert.quantization.placements import qdqbert_row
 
 PLACEMENT = Placement(

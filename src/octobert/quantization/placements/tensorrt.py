@@ -3,8 +3,7 @@
 Heads are matrix products, so they are quantized. Bias adds and mask adds stay float.
 """
 
-from octobert.core.placement import OUTPUTS_FLOAT, Placement
-from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
+from octobert.core.plan import ATTENTION, HEAD, LINEAR, OUTPUTS_FLOAT, RESIDUAL, Placement
 
 PLACEMENT = Placement(
     description="all matrix products, heads included, and both inputs of the residual adds that feed a LayerNorm",

@@ -3,8 +3,7 @@
 Scale, mask and the inside of GELU have no sites: such a unit computes them in 16-bit float.
 """
 
-from octobert.core.placement import Placement
-from octobert.core.plan import WHOLE
+from octobert.core.plan import WHOLE, Placement
 
 PLACEMENT = Placement(
     description="inputs, weights and outputs of everything: linear layers, attention, residual adds, norms, heads",

@@ -18,7 +18,7 @@ import numpy as np
 from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.ports import Port, Ports
+from octobert.core.onnx_files import Port, Ports
 from octobert.core.session import (
     Feeds,
     RuntimeOption,

@@ -16,8 +16,8 @@ import numpy as np
 from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
+from octobert.core.onnx_files import Port
 from octobert.core.plain import preview
-from octobert.core.ports import Port
 from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable

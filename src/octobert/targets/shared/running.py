@@ -10,7 +10,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
-from octobert.core.ports import INPUTS, ROW_NUMBERS, Port, input_named
+from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, Port, input_named
 from octobert.core.session import Feeds, SessionOptions
 
 _LONGEST = 300
