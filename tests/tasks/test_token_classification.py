@@ -19,7 +19,7 @@ from octobert.data import readers
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
-from octobert.tasks import _entities
+from octobert.tasks import Result, _entities
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # seqeval warns of tags without a letter and of metrics without entities; both are wanted here.
@@ -164,7 +164,9 @@ def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
     tags = ["I-PER", "I-PER", "B-PER", "O"]
     rows = [{"tokens": ["the", "of", "and", "to"], "ner_tags": tags}]
     encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
-    items = one.items(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
+    items = one.items(
+        Result(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
+    )
     assert {name: metric(items) for name, metric in one.metrics.items()} == dict.fromkeys(
         one.metrics, 1.0
     )
@@ -230,7 +232,7 @@ def test_every_word_is_tagged_at_its_first_piece(tokenizer, words: list[str]) ->
     }
     assert told == first == {word: first[word] for word in range(len(words))}
     tags = [random.Random(i).choice(LABELS) for i in range(len(words))]
-    assert one.predictions(saying(encoded, [tags]), encoded)[0][0] == tags
+    assert one.predictions(Result(saying(encoded, [tags]), encoded))[0][0] == tags
 
 
 def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
@@ -238,11 +240,11 @@ def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
     words = ("the", "\u200b", "\u200d\u200b", "of", "\u0007")
     encoded = one.encode(wordpiece, [words])
     tags, shares = one.predictions(
-        saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded
+        Result(saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded)
     )[0]
     assert tags == ["B-PER", "O", "O", "I-PER", "O"]
     assert [share > 0.9 for share in shares] == [True, False, False, True, False]
-    answer = one.answer(saying(encoded, [["O"] * 5]), encoded, 0, list(words))
+    answer = one.answer(Result(saying(encoded, [["O"] * 5]), encoded), 0, list(words))
     assert (answer["words"], answer["tags"]) == (list(words), ["O"] * 5)
 
 
@@ -263,9 +265,11 @@ def test_long_sentences_are_tagged_by_the_window_with_most_context(
         answered[row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0]] += 1
     np.testing.assert_array_equal(answered, 1)
     tags = [[random.Random(i).choice(LABELS) for i in range(len(words))], ["B-PER", "I-PER"]]
-    assert [own for own, _ in one.predictions(saying(encoded, tags), encoded)] == tags
+    assert [own for own, _ in one.predictions(Result(saying(encoded, tags), encoded))] == tags
     for index, given in enumerate((words, ("the", "of"))):
-        assert one.answer(saying(encoded, tags), encoded, index, given)["tags"] == tags[index]
+        assert (
+            one.answer(Result(saying(encoded, tags), encoded), index, given)["tags"] == tags[index]
+        )
 
 
 def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
@@ -315,7 +319,7 @@ def test_entities_of_raw_text_have_their_characters(wordpiece) -> None:
     tags = ["O"] * len(words)
     for name, tag in (("Ada", "B-PER"), ("Lovelace", "I-PER"), ("of", "B-LOC")):
         tags[words.index(name)] = tag
-    answer = one.answer(saying(encoded, [["O"], tags]), encoded, 1, text)
+    answer = one.answer(Result(saying(encoded, [["O"], tags]), encoded), 1, text)
     assert [(e["type"], e["text"]) for e in answer["entities"]] == [
         ("PER", "Ada Lovelace"),
         ("LOC", "of"),
@@ -339,7 +343,7 @@ def test_a_word_of_raw_text_keeps_its_marks(word: str) -> None:
 def test_entities_of_given_words_are_placed_in_their_joined_text(wordpiece) -> None:
     one, words = task(), ["the", "New York", "the", "of"]
     encoded = one.encode(wordpiece, [tuple(words)])
-    answer = one.answer(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded, 0, words)
+    answer = one.answer(Result(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded), 0, words)
     joined = " ".join(words)
     assert [(joined[e["start"] : e["end"]], e["text"]) for e in answer["entities"]] == [
         ("New York",) * 2,

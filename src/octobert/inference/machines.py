@@ -45,7 +45,7 @@ from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.selection import BEST
 from octobert.core.tabular import Row, Tabular
-from octobert.inference import package_files, tuned_file
+from octobert.inference import package_files
 from octobert.targets import runtimes
 
 INDEX = "machines.json"
@@ -449,7 +449,9 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
     with atomic_folder(out) as partial:
         for name, (package, manifest) in named.items():
             # Settings that were tuned are kept by machine.
-            added = [tuned_file.FILE] if is_file(package / tuned_file.FILE) else []
+            added = (
+                [package_files.TUNED_FILE] if is_file(package / package_files.TUNED_FILE) else []
+            )
             for file in (*manifest.files, PACKAGE_FILE, *added):
                 (partial / name / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package / file, partial / name / file)

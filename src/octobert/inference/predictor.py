@@ -30,8 +30,8 @@ from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.opened import Opened, opened
+from octobert.inference.package_files import read_tuned
 from octobert.inference.streaming import Scheduler
-from octobert.inference.tuned_file import read_tuned
 from octobert.targets import runtimes
 
 Listed = Mapping[str, tuple[RuntimeOption, ...]]

@@ -10,7 +10,7 @@ from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.results import Report
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 from octobert.pipeline.carrying import ITSELF, digests_below
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.lock import Hold
@@ -75,7 +75,7 @@ def publish_run(
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:
-                tuned_file.write_tuned(out / places[target], result, replace=not kept[target])
+                package_files.write_tuned(out / places[target], result, replace=not kept[target])
         except ModelError as error:
             # The file is the user's, and the packages are complete.
             notes.append(str(error))

@@ -13,22 +13,19 @@ from octobert.data.rows import Row
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
 from octobert.tasks._task import (
     NOTHING,
-    Diverges,
-    Explains,
     Explanation,
     Extremes,
     Fidelity,
     Metric,
     Outputs,
     Pair,
+    Result,
     Task,
 )
 
 __all__ = [
     "NOTHING",
     "Computed",
-    "Diverges",
-    "Explains",
     "Explanation",
     "Extremes",
     "Fidelity",
@@ -36,6 +33,7 @@ __all__ = [
     "Metric",
     "Outputs",
     "Pair",
+    "Result",
     "Task",
     "TaskPlugin",
     "build",

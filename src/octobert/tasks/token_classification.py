@@ -15,21 +15,12 @@ from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer, Mark
 from octobert.core.plain import preview
 from octobert.core.results import Stated
-from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.tasks._common import (
-    cells,
-    changed_answers,
-    check_texts,
-    f1_of_rows,
-    first_column,
-    label_index,
-    output_error,
-    probabilities,
-)
+from octobert.tasks._metrics import changed_answers, f1_of_rows, output_error, probabilities
+from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
     NOTHING,
     Change,
@@ -37,9 +28,9 @@ from octobert.tasks._task import (
     Extremes,
     Fidelity,
     Judged,
-    Metric,
-    Outputs,
     Pair,
+    Result,
+    Task,
     objects,
 )
 
@@ -87,38 +78,30 @@ def build(options: Options, stated: Stated = NOTHING) -> Tagging:
         tags=(options.tags,) if options.tags else _TAGS,
         labels=check_labels(options.labels, stated.labels),
         primary=options.metric,
+        metrics=_entities.METRICS,
         max_length=options.max_length,
         steps=options,
     )
 
 
-@dataclass(frozen=True)
-class Tagging:
+@dataclass(frozen=True, kw_only=True)
+class Tagging(Task):
     """A column of words and a column of tags.
 
     Args:
         words, tags: candidate columns; the first that the data has is used.
-        labels: tags in the order of the logits.
         steps: the distance of windows over long sentences.
     """
 
+    per_token = True
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    labels: tuple[str, ...]
-    primary: str
-    max_length: int | None
     steps: StepOptions
     head: str = "token-classification"
-    per_token: bool = True
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return _entities.METRICS
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        column = first_column(rows, self.words, where=where)
+    def read_inputs(self, table: Table) -> list[Text]:
         texts = []
-        for cell, place in cells(rows, column, where=where):
+        for cell, place in table.cells(table.first_column(self.words)):
             words = _list(cell, place)
             if not all(isinstance(word, str) for word in words):
                 raise DataError(
@@ -151,10 +134,6 @@ class Tagging:
         check_texts([" ".join(given)], where=where)
         return tuple(given)
 
-    def identity(self, text: Text) -> Text:
-        """All words."""
-        return text
-
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length
@@ -165,11 +144,11 @@ class Tagging:
             texts, [windows(frame, own, length=length, step=step) for own in aligned]
         )
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
+    def read_gold(self, table: Table) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
-        tags, words = (first_column(rows, names, where=where) for names in (self.tags, self.words))
+        tags, words = map(table.first_column, (self.tags, self.words))
         gold = []
-        for row, (cell, place) in zip(rows, cells(rows, tags, where=where), strict=True):
+        for row, (cell, place) in zip(table.rows, table.cells(tags), strict=True):
             own = [self._name(tag, place) for tag in _list(cell, place)]
             count = len(row[words])
             if len(own) != count:
@@ -180,12 +159,12 @@ class Tagging:
                     expected=str(count),
                 )
             gold.append(_entities.iob2(own))
-        self._check_types(gold, where)
+        self._check_types(gold, table.where)
         return gold
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+    def read_labels(self, table: Table) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags as they are."""
-        return _entities.labels_of({tag for tags in self.gold(rows, where=where) for tag in tags})
+        return _entities.labels_of({tag for tags in self.read_gold(table) for tag in tags})
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
@@ -211,27 +190,26 @@ class Tagging:
                 )
         return targets
 
-    def predictions(
-        self, outputs: Outputs, encoded: EncodedTexts
-    ) -> list[tuple[list[str], list[float]]]:
+    def predictions(self, result: Result) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word without tokens has the tag O."""
-        logits, predictions, at = split(outputs["logits"], encoded.flat), [], 0
-        for words, rows in zip(encoded.texts, encoded.rows, strict=True):
+        logits, predictions, at = split(result.logits, result.encoded.flat), [], 0
+        for words, rows in zip(result.texts, result.encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
                 own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
                 for place, share in zip(own, probabilities(logits[at][own]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
-                    tags[word], likely[word] = self._label(int(share.argmax())), float(share.max())
+                    tags[word], likely[word] = (
+                        self.label_of(int(share.argmax())),
+                        float(share.max()),
+                    )
                 at += 1
             predictions.append((tags, likely))
         return predictions
 
-    def items(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
-    ) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         """[sentences, 7]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
-        predicted = self.judged(outputs, encoded, gold).predictions
+        predicted, gold = self.judged(result).predictions, result.gold
         # Tags that know how often each occurs, and nothing of the words: those of other words.
         every = [tag for tags in gold for tag in tags]
         others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
@@ -241,12 +219,10 @@ class Tagging:
             counts.append((*_entities.counts(own, tags), right, said))
         return np.array(counts, dtype=np.float64)
 
-    def judged(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
-    ) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """The tags of each sentence in IOB2, as seqeval reads them."""
-        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
-        return Judged(objects(predicted), objects(gold))
+        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(result)]
+        return Judged(objects(predicted), objects(result.gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the right tags of other words."""
@@ -261,10 +237,10 @@ class Tagging:
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the share of words with the same tag. A sentence has changed where its entities have."""
         after, before = (
-            [tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference)
+            [tags for tags, _ in self.predictions(result)] for result in (ours, reference)
         )
         same = sum(
             a == b
@@ -272,22 +248,16 @@ class Tagging:
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        changed = changed_answers(
-            [_shown(tags) for tags in before], [_shown(tags) for tags in after]
-        )
+        changed = changed_answers(list(map(_shown, before)), list(map(_shown, after)))
         frequent = Counter(tag for tags in before for tag in tags).most_common(1)
         chance = frequent[0][1] / total if frequent else None
-        return Fidelity(
-            "agreement", same / max(total, 1), output_error(ours, reference), changed, chance
-        )
+        error = output_error(ours.outputs, reference.outputs)
+        return Fidelity("agreement", same / max(total, 1), error, changed, chance)
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
-        single, own = encoded.single(index, outputs)
-        tags, likely = self.predictions(own, single)[0]
-        words = encoded.texts[index]
+        ((tags, likely),) = self.predictions(result.single(index))
+        words = result.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         entities = []
         for (kind, first, last), (start, end) in zip(
@@ -302,11 +272,11 @@ class Tagging:
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
         """With the entities in the words joined by spaces."""
         for i, *answers in changed:
-            words, gold = pair.encoded.texts[i], pair.expected(i) or ()
+            words, gold = pair[0].texts[i], pair[0].expected(i) or ()
             text = " ".join(words)
             found = [
                 [(e["type"], e["start"], e["end"]) for e in side["entities"]]
-                for side in pair.answers(self.answer, i)
+                for side in self.answers(pair, i)
             ]
             kinds = [kind for kind, _, _ in _entities.entities(gold)]
             right = [
@@ -324,9 +294,6 @@ class Tagging:
         return f1_of_rows(
             items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED]
         )
-
-    def _label(self, index: int) -> str:
-        return self.labels[index] if index < len(self.labels) else str(index)
 
     def _name(self, tag: Any, place: str) -> str:
         """A tag by its name, or by its index in the model's labels."""

@@ -12,8 +12,7 @@ from octobert.core.errors import TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
-from octobert.inspection import places
-from octobert.inspection.profilers import reason_in_file
+from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import running
 
@@ -63,7 +62,7 @@ def profile(
         raise TargetError(
             "openvino cannot compile and run the model", where=str(path), got=reason(error, -1)
         ) from error
-    operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
+    operators = placed(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
     added = [
         sum(after.values()) - sum(before.values())

@@ -20,8 +20,7 @@ from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
 from octobert.graph import operators
-from octobert.inspection import places
-from octobert.inspection.profilers import reason_in_file
+from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import ort as _ort
 from octobert.targets.shared import running
 
@@ -100,7 +99,7 @@ def profile(
         for e in events
         if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]
     ]
-    ran = places.operators(_ran(nodes, times), family)
+    ran = placed(_ran(nodes, times), family)
     between = [
         e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole
     ]

@@ -14,7 +14,7 @@ from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Report
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation.changes import changed_rows
+from octobert.evaluation.scoring import changed_rows
 from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages import _artifacts
 from octobert.quantization import observer

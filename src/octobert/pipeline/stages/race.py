@@ -18,7 +18,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import SessionEntries
 from octobert.core.settings import Goal
-from octobert.evaluation import latency, throughput
+from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Workload
 from octobert.evaluation.worker import Worker
@@ -162,7 +162,7 @@ def _timed(
     )
     samples = {each.candidate: each.samples_ms for each in measured.latencies}
     if settings.goal == "throughput":
-        rates, _ = throughput.measure(racing, workload, settings, on_progress=progress)
+        rates, _ = benchmarking.measure_throughput(racing, workload, settings, on_progress=progress)
         samples = {
             each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns)
             for each in rates
