@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +22,7 @@ from octobert.core.tabular import Row, Tabular
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import CpuTimes, Workload
-from octobert.evaluation.worker import Worker, working
+from octobert.evaluation.worker import OnProgress, Worker, working
 
 # Rounds of a benchmark that ends by time.
 _MANY = 10**9
@@ -84,7 +84,7 @@ def benchmark(
     rivals: Mapping[str, Sequence[str]],
     *,
     seed: int = 0,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> BenchmarkResult:
     """Time candidates.
 
@@ -141,7 +141,7 @@ def measure_throughput(
     workloads: Sequence[Workload],
     settings: Benchmark,
     *,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[tuple[Throughput, ...], Load]:
     """Measure the throughput of all candidates on all workloads, in turn.
 
@@ -186,7 +186,7 @@ def _measure_workload(
     workers: Sequence[Worker],
     workload: Workload,
     settings: Benchmark,
-    on_progress: Callable[[str, int, int], None] | None,
+    on_progress: OnProgress,
 ) -> list[Throughput]:
     requests = [
         worker.facts.streams if settings.requests == "auto" else settings.requests
@@ -211,8 +211,7 @@ def _measure_workload(
             )
             turns[index].append(ran)
             samples[index] += done.samples_ms
-        if on_progress:
-            on_progress(f"throughput {workload.batch} × {workload.sequence}", number + 1, total)
+        on_progress(f"throughput {workload.batch} × {workload.sequence}", number + 1, total)
     return [
         Throughput(
             candidate=worker.candidate.title,

@@ -24,6 +24,7 @@ from octobert.core.pruning import LevelTimes, SublayerKind
 from octobert.core.session import Feeds, Session
 from octobert.evaluation import statistics
 from octobert.evaluation.latency import Workload
+from octobert.evaluation.worker import OnProgress
 
 # Levels of each kind that are timed, the whole one not counted; times between them are interpolated.
 TIMED = 12
@@ -85,7 +86,7 @@ def measure(
     size_bytes: int,
     seconds: float,
     seed: int = 0,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[float, tuple[LevelTimes, ...]]:
     """Time the levels of all kinds.
 
@@ -120,8 +121,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         whole = opened(None, Path(folder) / "whole")
         for start in range(0, len(wanted), most):
-            if on_progress:
-                on_progress("timing levels", start, len(wanted))
+            on_progress("timing levels", start, len(wanted))
             group = wanted[start : start + most]
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 sessions = [

@@ -8,7 +8,7 @@ Answers to questions are written in the form of the official SQuAD scripts, all 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, scoring, tuning
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.worker import OnProgress
 from octobert.inference import package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.opened import Opened
@@ -40,7 +41,6 @@ ANSWERING = "question-answering"
 _DEFAULT_TOKENS = 128
 # Of a file that does not say its limit, and without a config: token ids stay below the second.
 _UNKNOWN_LIMIT, _FEW_IDS = 2**20, 100
-OnProgress = Callable[[str, int, int], None]
 
 
 class Judgement(Tabular):
@@ -330,7 +330,7 @@ def benchmark_models(
     *,
     devices: Sequence[str] = (),
     data: Mapping[str, Any] | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> BenchmarkResult:
     """Time finished models and their float models, each in a process of its own.
 
@@ -417,7 +417,7 @@ def tune_model(
     trials: int = 20,
     minutes: float = 5,
     seed: int = 0,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Tuned, ...]:
     """Search for the fastest settings of a model on this machine, and store them in its package, or beside its file.
 
@@ -442,8 +442,7 @@ def tune_model(
     for goal in sorted(set(goals)):
 
         def on_trial(number: int, _: Tried, what: str = f"tuning for {goal}") -> None:
-            if on_progress:
-                on_progress(what, number, trials)
+            on_progress(what, number, trials)
 
         search: dict[str, Any] = {
             "trials": trials,

@@ -10,10 +10,10 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.evidence import Executed, Execution, OperatorType
-from octobert.core.measurements import Latency
 from octobert.core.profile import Fallback, Inspection, Operator, Product, grouped, time_of
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
+from octobert.evaluation.worker import OnProgress
 from octobert.inference.opened import Opened
 from octobert.inspection import answers, profilers
 from octobert.targets import runtimes
@@ -32,7 +32,7 @@ def inspect(
     sequence: int | None = None,
     threads: int = 0,
     repeats: int = 20,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Inspection:
     """Compile a model, run it under its runtime's profiler, and explain how fast it is.
 
@@ -48,7 +48,14 @@ def inspect(
         TargetError: the target cannot run on this machine, or its runtime has no profiler.
         ModelError: the model does not take rows of this length.
     """
-    _check_profiled(model)
+    model.check_runs()
+    if model.target not in profilers.targets():
+        raise TargetError(
+            f"operators of the target {model.target} cannot be timed",
+            where=str(model.path),
+            expected=" or ".join(profilers.targets()),
+            fix="inspect the model with such a target",
+        )
     if model.longest is not None and sequence is not None and sequence > model.longest:
         raise ModelError(
             "the sequence is longer than the model allows",
@@ -71,9 +78,20 @@ def inspect(
 
     ours = run(model.file, model.entries_on())
     theirs = run(model.floating.path, model.entries).profile if model.floating else None
-    latencies, used = _timed(model, workload, threads, repeats, on_progress)
+    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    timed = latency.measure(
+        [candidates.candidate_of(model), *([floating] if floating is not None else [])],
+        [workload],
+        repeats=repeats,
+        threads=threads,
+        on_progress=on_progress,
+    )
     inspection = ours.model_copy(
-        update={"threads": used, "floating": theirs, "latencies": latencies}
+        update={
+            "threads": timed.footprints[0].threads,
+            "floating": theirs,
+            "latencies": timed.latencies,
+        }
     )
     return inspection.model_copy(
         update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))}
@@ -139,22 +157,6 @@ def _fast_with(target: str) -> tuple[str, ...]:
     return targets.load(target).CAPABILITIES.saturates_without
 
 
-def _check_profiled(model: Opened) -> None:
-    """Check that a model runs here, on a target whose operators can be timed.
-
-    Raises:
-        TargetError: it does not.
-    """
-    model.check_runs()
-    if model.target not in profilers.targets():
-        raise TargetError(
-            f"operators of the target {model.target} cannot be timed",
-            where=str(model.path),
-            expected=" or ".join(profilers.targets()),
-            fix="inspect the model with such a target",
-        )
-
-
 def fallen_back(
     products: tuple[Product, ...],
     operators: tuple[Operator, ...],
@@ -185,22 +187,6 @@ def fallen_back(
                     Fallback.model_validate({"name": product.name, **ran, "why": why(product)})
                 )
     return matched, tuple(fallbacks)
-
-
-def _timed(
-    model: Opened,
-    workload: latency.Workload,
-    threads: int,
-    repeats: int,
-    on_progress: Callable[[str, int, int], None] | None,
-) -> tuple[tuple[Latency, ...], int]:
-    """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
-    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
-    compared = [candidates.candidate_of(model), *([floating] if floating is not None else [])]
-    timed = latency.measure(
-        compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress
-    )
-    return timed.latencies, timed.footprints[0].threads
 
 
 def execution(inspection: Inspection) -> Execution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from octobert.tasks._metrics import agreement, output_error, probabilities
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._squad import Prediction
 from octobert.tasks._task import (
-    Change,
     Explanation,
     Extremes,
     Fidelity,
@@ -357,31 +356,30 @@ class Answering(Task):
             for entry, share in zip(entries, likely, strict=True)
         ]
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
         """With the places of the answers in the context."""
-        for i, *answers in changed:
-            texts, sides = pair[0].texts[i], self.answers(pair, i)
-            spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
-            explained = [
-                Answer(
-                    text=text,
-                    score=side["score"],
-                    marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),),
-                )
-                for text, side, span in zip(answers, sides, spans, strict=True)
-            ]
-            marks = tuple(
-                Mark(text=1, start=start, end=end)
-                for start, end in _squad.right_spans(texts[1], pair[0].expected(i))
+        texts, sides = pair[0].texts[index], self.answers(pair, index)
+        spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
+        explained = [
+            Answer(
+                text=text,
+                score=side["score"],
+                marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),),
             )
-            yield Explanation(
-                texts,
-                explained,
-                marks,
-                (_move(*spans),),
-                shift=sides[0]["score"] - sides[1]["score"],
-                questions=(0,),
-            )
+            for text, side, span in zip(answers, sides, spans, strict=True)
+        ]
+        marks = tuple(
+            Mark(text=1, start=start, end=end)
+            for start, end in _squad.right_spans(texts[1], pair[0].expected(index))
+        )
+        return Explanation(
+            texts,
+            explained,
+            marks,
+            (_move(*spans),),
+            shift=sides[0]["score"] - sides[1]["score"],
+            questions=(0,),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, _squad.F1])

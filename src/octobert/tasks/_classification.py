@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,6 @@ from octobert.tasks._metrics import (
 from octobert.tasks._rows import Table, is_number, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Change,
     Explanation,
     Extremes,
     Fidelity,
@@ -132,27 +131,26 @@ class Classification(LabelledTexts):
         scores = probabilities(result.logits[index])
         return {"label": self.label_of(best), "score": float(scores[best])}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
         """With the most likely classes; `shift` is of the right class, or of the float model's."""
-        for i, *texts in changed:
-            sides = [probabilities(result.logits[i]) for result in pair]
-            names = [self.label_of(index) for index in range(len(sides[0]))]
-            answers = [
-                Answer(
-                    text=text,
-                    score=float(likely.max()),
-                    scores=best_scores(zip(names, likely.tolist(), strict=True)),
-                )
-                for text, likely in zip(texts, sides, strict=True)
-            ]
-            right = pair[0].expected(i)
-            meant = names.index(texts[0]) if right is None else right
-            yield Explanation(
-                pair[0].texts[i],
-                answers,
-                transitions=((texts[0], texts[1]),),
-                shift=float(sides[0][meant] - sides[1][meant]),
+        sides = [probabilities(result.logits[index]) for result in pair]
+        names = list(map(self.label_of, range(len(sides[0]))))
+        answers = [
+            Answer(
+                text=text,
+                score=float(likely.max()),
+                scores=best_scores(zip(names, likely.tolist(), strict=True)),
             )
+            for text, likely in zip(texts, sides, strict=True)
+        ]
+        right = pair[0].expected(index)
+        meant = names.index(texts[0]) if right is None else right
+        return Explanation(
+            pair[0].texts[index],
+            answers,
+            transitions=((texts[0], texts[1]),),
+            shift=float(sides[0][meant] - sides[1][meant]),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, 0] == items[:, 1], dtype=np.float64)
@@ -236,44 +234,36 @@ class LengthOptions(FrozenModel):
     max_length: int | None = Field(default=None, ge=2)
 
 
-def of_data_set(
+def data_set(
     classes: Sequence[Sequence[str]],
-    stated: Stated,
-    max_length: int | None,
     *,
     text: tuple[tuple[str, ...], ...],
     label: tuple[str, ...] = ("label",),
     metrics: Sequence[str] = ("accuracy",),
-) -> Classification:
-    """The task of a data set whose classes are fixed.
+) -> Callable[..., Classification]:
+    """The `build` of a data set whose classes are fixed.
 
     Args:
         classes: see `pinned_labels`.
-        stated: what the model states.
-        max_length: tokens of a row; None for the model's limit.
         text, label: see `Classification`.
         metrics: names of its metrics, the main one first.
 
-    Raises:
-        DataError: the model has another number of classes, or gives a score, or several labels to a text.
+    Returns:
+        A function of options with `max_length`, and of what the model states. It raises DataError for a model with another
+        number of classes, or one that gives a score, or several labels to a text.
     """
-    return Classification(
-        text=text,
-        label=label,
-        labels=pinned_labels(classes, stated),
-        primary=metrics[0],
-        max_length=max_length,
-        metrics=named(CLASSES, *metrics),
-        spellings=spellings_of(classes, stated.labels),
-        texts=stated.texts,
-    )
 
-
-def data_set(classes: Sequence[Sequence[str]], **columns: Any) -> Callable[..., Classification]:
-    """The `build` of a data set whose classes are fixed; see `of_data_set`."""
-
-    def build(options: LengthOptions, stated: Stated = NOTHING) -> Classification:
-        return of_data_set(classes, stated, options.max_length, **columns)
+    def build(options: Any, stated: Stated = NOTHING) -> Classification:
+        return Classification(
+            text=text,
+            label=label,
+            labels=pinned_labels(classes, stated),
+            primary=metrics[0],
+            max_length=options.max_length,
+            metrics=named(CLASSES, *metrics),
+            spellings=spellings_of(classes, stated.labels),
+            texts=stated.texts,
+        )
 
     return build
 

@@ -267,10 +267,14 @@ class Task(ABC):
         """The answer to the text at `index`, which the user gave as `given`, as plain data."""
 
     def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterable[Explanation]:
-        """What is said of each changed item, in order: the answers as text, and what heads know beside it."""
-        for index, before, after in changed:
-            answers = [Answer(text=before), Answer(text=after)]
-            yield Explanation(pair[0].texts[index], answers, transitions=((before, after),))
+        """What is said of each changed item, in order."""
+        return (self.explanation(pair, index, answers) for index, *answers in changed)
+
+    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
+        """What is said of an item: the answers as text, and what heads know beside it."""
+        before, after = answers
+        shown = [Answer(text=before), Answer(text=after)]
+        return Explanation(pair[0].texts[index], shown, transitions=((before, after),))
 
     def quality(self, items: np.ndarray) -> np.ndarray | None:
         """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""

@@ -25,7 +25,6 @@ from octobert.tasks._metrics import changed_answers
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import (
     NOTHING,
-    Change,
     Explanation,
     Extremes,
     Fidelity,
@@ -191,7 +190,7 @@ class FillMask(Task):
         """Accuracies of a model that always gives the tokens that were masked most often."""
         if not items[:, 0].sum():
             return {}
-        return {"accuracy": _per_token(items, 4), "top5_accuracy": _per_token(items, 5)}
+        return {"accuracy": _per_token(4)(items), "top5_accuracy": _per_token(5)(items)}
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """No masked token of a text is among the first guesses, or all are the first guess."""
@@ -229,34 +228,33 @@ class FillMask(Task):
         """The mean of `divergence` over masked tokens."""
         return float(divergence(ours.outputs, reference.outputs).mean())
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
         """With the masks that are filled otherwise."""
         tokenizer = pair[0].encoded.tokenizer
         assert tokenizer is not None
         offset = len(tokenizer.frame(1).special[0])
-        for i, _, _ in changed:
-            rows, (text,) = pair[0].encoded.rows[i], pair[0].texts[i]
-            places = [int(place) - offset for row in rows for place in row.places]  # type: ignore[attr-defined]
-            sides = [result.single(i).outputs for result in pair]
-            ids = [side[IDS][:, 0] for side in sides]
-            differ = np.flatnonzero(ids[0] != ids[1]).tolist()
-            spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
-            answers = []
-            for side, filled in zip(sides, ids, strict=True):
-                fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
-                marks = [
-                    Mark(text=0, start=s, end=e, label=name)
-                    for (s, e), name in zip(spans, fillers, strict=True)
-                ]
-                score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
-                answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
-            yield Explanation(
-                (text,),
-                answers,
-                tuple(Mark(text=0, start=start, end=end) for start, end in spans),
-                expected=", ".join(text[start:end] for start, end in spans),
-                shift=float(len(differ)),
-            )
+        rows, (text,) = pair[0].encoded.rows[index], pair[0].texts[index]
+        places = [int(place) - offset for row in rows for place in row.places]  # type: ignore[attr-defined]
+        sides = [result.single(index).outputs for result in pair]
+        ids = [side[IDS][:, 0] for side in sides]
+        differ = np.flatnonzero(ids[0] != ids[1]).tolist()
+        spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
+        explained = []
+        for side, filled in zip(sides, ids, strict=True):
+            fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
+            marks = [
+                Mark(text=0, start=s, end=e, label=name)
+                for (s, e), name in zip(spans, fillers, strict=True)
+            ]
+            score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
+            explained.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
+        return Explanation(
+            (text,),
+            explained,
+            tuple(Mark(text=0, start=start, end=end) for start, end in spans),
+            expected=", ".join(text[start:end] for start, end in spans),
+            shift=float(len(differ)),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         # Texts with masks of their own have nothing to judge.
@@ -403,36 +401,25 @@ def masked(
     return rows
 
 
-def _per_token(items: np.ndarray, column: int) -> float:
-    tokens = items[:, 0].sum()
-    return float(items[:, column].sum() / tokens) if tokens else float("nan")
+def _per_token(column: int) -> Metric:
+    """The mean of a column of items over all masked tokens."""
+
+    def metric(items: np.ndarray) -> float:
+        tokens = items[:, 0].sum()
+        return float(items[:, column].sum() / tokens) if tokens else float("nan")
+
+    return metric
 
 
-def accuracy(items: np.ndarray) -> float:
-    """Share of the masked tokens that are the most likely one."""
-    return _per_token(items, 2)
-
-
-def top5_accuracy(items: np.ndarray) -> float:
-    """Share of the masked tokens that are among the five most likely ones."""
-    return _per_token(items, 3)
-
-
-def log_likelihood(items: np.ndarray) -> float:
-    """Mean log-probability of the masked tokens in nats."""
-    return _per_token(items, 1)
-
-
-def pseudo_perplexity(items: np.ndarray) -> float:
-    """Exponential of the negative mean log-probability; lower is better (Salazar et al. 2020, with `mask: each`)."""
-    return float(np.exp(-_per_token(items, 1)))
-
-
+_LOG_LIKELIHOOD = _per_token(1)
 METRICS: Mapping[str, Metric] = {
-    "accuracy": accuracy,
-    "top5_accuracy": top5_accuracy,
-    "log_likelihood": log_likelihood,
-    "pseudo_perplexity": pseudo_perplexity,
+    # Share of the masked tokens that are the most likely one, and among the five most likely ones.
+    "accuracy": _per_token(2),
+    "top5_accuracy": _per_token(3),
+    # Mean log-probability of the masked tokens in nats.
+    "log_likelihood": _LOG_LIKELIHOOD,
+    # Exponential of the negative mean log-probability; lower is better (Salazar et al. 2020, with `mask: each`).
+    "pseudo_perplexity": lambda items: float(np.exp(-_LOG_LIKELIHOOD(items))),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -35,7 +35,6 @@ from octobert.tasks._metrics import (
 from octobert.tasks._rows import Table, is_number, label_index, number_of
 from octobert.tasks._task import (
     NOTHING,
-    Change,
     Explanation,
     Extremes,
     Fidelity,
@@ -228,28 +227,26 @@ class MultiLabel(LabelledTexts):
             "scores": likely,
         }
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
         """With the most likely labels; a transition for each label that differs."""
-        for i, *texts in changed:
-            sides = self.answers(pair, i)
-            answers = [
-                Answer(text=text, scores=best_scores(side["scores"].items()))
-                for text, side in zip(texts, sides, strict=True)
-            ]
-            old, new = (set(side["labels"]) for side in sides)
-            differ = [name for name in self.labels if name in old ^ new]
-            moves = [
-                (name, f"(not {name})") if name in old else (f"(not {name})", name)
-                for name in differ
-            ]
-            yield Explanation(
-                pair[0].texts[i],
-                answers,
-                transitions=tuple(moves),
-                shift=max(
-                    abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
-                ),
-            )
+        sides = self.answers(pair, index)
+        answers = [
+            Answer(text=text, scores=best_scores(side["scores"].items()))
+            for text, side in zip(texts, sides, strict=True)
+        ]
+        old, new = (set(side["labels"]) for side in sides)
+        differ = [name for name in self.labels if name in old ^ new]
+        moves = [
+            (name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ
+        ]
+        return Explanation(
+            pair[0].texts[index],
+            answers,
+            transitions=tuple(moves),
+            shift=max(
+                abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
+            ),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         predicted, right = np.split(items, 2, axis=1)
@@ -391,11 +388,10 @@ class Scores(LabelledTexts):
     def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
         """With the scores themselves."""
-        for i, *texts in changed:
-            scores = [side["score"] for side in self.answers(pair, i)]
-            yield explained_scores(pair[0].texts[i], texts, scores)
+        scores = [side["score"] for side in self.answers(pair, index)]
+        return explained_scores(pair[0].texts[index], texts, scores)
 
     def _scores(self, logits: np.ndarray) -> np.ndarray:
         """[items] scores of logits [items, 1]."""

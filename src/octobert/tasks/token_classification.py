@@ -23,7 +23,6 @@ from octobert.tasks._metrics import changed_answers, f1_of_rows, output_error, p
 from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Change,
     Explanation,
     Extremes,
     Fidelity,
@@ -269,26 +268,24 @@ class Tagging(Task):
             )
         return {"words": list(words), "tags": tags, "entities": entities}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
         """With the entities in the words joined by spaces."""
-        for i, *answers in changed:
-            words, gold = pair[0].texts[i], pair[0].expected(i) or ()
-            text = " ".join(words)
-            found = [
-                [(e["type"], e["start"], e["end"]) for e in side["entities"]]
-                for side in self.answers(pair, i)
-            ]
-            kinds = [kind for kind, _, _ in _entities.entities(gold)]
-            right = [
-                (kind, *place)
-                for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
-            ]
-            marked = [
-                Answer(text=answer, marks=_marks(own))
-                for answer, own in zip(answers, found, strict=True)
-            ]
-            moves = tuple(_moves(*found))
-            yield Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
+        words, gold = pair[0].texts[index], pair[0].expected(index) or ()
+        text = " ".join(words)
+        found = [
+            [(e["type"], e["start"], e["end"]) for e in side["entities"]]
+            for side in self.answers(pair, index)
+        ]
+        kinds = [kind for kind, _, _ in _entities.entities(gold)]
+        right = [
+            (kind, *place) for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
+        ]
+        marked = [
+            Answer(text=answer, marks=_marks(own))
+            for answer, own in zip(answers, found, strict=True)
+        ]
+        moves = tuple(_moves(*found))
+        return Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return f1_of_rows(
