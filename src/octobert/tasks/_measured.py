@@ -246,21 +246,19 @@ def _of_squad(
 
 @dataclass(frozen=True)
 class Measured:
-    """A task with other metrics. Everything else is the task's own.
+    """A task with metrics that read more than its own items. Everything else is the task's own.
 
     Args:
         task: the task itself.
         metrics: functions of what `items` returns.
         primary: the first of them.
         postprocess: the user's function that makes predictions of outputs.
-        packs: `items` returns packed items; otherwise those of the task.
     """
 
     task: Task
     metrics: Mapping[str, Metric]
     primary: str | None
     postprocess: UserCode | None
-    packs: bool
 
     def __getattr__(self, name: str) -> Any:
         # A copy in the making has no task yet.
@@ -268,8 +266,6 @@ class Measured:
 
     def items(self, result: Result) -> np.ndarray:
         """[items] with what the metrics read in named columns, so that one resampling serves all of them."""
-        if not self.packs:
-            return self.task.items(result)
         judged, columns = self.task.judged(result), {}
         if self.postprocess is None:
             columns[_ITEMS] = self.task.items(result)
@@ -284,8 +280,6 @@ class Measured:
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """Of the task; for metrics that read texts or probabilities, a row has the answer of another one, or its own."""
-        if not self.packs:
-            return self.task.extremes(items)
         wrong, right = np.roll(items, len(items) // 2), items
         wrong[_REFERENCES] = items[_REFERENCES]
         if _ITEMS in (items.dtype.names or ()) and items.dtype[_PREDICTIONS].base.kind in "biuf":
@@ -305,11 +299,7 @@ class Measured:
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the task's metrics, and one half of AUROC."""
-        own = (
-            self.task.chance(unpacked(items))
-            if not self.packs or _ITEMS in (items.dtype.names or ())
-            else {}
-        )
+        own = self.task.chance(items[_ITEMS]) if _ITEMS in (items.dtype.names or ()) else {}
         return {**own, AUROC: 0.5}
 
 
@@ -380,7 +370,9 @@ def measured(task: Task, measures: Measures) -> Task:
         for name in asked
         if isinstance(name, str) and (metric := task.offered[name]) is not None
     }
-    packs = measures.postprocess is not None or len(built_in) < len(measures.metrics)
+    task = replace(task, metrics=built_in)
+    if measures.postprocess is None and len(built_in) == len(asked):
+        return replace(task, primary=next(iter(built_in)))
     metrics: dict[str, Metric] = {}
     for name in asked:
         title = _title(name)
@@ -389,11 +381,9 @@ def measured(task: Task, measures: Measures) -> Task:
         elif isinstance(name, Evaluated):
             metrics[title] = Computed(title, partial(_compute, name), single=True)
         else:
-            own = built_in.get(name)
-            metrics[title] = own if own is not None and not packs else _of_packed(name, own)
+            metrics[title] = _of_packed(name, built_in.get(name))
     primary = next(iter(metrics)) if measures.metrics else task.primary
-    task = replace(task, metrics=built_in)
-    return cast(Task, Measured(task, metrics, primary, measures.postprocess, packs))
+    return cast(Task, Measured(task, metrics, primary, measures.postprocess))
 
 
 def _call(code: UserCode, packed: np.ndarray) -> Any:
