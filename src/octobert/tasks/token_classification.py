@@ -1,4 +1,9 @@
-"""Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags."""
+"""Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags.
+
+Entities are counted as seqeval (and the CoNLL evaluation script before it) counts them. A tag is `O`, or a letter and a type: B
+begins an entity, I continues it, E ends it, S is an entity of one word. An `I` after another type or after no entity begins an
+entity, so that IOB1, IOB2 and IOBES are all read correctly.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,14 @@ from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
-from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.tasks._metrics import changed_answers, f1_of_rows, output_error, probabilities
+from octobert.tasks._metrics import (
+    changed_answers,
+    f1_of_rows,
+    of_counts,
+    output_error,
+    probabilities,
+)
 from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
     NOTHING,
@@ -27,6 +37,7 @@ from octobert.tasks._task import (
     Extremes,
     Fidelity,
     Judged,
+    Metric,
     Pair,
     Result,
     Task,
@@ -40,6 +51,10 @@ _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 OUTSIDE = "O"
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
+Entity = tuple[str, int, int]
+# Columns of the counts of a sentence.
+RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
+_LETTERS = ("B", "I", "E", "S")
 
 
 class Options(StepOptions):
@@ -61,8 +76,8 @@ class Options(StepOptions):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str) -> str:
-        if value not in _entities.METRICS:
-            raise ValueError(f"there is no such metric; {did_you_mean(value, _entities.METRICS)}")
+        if value not in METRICS:
+            raise ValueError(f"there is no such metric; {did_you_mean(value, METRICS)}")
         return value
 
 
@@ -77,7 +92,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Tagging:
         tags=(options.tags,) if options.tags else _TAGS,
         labels=check_labels(options.labels, stated.labels),
         primary=options.metric,
-        metrics=_entities.METRICS,
+        metrics=METRICS,
         max_length=options.max_length,
         steps=options,
     )
@@ -157,13 +172,13 @@ class Tagging(Task):
                     got=str(len(own)),
                     expected=str(count),
                 )
-            gold.append(_entities.iob2(own))
+            gold.append(iob2(own))
         self._check_types(gold, table.where)
         return gold
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags as they are."""
-        return _entities.labels_of({tag for tags in self.read_gold(table) for tag in tags})
+        return labels_of({tag for tags in self.read_gold(table) for tag in tags})
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
@@ -207,31 +222,33 @@ class Tagging(Task):
         return predictions
 
     def items(self, result: Result) -> np.ndarray:
-        """[sentences, 7]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
+        """[sentences, 7]: the columns of counts, both in IOB2: a model trained on IOB1 means the same by other tags."""
         predicted, gold = self.judged(result).predictions, result.gold
         # Tags that know how often each occurs, and nothing of the words: those of other words.
         every = [tag for tags in gold for tag in tags]
         others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
-        counts = []
+        items = []
         for own, tags in zip(predicted, gold, strict=True):
-            right, said, *_ = _entities.counts([next(others) for _ in tags], tags)
-            counts.append((*_entities.counts(own, tags), right, said))
-        return np.array(counts, dtype=np.float64)
+            right, said, *_ = counts([next(others) for _ in tags], tags)
+            items.append((*counts(own, tags), right, said))
+        return np.array(items, dtype=np.float64)
 
     def judged(self, result: Result) -> Judged:
         """The tags of each sentence in IOB2, as seqeval reads them."""
-        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(result)]
+        predicted = [iob2(tags) for tags, _ in self.predictions(result)]
         return Judged(objects(predicted), objects(result.gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the right tags of other words."""
-        return {
-            name: _entities.METRICS[name](_entities.by_chance(items))
-            for name in ("f1", "precision", "recall")
-        }
+        by_chance = items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
+        return {name: METRICS[name](by_chance) for name in ("f1", "precision", "recall")}
 
     def extremes(self, items: np.ndarray) -> Extremes:
-        return _entities.extremes(items)
+        """As many entities as there are, or one, in the wrong places with no tag right; or all right."""
+        wrong, right = items.copy(), items.copy()
+        wrong[:, [RIGHT, RIGHT_TAGS]], wrong[:, PREDICTED] = 0, np.maximum(items[:, EXPECTED], 1)
+        right[:, [RIGHT, PREDICTED]], right[:, RIGHT_TAGS] = items[:, [EXPECTED]], items[:, TAGS]
+        return wrong, right
 
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
@@ -258,15 +275,15 @@ class Tagging(Task):
         ((tags, likely),) = self.predictions(result.single(index))
         words = result.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
-        entities = []
+        spans = []
         for (kind, first, last), (start, end) in zip(
-            _entities.entities(tags), places_of(words, text, tags), strict=True
+            entities(tags), places_of(words, text, tags), strict=True
         ):
             score = float(np.mean(likely[first : last + 1]))
-            entities.append(
+            spans.append(
                 {"type": kind, "text": text[start:end], "start": start, "end": end, "score": score}
             )
-        return {"words": list(words), "tags": tags, "entities": entities}
+        return {"words": list(words), "tags": tags, "entities": spans}
 
     def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
         """With the entities in the words joined by spaces."""
@@ -276,7 +293,7 @@ class Tagging(Task):
             [(e["type"], e["start"], e["end"]) for e in side["entities"]]
             for side in self.answers(pair, index)
         ]
-        kinds = [kind for kind, _, _ in _entities.entities(gold)]
+        kinds = [kind for kind, _, _ in entities(gold)]
         right = [
             (kind, *place) for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
         ]
@@ -288,9 +305,7 @@ class Tagging(Task):
         return Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
 
     def quality(self, items: np.ndarray) -> np.ndarray:
-        return f1_of_rows(
-            items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED]
-        )
+        return f1_of_rows(items[:, RIGHT], items[:, PREDICTED], items[:, EXPECTED])
 
     def _name(self, tag: Any, place: str) -> str:
         """A tag by its name, or by its index in the model's labels."""
@@ -310,10 +325,8 @@ class Tagging(Task):
         """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
         if not self.labels:
             return
-        ours = {_entities.kind_of(label) for label in self.labels}
-        foreign = sorted(
-            {_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE}
-        )
+        ours = {kind_of(label) for label in self.labels}
+        foreign = sorted({kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
         if foreign:
             raise DataError(
                 "the data has tags that the model does not have",
@@ -331,7 +344,7 @@ def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tupl
         at = text.index(word, at)
         places.append((at, at + len(word)))
         at += len(word)
-    return [(places[first][0], places[last][1]) for _, first, last in _entities.entities(tags)]
+    return [(places[first][0], places[last][1]) for _, first, last in entities(tags)]
 
 
 def _marks(found: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
@@ -389,9 +402,7 @@ def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
     return (
-        ", ".join(
-            f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)
-        )
+        ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in entities(tags))
         or _NO_ENTITY
     )
 
@@ -405,3 +416,88 @@ def _list(value: Any, place: str) -> list[Any]:
             fix="give one entry for each word",
         )
     return list(value)
+
+
+def parted(tag: str) -> tuple[str, str]:
+    """(letter, type): `B-PER` is ("B", "PER"); a tag without a letter, such as NOUN, goes on with its own type."""
+    letter, dash, kind = tag.partition("-")
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    if dash and letter in _LETTERS:
+        return letter, kind
+    return (tag, "_") if tag in _LETTERS else ("I", tag)
+
+
+def kind_of(tag: str) -> str:
+    """The type of a tag; O for O."""
+    letter, kind = parted(tag)
+    return kind if letter != OUTSIDE else OUTSIDE
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """(type, first word, last word) of every entity, in order."""
+    entities_so_far: list[Entity] = []
+    open_at, before, kind_before = -1, OUTSIDE, ""
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        letter, kind = parted(tag)
+        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == kind_before
+        if open_at >= 0 and not goes_on:
+            entities_so_far.append((kind_before, open_at, index - 1))
+            open_at = -1
+        if letter != OUTSIDE and not goes_on:
+            open_at = index
+        before, kind_before = letter, kind
+    return entities_so_far
+
+
+def iob2(tags: Sequence[str]) -> list[str]:
+    """The same entities, each beginning with B; tags that are not of that form stay as they are."""
+    letters = {parted(tag)[0] for tag in tags if "-" in tag}
+    if (
+        not letters
+        or letters & {"E", "S"}
+        or any("-" not in tag and tag != OUTSIDE for tag in tags)
+    ):
+        return list(tags)
+    converted = [OUTSIDE] * len(tags)
+    for kind, first, last in entities(tags):
+        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
+    return converted
+
+
+def labels_of(tags: set[str]) -> tuple[str, ...]:
+    """The labels of a model that says such tags: both B and I of every type, whichever the data happens to have."""
+    if all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags):
+        kinds = sorted({tag[2:] for tag in tags if tag != OUTSIDE})
+        return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
+    return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+
+
+def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, int, int]:
+    """(entities that are right, predicted, expected; words tagged right, words) of one sentence."""
+    ours, theirs = set(entities(tags)), set(entities(right))
+    same = sum(kind_and_letter == other for kind_and_letter, other in zip(tags, right, strict=True))
+    return len(ours & theirs), len(ours), len(theirs), same, len(right)
+
+
+def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Right, predicted and expected entities of all sentences."""
+    return (
+        items[:, [RIGHT]].sum(axis=0),
+        items[:, [PREDICTED]].sum(axis=0),
+        items[:, [EXPECTED]].sum(axis=0),
+    )
+
+
+def _accuracy(items: np.ndarray) -> float:
+    """Share of words that are tagged right."""
+    words = items[:, TAGS].sum()
+    return float(items[:, RIGHT_TAGS].sum() / words) if words else 0.0
+
+
+METRICS: Mapping[str, Metric] = {
+    "f1": of_counts(_counts, "f1", "micro"),
+    "precision": of_counts(_counts, "precision", "micro"),
+    "recall": of_counts(_counts, "recall", "micro"),
+    "accuracy": _accuracy,
+}
