@@ -22,7 +22,7 @@ from octobert.core.tabular import Row, Tabular
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import CpuTimes, Workload
-from octobert.evaluation.worker import OnProgress, Worker, working
+from octobert.evaluation.worker import OnProgress, Saturated, Worker, working
 
 # Rounds of a benchmark that ends by time.
 _MANY = 10**9
@@ -194,8 +194,7 @@ def _measure_workload(
     ]
     rows = np.array([len(feeds["input_ids"]) for feeds in workload.rounds])
     tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
-    turns: list[list[Turn]] = [[] for _ in workers]
-    samples: list[list[float]] = [[] for _ in workers]
+    turns: list[list[Saturated]] = [[] for _ in workers]
     total, seconds = settings.turns()
     for worker, in_flight in zip(workers, requests, strict=True):
         worker.ask("warm", (workload.rounds, len(workload.rounds), in_flight, seconds))
@@ -203,14 +202,8 @@ def _measure_workload(
             worker.ask("warm", (workload.rounds, settings.warmup, in_flight, math.inf))
     for number in range(total):
         for index in order_of(len(workers), number):
-            done = workers[index].ask(
-                "saturate", (workload.rounds, math.inf, requests[index], seconds)
-            )
-            ran = Turn(
-                seconds=done.seconds, rows=int(rows @ done.runs), tokens=int(tokens @ done.runs)
-            )
-            turns[index].append(ran)
-            samples[index] += done.samples_ms
+            batches = (workload.rounds, math.inf, requests[index], seconds)
+            turns[index].append(workers[index].ask("saturate", batches))
         on_progress(f"throughput {workload.batch} × {workload.sequence}", number + 1, total)
     return [
         Throughput(
@@ -220,8 +213,13 @@ def _measure_workload(
             streams=worker.facts.streams,
             requests=in_flight,
             threads=worker.facts.threads,
-            turns=tuple(own),
-            samples_ms=tuple(times),
+            turns=tuple(
+                Turn(
+                    seconds=turn.seconds, rows=int(rows @ turn.runs), tokens=int(tokens @ turn.runs)
+                )
+                for turn in own
+            ),
+            samples_ms=tuple(ms for turn in own for ms in turn.samples_ms),
         )
-        for worker, in_flight, own, times in zip(workers, requests, turns, samples, strict=True)
+        for worker, in_flight, own in zip(workers, requests, turns, strict=True)
     ]

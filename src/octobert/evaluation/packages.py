@@ -379,27 +379,23 @@ def _with_float_models(
         for model in given:
             if device:
                 runtimes.load(targets.load(model.target).CAPABILITIES.runtime).check_device(device)
-            forms = candidates.float_forms(model.target) if model.floating is not None else ()
-            floats = [_float_model(name, model, models, device) for name in forms]
-            models |= {known.title: known for known in floats}
+            floats = []
+            for form in candidates.float_forms(model.target) if model.floating else ():
+                title = (
+                    f"{form}{on}" if f"{form}{on}" not in models else f"{model.path}: {form}{on}"
+                )
+                floating = candidates.float_of(model, form, title, device)
+                assert floating is not None
+                # That of an earlier model if it is the same.
+                floating = next((c for c in models.values() if _same(c, floating)), floating)
+                models[floating.title] = floating
+                floats.append(floating.title)
             label = (
                 f"{model.name}{on}" if f"{model.name}{on}" not in models else f"{model.path}{on}"
             )
             models[label] = candidates.candidate_of(model, label, device)
-            rivals[label], sources[label] = tuple(known.title for known in floats), model
+            rivals[label], sources[label] = tuple(floats), model
     return list(models.values()), rivals, sources
-
-
-def _float_model(
-    name: str, model: Opened, models: Mapping[str, Candidate], device: str | None
-) -> Candidate:
-    """The float model of a model as a candidate: that of an earlier one if it is the same."""
-    title = f"{name} on {device}" if device else name
-    floating = candidates.float_of(
-        model, name, title if title not in models else f"{model.path}: {title}", device
-    )
-    assert floating is not None
-    return next((known for known in models.values() if _same(known, floating)), floating)
 
 
 def _same(one: Candidate, other: Candidate) -> bool:

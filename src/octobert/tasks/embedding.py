@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer
 from octobert.core.excerpts import beginning
-from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Text
@@ -39,7 +38,7 @@ from octobert.tasks._task import (
     Pair,
     Result,
 )
-from octobert.tasks._texts import WholeTexts
+from octobert.tasks._texts import TextOptions, WholeTexts
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
 FILES = ()
@@ -76,7 +75,7 @@ METRICS: dict[Form, dict[str, Metric]] = {
 }
 
 
-class Options(FrozenModel):
+class Options(TextOptions):
     """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`.
 
     Args:
@@ -89,7 +88,6 @@ class Options(FrozenModel):
         max_length: tokens of a text; by default the model's limit.
     """
 
-    text: tuple[str, ...] = Field(default=(), max_length=2)
     score: str | None = None
     query: str | None = None
     document: str | None = None
@@ -97,13 +95,6 @@ class Options(FrozenModel):
     query_prompt: str | None = None
     document_prompt: str | None = None
     max_length: int | None = Field(default=None, ge=2)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_column(cls, value: object) -> object:
-        if isinstance(value, dict) and isinstance(value.get("text"), str):
-            return {**value, "text": (value["text"],)}
-        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Options:
