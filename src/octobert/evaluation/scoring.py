@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.core.estimate import Estimate
@@ -19,7 +17,7 @@ from octobert.core.wording import probability
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import CONFIDENCE, mcnemar, paired, scores_of, sign_test
 from octobert.models.heads import head_of
-from octobert.tasks import Explanation, Outputs, Pair, Result, Task, unmeasured, unpacked
+from octobert.tasks import Outputs, Pair, Result, Task, unmeasured, unpacked
 
 # Rows of a model that are kept, and the transitions of all of its rows.
 MOST, _TRANSITIONS = 5_000, 50
@@ -144,32 +142,27 @@ def changed_rows(
         return ()
     results = {name: Result(own, encoded, gold) for name, own in outputs.items()}
     found = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
-    texts = sum(len(row.texts) for _, rows in found for row, _ in rows)
+    texts = sum(len(row.texts) for model in found for row in model.rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
     return tuple(
-        made.model_copy(update={"rows": tuple(_cut(*each, length) for each in rows)})
-        for made, rows in found
+        model.model_copy(
+            update={"rows": tuple(_cut(row, task.shown_whole, length) for row in model.rows)}
+        )
+        for model in found
     )
 
 
-def _compared(
-    task: Task, comparison: Comparison, pair: Pair
-) -> tuple[ChangedRows, list[tuple[ChangedRow, Explanation]]]:
-    """What is said of all rows that changed; and those that are kept, with whole texts."""
-    losses = None
+def _compared(task: Task, comparison: Comparison, pair: Pair) -> ChangedRows:
+    """What is said of all rows that changed, and those that are kept, with whole texts."""
+    changed = [(index, before, after) for index, _, before, after in comparison.changed]
+    rows = list(task.changed_rows(pair, changed))
     if len(pair[0].gold):
         before, after = (task.quality(task.items(result)) for result in pair)
-        losses = before - after if before is not None and after is not None else None
-    changed = [(index, before, after) for index, _, before, after in comparison.changed]
-    rows = [
-        (_row(index, expected, explanation, losses), explanation)
-        for (index, expected, _, _), explanation in zip(
-            comparison.changed, task.explain(pair, changed), strict=True
-        )
-    ]
-    outcomes = Counter(row.outcome for row, _ in rows)
-    every = Counter((move, row.outcome) for row, _ in rows for move in row.transitions)
-    counts = Counter(move for row, _ in rows for move in row.transitions)
+        if before is not None and after is not None:
+            rows = [_with_outcome(row, float(before[row.row] - after[row.row])) for row in rows]
+    outcomes = Counter(row.outcome for row in rows)
+    every = Counter((move, row.outcome) for row in rows for move in row.transitions)
+    counts = Counter(move for row in rows for move in row.transitions)
     transitions = [
         Transition(
             before=b,
@@ -180,46 +173,32 @@ def _compared(
         )
         for (b, a), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    most = sorted(rows, key=lambda each: (-abs(each[0].change), each[0].row))[:MOST]
-    kept = sorted(most, key=lambda each: (-each[0].change, each[0].row))
-    made = ChangedRows(
+    most = sorted(rows, key=lambda row: (-abs(row.change), row.row))[:MOST]
+    return ChangedRows(
         candidate=comparison.candidate,
         reference=comparison.reference,
         total=len(rows),
-        rows=tuple(row for row, _ in kept),
+        rows=tuple(sorted(most, key=lambda row: (-row.change, row.row))),
         lost=outcomes["lost"],
         gained=outcomes["gained"],
         transitions=tuple(transitions[:_TRANSITIONS]),
         sentence=sentence(counts, outcomes["lost"], outcomes["gained"]),
     )
-    return made, kept
 
 
-def _row(
-    index: int, expected: str, explanation: Explanation, losses: np.ndarray | None
-) -> ChangedRow:
-    lost = 0.0 if losses is None else float(losses[index])
-    # Rows that lose as much are ordered by their scores.
-    tie = explanation.shift if losses is None else math.tanh(explanation.shift) / 1000
-    return ChangedRow(
-        row=index,
-        texts=explanation.texts,
-        expected=expected if explanation.expected is None else explanation.expected,
-        before=explanation.answers[0],
-        after=explanation.answers[1],
-        outcome="lost" if lost > 0 else "gained" if lost < 0 else "other",
-        marks=explanation.marks,
-        change=lost + tie,
-        transitions=explanation.transitions,
-    )
+def _with_outcome(row: ChangedRow, lost: float) -> ChangedRow:
+    """Rows that lose as much of the task's measure are ordered by their scores."""
+    outcome = "lost" if lost > 0 else "gained" if lost < 0 else "other"
+    change = lost + math.tanh(row.change) / 1000
+    return row.model_copy(update={"outcome": outcome, "change": change})
 
 
-def _cut(row: ChangedRow, explanation: Explanation, length: int) -> ChangedRow:
-    """A row whose long texts are cut around their marks."""
+def _cut(row: ChangedRow, whole: Collection[int], length: int) -> ChangedRow:
+    """A row whose long texts are cut around their marks, but for those that are shown whole."""
     sides = [row.marks, row.before.marks, row.after.marks]
     texts, places = list(row.texts), dict[tuple[int, int, int], Span | None]()
     for index, text in enumerate(row.texts):
-        if len(text) <= length or index in explanation.questions:
+        if len(text) <= length or index in whole:
             continue
         # What the models say comes before what is expected, of which there may be several places.
         spans: list[Span] = list(

@@ -13,7 +13,6 @@ from octobert.data.rows import Row
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
 from octobert.tasks._task import (
     NOTHING,
-    Explanation,
     Extremes,
     Fidelity,
     Metric,
@@ -26,7 +25,6 @@ from octobert.tasks._task import (
 __all__ = [
     "NOTHING",
     "Computed",
-    "Explanation",
     "Extremes",
     "Fidelity",
     "Measures",

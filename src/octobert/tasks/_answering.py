@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
@@ -20,7 +20,6 @@ from octobert.tasks._metrics import agreement, output_error, probabilities
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._squad import Prediction
 from octobert.tasks._task import (
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
@@ -84,7 +83,7 @@ class Answering(Task):
             every question has an answer, otherwise a question may have none (SQuAD 2.0).
     """
 
-    per_token = True
+    per_token, shown_whole = True, (0,)
     columns: tuple[str, str, str]
     options: WindowOptions
     threshold: float | None
@@ -356,7 +355,7 @@ class Answering(Task):
             for entry, share in zip(entries, likely, strict=True)
         ]
 
-    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the places of the answers in the context."""
         texts, sides = pair[0].texts[index], self.answers(pair, index)
         spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
@@ -372,13 +371,13 @@ class Answering(Task):
             Mark(text=1, start=start, end=end)
             for start, end in _squad.right_spans(texts[1], pair[0].expected(index))
         )
-        return Explanation(
-            texts,
+        return self.row_of(
+            pair,
+            index,
             explained,
-            marks,
-            (_move(*spans),),
-            shift=sides[0]["score"] - sides[1]["score"],
-            questions=(0,),
+            marks=marks,
+            transitions=[_move(*spans)],
+            change=sides[0]["score"] - sides[1]["score"],
         )
 
     def quality(self, items: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel
 from octobert.core.lazy import lazy
 from octobert.core.plain import preview
@@ -30,7 +30,6 @@ from octobert.tasks._metrics import (
 from octobert.tasks._rows import Table, is_number, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
@@ -131,7 +130,7 @@ class Classification(LabelledTexts):
         scores = probabilities(result.logits[index])
         return {"label": self.label_of(best), "score": float(scores[best])}
 
-    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely classes; `shift` is of the right class, or of the float model's."""
         sides = [probabilities(result.logits[index]) for result in pair]
         names = list(map(self.label_of, range(len(sides[0]))))
@@ -145,11 +144,12 @@ class Classification(LabelledTexts):
         ]
         right = pair[0].expected(index)
         meant = names.index(texts[0]) if right is None else right
-        return Explanation(
-            pair[0].texts[index],
+        return self.row_of(
+            pair,
+            index,
             answers,
-            transitions=((texts[0], texts[1]),),
-            shift=float(sides[0][meant] - sides[1][meant]),
+            transitions=[texts],
+            change=float(sides[0][meant] - sides[1][meant]),
         )
 
     def quality(self, items: np.ndarray) -> np.ndarray:

@@ -13,8 +13,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from octobert.core.evidence import Answer
-from octobert.tasks._task import Explanation, Extremes, Fidelity, Metric, Outputs
+from octobert.tasks._task import Extremes, Fidelity, Metric, Outputs
 
 T = TypeVar("T")
 
@@ -304,12 +303,3 @@ def best_scores(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
 def f1_of_rows(right: np.ndarray, predicted: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """F1 of each row from its counts; 1 where there is nothing on either side."""
     return np.where(predicted + expected > 0, 2 * right / np.maximum(predicted + expected, 1), 1.0)
-
-
-def explained_scores(
-    texts: Sequence[str], answers: Sequence[str], scores: Sequence[float]
-) -> Explanation:
-    """A row with another score. It went from lower to higher, or the other way."""
-    shown = [Answer(text=text, score=score) for text, score in zip(answers, scores, strict=True)]
-    move = ("lower", "higher") if scores[0] < scores[1] else ("higher", "lower")
-    return Explanation(tuple(texts), shown, transitions=(move,), shift=abs(scores[0] - scores[1]))

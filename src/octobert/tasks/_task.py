@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
@@ -107,26 +107,6 @@ class Judged:
     scores: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """A row that two models answer otherwise, as people read it; see `ChangedRow`.
-
-    Args:
-        answers: of the float model, and of the quantized one.
-        expected: None for what `Task.expected` says.
-        shift: by how much a probability or a score fell.
-        questions: texts that are shown whole.
-    """
-
-    texts: tuple[str, ...]
-    answers: Sequence[Answer]
-    marks: tuple[Mark, ...] = ()
-    transitions: tuple[tuple[str, str], ...] = ()
-    expected: str | None = None
-    shift: float = 0.0
-    questions: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """A task with its options. What is not abstract here is what most heads do.
@@ -142,6 +122,8 @@ class Task(ABC):
     # Whether the model has an output for each token; and whether metrics of others can read the predictions.
     per_token: ClassVar[bool] = False
     judges: ClassVar[bool] = True
+    # Texts of an input that people are shown whole, by their places.
+    shown_whole: ClassVar[tuple[int, ...]] = ()
     head: str
     labels: tuple[str, ...] = ()
     max_length: int | None = None
@@ -266,15 +248,35 @@ class Task(ABC):
     def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """The answer to the text at `index`, which the user gave as `given`, as plain data."""
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterable[Explanation]:
-        """What is said of each changed item, in order."""
-        return (self.explanation(pair, index, answers) for index, *answers in changed)
+    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterable[ChangedRow]:
+        """What is said of each changed item, in order; `change` is by how much a probability or a score fell."""
+        return (self.changed_row(pair, index, answers) for index, *answers in changed)
 
-    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """What is said of an item: the answers as text, and what heads know beside it."""
         before, after = answers
         shown = [Answer(text=before), Answer(text=after)]
-        return Explanation(pair[0].texts[index], shown, transitions=((before, after),))
+        return self.row_of(pair, index, shown, transitions=((before, after),))
+
+    def row_of(
+        self, pair: Pair, index: int, answers: Sequence[Answer], **others: Any
+    ) -> ChangedRow:
+        """A changed item as evidence.
+
+        Args:
+            answers: of the float model, and of the quantized one.
+            others: further fields of `ChangedRow`.
+        """
+        gold = pair[0].expected(index)
+        fields = {
+            "row": index,
+            "texts": pair[0].texts[index],
+            "expected": "" if gold is None else self.expected(gold),
+            "before": answers[0],
+            "after": answers[1],
+            "outcome": "other",
+        }
+        return ChangedRow.model_validate({**fields, **others})
 
     def quality(self, items: np.ndarray) -> np.ndarray | None:
         """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""

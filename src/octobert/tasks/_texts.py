@@ -10,11 +10,12 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import ColumnError, DataError
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._rows import Table, check_texts
-from octobert.tasks._task import Result, Task
+from octobert.tasks._task import Pair, Result, Task
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (
@@ -62,6 +63,19 @@ class WholeTexts(Task):
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """One token row for each text, cut to the largest number of tokens."""
         return EncodedTexts(texts, [[row] for row in tokenizer.encode(texts)], tokenizer)
+
+    def scored_row(
+        self, pair: Pair, index: int, answers: Sequence[str], scores: Sequence[float], **others: Any
+    ) -> ChangedRow:
+        """A row with another score, which went from lower to higher, or the other way; see `row_of`."""
+        before, after = scores
+        shown = [
+            Answer(text=text, score=score) for text, score in zip(answers, scores, strict=True)
+        ]
+        moves = [("lower", "higher") if before < after else ("higher", "lower")]
+        return self.row_of(
+            pair, index, shown, transitions=moves, change=abs(before - after), **others
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.evidence import Answer
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.excerpts import beginning
 from octobert.core.plain import preview
 from octobert.core.results import Stated
@@ -18,7 +18,6 @@ from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._metrics import (
     SCORES,
     TOP,
-    explained_scores,
     extreme_scores,
     moved,
     named,
@@ -29,7 +28,6 @@ from octobert.tasks._rows import Table, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
@@ -349,7 +347,7 @@ class Embedding(WholeTexts):
                 if old and old[0][0] != new[0][0]:
                     yield i, texts[old[0][0]][0], texts[new[0][0]][0]
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
         """With the nearest texts; the cosine of the right document, of the pair, or of the nearest text."""
         texts = pair[0].texts
         prompts = [self.prompts.get(name, "") for name in self.used] or [""]
@@ -359,7 +357,8 @@ class Embedding(WholeTexts):
         if self.form == "pairs":
             for i, answers, text in shown:
                 both = text, texts[second + i][0].removeprefix(prompts[-1])
-                yield explained_scores(both, answers, [float(cosines[i]) for cosines in right])
+                scores = [float(cosines[i]) for cosines in right]
+                yield self.scored_row(pair, i, answers, scores, texts=both)
             return
         indices = [i for i, _, _ in changed]
         near = [self.neighbours(result, indices, TOP) for result in pair]
@@ -368,23 +367,21 @@ class Embedding(WholeTexts):
             return beginning(texts[place][0].removeprefix(prompts[-1]), _NEIGHBOUR)
 
         for number, (i, answers, text) in enumerate(shown):
+            nearest = [neighbours[number] for neighbours in near]
+            scores = [float(cosines[i]) for cosines in right] or [own[0][1] for own in nearest]
             explained = [
                 Answer(
                     text=answer if retrieval else beginning(answer, _NEIGHBOUR),
-                    score=float(right[side][i] if right else near[side][number][0][1]),
-                    neighbours=tuple(
-                        (beginning_of(place), cosine) for place, cosine in near[side][number]
-                    ),
+                    score=score,
+                    neighbours=tuple((beginning_of(place), cosine) for place, cosine in own),
                 )
-                for side, answer in enumerate(answers)
+                for answer, score, own in zip(answers, scores, nearest, strict=True)
             ]
-            yield Explanation(
-                (text,),
-                explained,
-                transitions=((_depth(answers[0]), _depth(answers[1])),) if retrieval else (),
-                expected=beginning_of(second + i) if retrieval else None,
-                shift=(explained[0].score or 0) - (explained[1].score or 0),
-            )
+            others: dict[str, Any] = {"texts": (text,), "change": scores[0] - scores[1]}
+            if retrieval:
+                others["transitions"] = [tuple(map(_depth, answers))]
+                others["expected"] = beginning_of(second + i)
+            yield self.row_of(pair, i, explained, **others)
 
     def quality(self, items: np.ndarray) -> np.ndarray | None:
         """The reciprocal rank."""

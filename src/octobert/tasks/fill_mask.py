@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import Stated
@@ -25,7 +25,6 @@ from octobert.tasks._metrics import changed_answers
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import (
     NOTHING,
-    Explanation,
     Extremes,
     Fidelity,
     Metric,
@@ -228,7 +227,7 @@ class FillMask(Task):
         """The mean of `divergence` over masked tokens."""
         return float(divergence(ours.outputs, reference.outputs).mean())
 
-    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the masks that are filled otherwise."""
         tokenizer = pair[0].encoded.tokenizer
         assert tokenizer is not None
@@ -248,12 +247,13 @@ class FillMask(Task):
             ]
             score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
             explained.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
-        return Explanation(
-            (text,),
+        return self.row_of(
+            pair,
+            index,
             explained,
-            tuple(Mark(text=0, start=start, end=end) for start, end in spans),
+            marks=[Mark(text=0, start=start, end=end) for start, end in spans],
             expected=", ".join(text[start:end] for start, end in spans),
-            shift=float(len(differ)),
+            change=len(differ),
         )
 
     def quality(self, items: np.ndarray) -> np.ndarray:

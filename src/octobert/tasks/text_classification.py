@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
 from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
@@ -22,7 +22,6 @@ from octobert.tasks._metrics import (
     SCORES,
     agreement,
     best_scores,
-    explained_scores,
     extreme_scores,
     f1_of_rows,
     log_probabilities,
@@ -35,7 +34,6 @@ from octobert.tasks._metrics import (
 from octobert.tasks._rows import Table, is_number, label_index, number_of
 from octobert.tasks._task import (
     NOTHING,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
@@ -227,7 +225,7 @@ class MultiLabel(LabelledTexts):
             "scores": likely,
         }
 
-    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely labels; a transition for each label that differs."""
         sides = self.answers(pair, index)
         answers = [
@@ -239,11 +237,12 @@ class MultiLabel(LabelledTexts):
         moves = [
             (name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ
         ]
-        return Explanation(
-            pair[0].texts[index],
+        return self.row_of(
+            pair,
+            index,
             answers,
-            transitions=tuple(moves),
-            shift=max(
+            transitions=moves,
+            change=max(
                 abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
             ),
         )
@@ -388,10 +387,10 @@ class Scores(LabelledTexts):
     def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
 
-    def explanation(self, pair: Pair, index: int, texts: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the scores themselves."""
         scores = [side["score"] for side in self.answers(pair, index)]
-        return explained_scores(pair[0].texts[index], texts, scores)
+        return self.scored_row(pair, index, texts, scores)
 
     def _scores(self, logits: np.ndarray) -> np.ndarray:
         """[items] scores of logits [items, 1]."""

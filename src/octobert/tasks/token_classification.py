@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
@@ -33,7 +33,6 @@ from octobert.tasks._metrics import (
 from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
@@ -285,7 +284,7 @@ class Tagging(Task):
             )
         return {"words": list(words), "tags": tags, "entities": spans}
 
-    def explanation(self, pair: Pair, index: int, answers: Sequence[str]) -> Explanation:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the entities in the words joined by spaces."""
         words, gold = pair[0].texts[index], pair[0].expected(index) or ()
         text = " ".join(words)
@@ -301,8 +300,16 @@ class Tagging(Task):
             Answer(text=answer, marks=_marks(own))
             for answer, own in zip(answers, found, strict=True)
         ]
-        moves = tuple(_moves(*found))
-        return Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
+        moves = list(_moves(*found))
+        return self.row_of(
+            pair,
+            index,
+            marked,
+            texts=(text,),
+            marks=_marks(right),
+            transitions=moves,
+            change=len(moves),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return f1_of_rows(items[:, RIGHT], items[:, PREDICTED], items[:, EXPECTED])
