@@ -136,11 +136,11 @@ def measure(
             parts = [
                 samples[:, rounds] for rounds in (slice(0, None, 2), slice(1, None, 2), slice(None))
             ]
-            found = np.stack(
+            medians = np.stack(
                 [np.median(each / np.median(each[:_TIMES_WHOLE], axis=0), axis=1) for each in parts]
             )
             everywhere.append(np.median(samples[:_TIMES_WHOLE], axis=(0, 1)))
-            ratios |= {cut: found[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
+            ratios |= {cut: medians[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
     whole_ms = np.median(everywhere, axis=0)
     times = []
     for kind, every in levels.items():

@@ -47,18 +47,18 @@ def scores(
         return ()
     items = task.items(Result(outputs, encoded, gold))
     chance, extremes = task.chance(items), task.extremes(items)
-    found = [
+    values = [
         score
         for name, metric in task.metrics.items()
         for score in scores_of(name, metric, items, extremes, seed=seed, chance=chance.get(name))
     ]
-    if task.primary is not None and score_named(task.primary, found) is None:
+    if task.primary is not None and score_named(task.primary, values) is None:
         raise DataError(
             f"{task.primary} is not defined on the evaluated rows",
             got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
             fix="evaluate more rows, or rows that differ",
         )
-    return tuple(found)
+    return tuple(values)
 
 
 def compare(
@@ -141,14 +141,14 @@ def changed_rows(
     if head_of(task.head).shape == "states":
         return ()
     results = {name: Result(own, encoded, gold) for name, own in outputs.items()}
-    found = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
-    texts = sum(len(row.texts) for model in found for row in model.rows)
+    models = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
+    texts = sum(len(row.texts) for model in models for row in model.rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
     return tuple(
         model.model_copy(
             update={"rows": tuple(_cut(row, task.shown_whole, length) for row in model.rows)}
         )
-        for model in found
+        for model in models
     )
 
 

@@ -117,23 +117,23 @@ def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.nd
     Returns:
         (length, milliseconds of 1, 2, …, `MAX_ROWS` rows): not padded first. Infinite where the padding does not pay.
     """
-    own = cost.batch_ms(_COUNTS, exact)
-    found = {exact: own}
+    exact_ms = cost.batch_ms(_COUNTS, exact)
+    ways = {exact: exact_ms}
     for length in cost.lengths:
         if exact < length <= min(exact + BLOCK - 1, max_length):
             padded = cost.batch_ms(_COUNTS, length)
-            pays = padded * (1 + cost.margin) < own
+            pays = padded * (1 + cost.margin) < exact_ms
             if pays.any():
-                found[length] = np.where(pays, padded, np.inf)
+                ways[length] = np.where(pays, padded, np.inf)
     rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
     if cost.new_shape_ms and rounded > exact:
-        found[rounded] = cost.batch_ms(_COUNTS, rounded)
+        ways[rounded] = cost.batch_ms(_COUNTS, rounded)
     static = min((length for length in cost.static_ms if length >= exact), default=None)
     if static is not None:
         # A single row only.
         ms = np.where(_COUNTS == 1, cost.static_ms[static], np.inf)
-        found[static] = np.minimum(found.get(static, np.inf), ms)
-    return list(found.items())
+        ways[static] = np.minimum(ways.get(static, np.inf), ms)
+    return list(ways.items())
 
 
 def collected(

@@ -303,9 +303,12 @@ def spellings_of(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) ->
     numbers = {
         name: number for number, names in enumerate(classes) for name in (str(number), *names)
     }
-    own = [numbers.get(name.lower()) for name in of_model]
-    told = set(own) == set(range(len(classes)))
-    return {name: own.index(number) if told else number for name, number in numbers.items()}
+    of_model_numbers = [numbers.get(name.lower()) for name in of_model]
+    complete = set(of_model_numbers) == set(range(len(classes)))
+    return {
+        name: of_model_numbers.index(number) if complete else number
+        for name, number in numbers.items()
+    }
 
 
 def check_labels(stated: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:

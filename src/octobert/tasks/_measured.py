@@ -62,12 +62,12 @@ def measures_of(
     Raises:
         RecipeError: a metric that the task does not have, a file that does not exist, or `evaluate` is missing.
     """
-    found: list[UserCode | Evaluated | str] = []
+    choices: list[UserCode | Evaluated | str] = []
     for metric in metrics:
         if isinstance(metric, EvaluateMetric):
-            found.append(_evaluated(metric))
+            choices.append(_evaluated(metric))
         elif user_code.names_code(metric):
-            found.append(user_code.at(metric, "metric", where="metric"))
+            choices.append(user_code.at(metric, "metric", where="metric"))
         else:
             name = ALIASES.get(metric, metric)
             if name not in task.offered:
@@ -77,8 +77,8 @@ def measures_of(
                     where="metric",
                     fix=f"{meant} (or file.py:function, or {{evaluate: NAME}})",
                 )
-            found.append(name)
-    titles = list(map(_title, found))
+            choices.append(name)
+    titles = list(map(_title, choices))
     if len(set(titles)) < len(titles):
         raise RecipeError(
             "two metrics have the same name",
@@ -89,13 +89,13 @@ def measures_of(
     code = None
     if postprocess is not None:
         code = user_code.at(postprocess, "postprocess", where="postprocess")
-    if not task.judges and (code or any(not isinstance(metric, str) for metric in found)):
+    if not task.judges and (code or any(not isinstance(metric, str) for metric in choices)):
         raise RecipeError(
             "the task's answers cannot be given to functions",
             where="metric" if code is None else "postprocess",
             fix="use the task's own metrics",
         )
-    return Measures(metrics=tuple(found), postprocess=code)
+    return Measures(metrics=tuple(choices), postprocess=code)
 
 
 def _evaluated(metric: EvaluateMetric) -> Evaluated:
@@ -236,12 +236,14 @@ def _of_squad(
 ) -> tuple[Any, Any]:
     """Answers as the metrics squad and squad_v2 read them."""
     more = {"no_answer_probability": 0.0} if "no_answer_probability" in features else {}
-    told = [{"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)]
-    right = [
+    answers = [
+        {"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)
+    ]
+    golds = [
         {"id": str(i), "answers": {"text": list(texts), "answer_start": [0] * len(texts)}}
         for i, texts in enumerate(references)
     ]
-    return told, right
+    return answers, golds
 
 
 @dataclass(frozen=True)

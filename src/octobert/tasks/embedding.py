@@ -274,7 +274,7 @@ class Embedding(WholeTexts):
             count: the most of each.
         """
         first, distinct, firsts, own = self._searched(result)
-        found: list[list[Near]] = []
+        nearest: list[list[Near]] = []
         for start in range(0, len(indices), _CHUNK):
             part = np.asarray(indices[start : start + _CHUNK])
             block = first[part] @ distinct.T
@@ -286,14 +286,14 @@ class Embedding(WholeTexts):
             for places, cosines in zip(top, block, strict=True):
                 # By falling cosine, equal ones by their place.
                 ordered = places[np.argsort(-cosines[places], kind="stable")]
-                found.append(
+                nearest.append(
                     [
                         (int(firsts[i]), float(cosines[i]))
                         for i in ordered
                         if np.isfinite(cosines[i])
                     ]
                 )
-        return found
+        return nearest
 
     def _searched(self, result: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(vectors that ask, distinct vectors that are found, text of each of those, which of those belongs to each that asks).

@@ -288,7 +288,7 @@ class Tagging(Task):
         """With the entities in the words joined by spaces."""
         words, gold = pair[0].texts[index], pair[0].expected(index) or ()
         text = " ".join(words)
-        found = [
+        sides = [
             [(e["type"], e["start"], e["end"]) for e in side["entities"]]
             for side in self.answers(pair, index)
         ]
@@ -298,9 +298,9 @@ class Tagging(Task):
         ]
         marked = [
             Answer(text=answer, marks=_marks(own))
-            for answer, own in zip(answers, found, strict=True)
+            for answer, own in zip(answers, sides, strict=True)
         ]
-        moves = list(_moves(*found))
+        moves = list(_moves(*sides))
         return self.row_of(
             pair,
             index,
@@ -354,8 +354,8 @@ def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tupl
     return [(places[first][0], places[last][1]) for _, first, last in entities(tags)]
 
 
-def _marks(found: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
-    return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in found)
+def _marks(places: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in places)
 
 
 def _moves(
