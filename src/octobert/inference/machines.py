@@ -270,14 +270,9 @@ def read_index(folder: Path) -> Machines:
     path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
     try:
         return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
-    except OSError as error:
-        raise ModelError(
-            f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix
-        ) from error
-    except ValueError as error:
-        raise ModelError(
-            f"{INDEX} cannot be read", where=str(path), got=first_problem(error), fix=fix
-        ) from error
+    except (OSError, ValueError) as error:
+        got = error.strerror if isinstance(error, OSError) else first_problem(error)
+        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=got, fix=fix) from error
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:

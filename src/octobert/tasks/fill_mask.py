@@ -369,21 +369,11 @@ def masked(
         inside: position of the first token of the text, and number of special tokens after the last.
         share: of the tokens that are masked together, chosen by the text; None masks each token in a row of its own.
     """
-    own = np.flatnonzero(row.ids == mask)
-    if len(own):
-        return [
-            MaskedRow(
-                row.ids,
-                row.types,
-                row.truncated,
-                own,
-                np.full(len(own), UNKNOWN),
-                vocabulary,
-                stated=True,
-            )
-        ]
+    stated = np.flatnonzero(row.ids == mask)
     tokens = np.arange(inside[0], len(row) - inside[1])
-    if share is None:
+    if len(stated):
+        groups = [stated]
+    elif share is None:
         groups = [tokens[i : i + 1] for i in range(len(tokens))] or [tokens]
     else:
         count = min(len(tokens), max(1, round(share * len(tokens))))
@@ -393,9 +383,10 @@ def masked(
     for places in groups:
         ids = row.ids.copy()
         ids[places] = mask
+        wanted = np.full(len(places), UNKNOWN) if len(stated) else row.ids[places]
         rows.append(
             MaskedRow(
-                ids, row.types, row.truncated, places, row.ids[places], vocabulary, stated=False
+                ids, row.types, row.truncated, places, wanted, vocabulary, stated=bool(len(stated))
             )
         )
     return rows
