@@ -168,13 +168,10 @@ def _verify_zip(path: Path) -> Verified:
                 raise _no_package(path, got)
             top = manifests[0].removesuffix(PACKAGE_FILE)
             manifest = _manifest(archive.read(manifests[0]), path)
-            states = {}
-            for name, digest in manifest.files.items():
-                states[name] = (
-                    _zipped_state(archive, top + name, digest)
-                    if top + name in sizes
-                    else "is missing"
-                )
+            states = {
+                name: _zipped_state(archive, top + name, digest)
+                for name, digest in manifest.files.items()
+            }
             return _verified(
                 path,
                 manifest,
@@ -190,8 +187,12 @@ def _verify_zip(path: Path) -> Verified:
 
 def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
     """What is wrong with a file in a zip file; empty if nothing is."""
+    try:
+        stream = archive.open(name)
+    except KeyError:
+        return "is missing"
     content = hashlib.sha256()
-    with archive.open(name) as stream:
+    with stream:
         while chunk := stream.read(_CHUNK):
             content.update(chunk)
     return "" if content.hexdigest() == digest else "has another content"
@@ -327,11 +328,7 @@ def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> 
         for goal, result in results.items():
             result.setting.check(listed, where=goal)
     except (OSError, ValueError, RecipeError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else str(error)
-        what = "the results of tuning cannot be used"
-        raise ModelError(
-            what, where=str(path), got=got, fix="remove the file, and tune again"
-        ) from error
+        raise _unusable(path, error) from error
     return results
 
 
@@ -366,8 +363,7 @@ def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
     try:
         results = _read_tuned(path) if path.is_file() else {}
     except ValueError as error:
-        what, fix = "the results of tuning cannot be used", "remove the file, and tune again"
-        raise ModelError(what, where=str(path), got=first_problem(error), fix=fix) from error
+        raise _unusable(path, error) from error
     own = results.setdefault(machine_id(), {})
     if result.goal in own and not replace:
         return
@@ -386,3 +382,13 @@ def machine_id() -> str:
 def _read_tuned(path: Path) -> dict[str, dict[str, Any]]:
     """Machine → goal → result; `ValueError` where the file has another form."""
     return _TUNED.validate_json(content_of(path))
+
+
+def _unusable(path: Path, error: Exception) -> ModelError:
+    """The error of a file with results of tuning that cannot be used."""
+    return ModelError(
+        "the results of tuning cannot be used",
+        where=str(path),
+        got=first_problem(error) if isinstance(error, ValueError) else str(error),
+        fix="remove the file, and tune again",
+    )
