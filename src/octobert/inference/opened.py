@@ -399,13 +399,11 @@ def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, di
     check_inputs(ports.inputs, where=str(path))
     if facts is None:
         return ports, {}
-    # The labels in the config of an encoder are not those of its other heads.
-    classes = (
-        len(facts.labels)
-        if facts.head in ("sequence-classification", "token-classification")
-        else 0
-    )
-    return ports, outputs_of(head_of(facts.head), ports.outputs, classes=classes, where=str(path))
+    head = head_of(facts.head)
+    # The labels in the config of an encoder are not those of the heads of its pre-training.
+    labelled = head.shape in ("classes", "token-classes") and not head.pretrained
+    classes = len(facts.labels) if labelled else 0
+    return ports, outputs_of(head, ports.outputs, classes=classes, where=str(path))
 
 
 def files_of(path: Path) -> list[Path]:

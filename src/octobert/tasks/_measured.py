@@ -392,9 +392,8 @@ def _call(code: UserCode, packed: np.ndarray) -> Any:
     return _loaded(code)(_given(packed[_PREDICTIONS]), _given(packed[_REFERENCES]))
 
 
-@cache
-def _loaded(code: UserCode) -> Callable[..., Any]:
-    return user_code.load(code)
+# A metric is called for every resample.
+_loaded = cache(user_code.load)
 
 
 def _of_packed(name: str, metric: Metric | None) -> Metric:

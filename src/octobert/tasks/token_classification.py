@@ -50,6 +50,7 @@ _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 OUTSIDE = "O"
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
+# (type, first word, last word); or (type, first character, end).
 Entity = tuple[str, int, int]
 # Columns of the counts of a sentence.
 RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
@@ -212,10 +213,8 @@ class Tagging(Task):
                 own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
                 for place, share in zip(own, probabilities(logits[at][own]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
-                    tags[word], likely[word] = (
-                        self.label_of(int(share.argmax())),
-                        float(share.max()),
-                    )
+                    tags[word] = self.label_of(int(share.argmax()))
+                    likely[word] = float(share.max())
                 at += 1
             predictions.append((tags, likely))
         return predictions
@@ -275,7 +274,7 @@ class Tagging(Task):
         words = result.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         spans = []
-        for (kind, first, last), (start, end) in zip(
+        for (kind, first, last), (_, start, end) in zip(
             entities(tags), places_of(words, text, tags), strict=True
         ):
             score = float(np.mean(likely[first : last + 1]))
@@ -292,10 +291,6 @@ class Tagging(Task):
             [(e["type"], e["start"], e["end"]) for e in side["entities"]]
             for side in self.answers(pair, index)
         ]
-        kinds = [kind for kind, _, _ in entities(gold)]
-        right = [
-            (kind, *place) for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
-        ]
         marked = [
             Answer(text=answer, marks=_marks(own))
             for answer, own in zip(answers, sides, strict=True)
@@ -306,7 +301,7 @@ class Tagging(Task):
             index,
             marked,
             texts=(text,),
-            marks=_marks(right),
+            marks=_marks(places_of(words, text, gold)),
             transitions=moves,
             change=len(moves),
         )
@@ -344,23 +339,21 @@ class Tagging(Task):
             )
 
 
-def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tuple[int, int]]:
-    """(first character, end) of each entity of tags in a text that has the words in their order."""
+def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[Entity]:
+    """(type, first character, end) of each entity of tags in a text that has the words in their order."""
     places, at = [], 0
     for word in words:
         at = text.index(word, at)
         places.append((at, at + len(word)))
         at += len(word)
-    return [(places[first][0], places[last][1]) for _, first, last in entities(tags)]
+    return [(kind, places[first][0], places[last][1]) for kind, first, last in entities(tags)]
 
 
-def _marks(places: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
+def _marks(places: Sequence[Entity]) -> tuple[Mark, ...]:
     return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in places)
 
 
-def _moves(
-    before: Sequence[tuple[str, int, int]], after: Sequence[tuple[str, int, int]]
-) -> Iterator[tuple[str, str]]:
+def _moves(before: Sequence[Entity], after: Sequence[Entity]) -> Iterator[tuple[str, str]]:
     """(type before, type after) of entities that changed; those that overlap belong together."""
     new = [entity for entity in after if entity not in before]
     for kind, start, end in (entity for entity in before if entity not in after):
@@ -375,11 +368,8 @@ def _words(text: str) -> Iterator[str]:
     """Words: runs of letters, digits and their combining marks; every other sign is a word of its own."""
     word = ""
     for character in text:
-        if (
-            character.isalnum()
-            or character == "_"
-            or unicodedata.category(character).startswith("M")
-        ):
+        is_mark = unicodedata.category(character).startswith("M")
+        if character.isalnum() or character == "_" or is_mark:
             word += character
             continue
         if word:
@@ -408,10 +398,8 @@ def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
 
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
-    return (
-        ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in entities(tags))
-        or _NO_ENTITY
-    )
+    shown = [f"{kind} {first + 1}–{last + 1}" for kind, first, last in entities(tags)]
+    return ", ".join(shown) or _NO_ENTITY
 
 
 def _list(value: Any, place: str) -> list[Any]:
@@ -489,11 +477,8 @@ def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, in
 
 def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Right, predicted and expected entities of all sentences."""
-    return (
-        items[:, [RIGHT]].sum(axis=0),
-        items[:, [PREDICTED]].sum(axis=0),
-        items[:, [EXPECTED]].sum(axis=0),
-    )
+    right, predicted, expected = items[:, [RIGHT, PREDICTED, EXPECTED]].sum(axis=0)
+    return np.array([right]), np.array([predicted]), np.array([expected])
 
 
 def _accuracy(items: np.ndarray) -> float:
