@@ -255,7 +255,7 @@ def make_package(folder: Path) -> None:
     """A package for ONNX Runtime, tuned on this machine."""
     from octobert.core.estimate import Estimate
     from octobert.core.session import Setting, Tuned
-    from octobert.inference import tuned_file
+    from octobert.inference import package_files
 
     work = folder / "work"
     make_run(work, measure=False)
@@ -264,7 +264,7 @@ def make_package(folder: Path) -> None:
     setting = Setting(threads=1, runtime_options={"spinning": False})
     ratio = Estimate(value=0.9, low=0.8, high=0.95)
     result = Tuned(goal="latency", setting=setting, ratio=ratio, default_ms=1.0, rows=8, tried=())
-    tuned_file.write_tuned(folder, result)
+    package_files.write_tuned(folder, result)
 
 
 def use_package(folder: Path) -> None:

@@ -43,7 +43,6 @@ from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.data.readers import read_file
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer, feeds_of
 from octobert.evaluation import candidates, latency, level_times, scoring, statistics
-from octobert.evaluation.divergence import divergence
 from octobert.graph import cutting, operators, parts, qdq, sites
 from octobert.graph.capture.capture import capture
 from octobert.graph.passes import first_token
@@ -55,7 +54,7 @@ from octobert.quantization.pruning import fitting, moments, removal, sublayer_lo
 from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.quantization.transforms import smoothquant
-from octobert.tasks import Outputs, Task
+from octobert.tasks import Outputs, Result, Task
 
 SEED, DAMPING, TILE = 0, 0.01, 64
 RANGE_ROWS, LOSS_ROWS = 64, 256
@@ -324,9 +323,8 @@ def variants(
     reference = model.outputs(floating(model.path, model.task.head), model.compared)
 
     def loss(session: sublayer_losses.Overridden) -> float:
-        return divergence(
-            model.task, model.outputs(session, model.compared), reference, model.compared
-        )
+        outputs = Result(model.outputs(session, model.compared), model.compared)
+        return model.task.divergence(outputs, Result(reference, model.compared))
 
     with model.timed("losses"):
         losses = sublayer_losses.measure(
@@ -421,7 +419,9 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
                 "value": next(
                     score.value for score in scores if score.metric == model.task.primary
                 ),
-                "loss": divergence(model.task, outputs[index], floats[0], model.evaluated),
+                "loss": model.task.divergence(
+                    Result(outputs[index], model.evaluated), Result(floats[0], model.evaluated)
+                ),
                 **compared.model_dump(exclude={"changed"}),
             }
         ratio = statistics.speedup(taken, mean[0])

@@ -31,7 +31,7 @@ import openvino
 from octobert.core import environment
 from octobert.core.session import Feeds
 from octobert.core.wording import estimate_text
-from octobert.evaluation import latency, statistics, throughput
+from octobert.evaluation import benchmarking, latency, statistics
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
 from octobert.inference.package_files import read_manifest
@@ -107,7 +107,7 @@ def main() -> None:
         }
         rates: dict[str, list[float]] = {name: [] for name in systems}
         for number in range(options.rounds):
-            for index in throughput.order_of(len(systems), number):
+            for index in benchmarking.order_of(len(systems), number):
                 name, turn = list(systems.items())[index]
                 rates[name].append(turn(options.seconds))
     for worker in workers:

@@ -26,7 +26,7 @@ from octobert.core.measurements import Comparison
 from octobert.core.results import DataFacts, Report, Stated
 from octobert.evaluation import statistics
 from octobert.tasks import Task, build
-from octobert.tasks._entities import EXPECTED, PREDICTED, RIGHT
+from octobert.tasks.token_classification import EXPECTED, PREDICTED, RIGHT
 
 Generator = np.random.Generator
 Pair = tuple[np.ndarray, np.ndarray]

@@ -29,7 +29,7 @@ from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.inference.batching import run_rows
 from octobert.models.source import resolve, stated_by
-from octobert.tasks import build
+from octobert.tasks import Result, build
 from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
 
 TOLERANCE = 1e-5
@@ -115,7 +115,9 @@ def answers(folder: Path, task: str, inputs: Sequence[Any]) -> list[dict[str, An
             work / "model.onnx", SessionOptions(threads=1)
         )
         outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=built.per_token)
-    return [built.answer(outputs, encoded, index, given) for index, given in enumerate(inputs)]
+    return [
+        built.answer(Result(outputs, encoded), index, given) for index, given in enumerate(inputs)
+    ]
 
 
 class Comparisons:

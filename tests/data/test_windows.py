@@ -11,6 +11,7 @@ from octobert.core import plugins
 from octobert.core.errors import DataError, RecipeError
 from octobert.data.tokenization import Tokenizer
 from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, windows
+from octobert.tasks import Result
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
 QUESTION = "who is 42, and from the one they had?"
@@ -250,7 +251,7 @@ def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> Non
         name: np.random.default_rng(0).standard_normal(len(empty) + len(other))
         for name in ("start_logits", "end_logits")
     }
-    answer = task(unanswerable=False).answer(outputs, encoded, 0, encoded.texts[0])
+    answer = task(unanswerable=False).answer(Result(outputs, encoded), 0, encoded.texts[0])
     assert (answer["answer"], answer["start"], answer["end"], answer["others"]) == (
         "",
         None,
@@ -259,7 +260,7 @@ def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> Non
     )
     assert answer["score"] == 1.0
     gold = [{"texts": ["x"], "starts": []}] * 2
-    assert np.isfinite(task().items(outputs, encoded, gold)).all()
+    assert np.isfinite(task().items(Result(outputs, encoded, gold))).all()
 
 
 def test_contexts_are_tokenized_once(tokenizer, monkeypatch) -> None:

@@ -15,8 +15,8 @@ from octobert.core.plain import GAP, beginning, excerpt
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
-from octobert.evaluation import changes, scoring
-from octobert.evaluation.changes import changed_rows, sentence
+from octobert.evaluation import scoring
+from octobert.evaluation.scoring import changed_rows, sentence
 from octobert.tasks import Task, build, measured, measures_of
 
 NAMES = ("equivalent", "different")
@@ -229,7 +229,7 @@ def test_long_contexts_are_cut_around_the_answers_and_questions_are_not() -> Non
     (row,) = found.rows
     assert not row.whole
     assert len(row.texts[0]) == 4000
-    assert len(row.texts[1]) < changes._LONGEST + 100
+    assert len(row.texts[1]) < scoring._LONGEST + 100
     assert row.texts[1].count("…") == 3
     assert [
         row.texts[1][m.start : m.end] for m in (*row.marks, *row.before.marks, *row.after.marks)
@@ -323,8 +323,8 @@ def test_texts_alone_change_where_another_is_nearest() -> None:
 
 
 def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MOST", 2)
-    monkeypatch.setattr(changes, "_ALL", 400)
+    monkeypatch.setattr(scoring, "MOST", 2)
+    monkeypatch.setattr(scoring, "_ALL", 400)
     task = build("sst2", {}, Stated(labels=("negative", "positive")))
     logits = np.array([[1.0, 0], [5, 0], [3, 0]])
     texts = pairs(*((str(i) + " word" * 100,) for i in range(3)))

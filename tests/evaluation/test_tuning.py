@@ -21,7 +21,7 @@ from octobert.core.estimate import Estimate
 from octobert.core.session import GOALS, Goal, SessionOptions, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import candidates, tuning
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 from tests.support.cli import octobert as octobert_cli
 
 ROWS = [
@@ -163,8 +163,8 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
         rows=8,
         tried=(),
     )
-    tuned_file.write_tuned(package, result)
-    tuned_file.write_tuned(
+    package_files.write_tuned(package, result)
+    package_files.write_tuned(
         package,
         result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}),
     )
@@ -175,8 +175,8 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     here = environment.current()
     monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cpu": "another"}))
     assert octobert.load(package).setting == default_setting("latency")
-    tuned_file.write_tuned(package, result)
-    assert len(json.loads((package / tuned_file.FILE).read_text())) == 2
+    package_files.write_tuned(package, result)
+    assert len(json.loads((package / package_files.TUNED_FILE).read_text())) == 2
 
 
 def settings_file(package: Path, **setting: object) -> None:
@@ -188,8 +188,8 @@ def settings_file(package: Path, **setting: object) -> None:
         "rows": 1,
         "tried": [],
     }
-    content = {tuned_file.machine_id(): {"latency": {**result, "setting": setting}}}
-    (package / tuned_file.FILE).write_text(json.dumps(content))
+    content = {package_files.machine_id(): {"latency": {**result, "setting": setting}}}
+    (package / package_files.TUNED_FILE).write_text(json.dumps(content))
 
 
 UNFIT = {
@@ -209,14 +209,16 @@ UNFIT = {
 def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_path) -> None:
     content = UNFIT[name]
     if isinstance(content, str):
-        (package / tuned_file.FILE).write_bytes(content.encode(errors="surrogateescape"))
+        (package / package_files.TUNED_FILE).write_bytes(content.encode(errors="surrogateescape"))
     else:
         settings_file(package, **content)
     with pytest.warns(
         octobert.IgnoredFileWarning, match="the results of tuning cannot be used"
     ) as warned:
         model = octobert.load(package)
-    assert [str(package / tuned_file.FILE) in str(warning.message) for warning in warned] == [True]
+    assert [
+        str(package / package_files.TUNED_FILE) in str(warning.message) for warning in warned
+    ] == [True]
     assert model.setting == default_setting("latency")
     assert len(model([("the of", "and a")])) == 1
     with pytest.raises(ModelError, match="remove the file, and tune again"):
@@ -275,7 +277,7 @@ def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> No
     (package / "onnx" / "model_quantized.onnx").write_bytes(b"nothing")
     with pytest.raises(OctobertError):
         tuning.tune(candidate_of(package), ROWS, 0, goal="latency", longest=64, trials=2)
-    assert not (package / tuned_file.FILE).exists()
+    assert not (package / package_files.TUNED_FILE).exists()
 
 
 def test_the_command(package, tmp_path) -> None:
@@ -286,7 +288,7 @@ def test_the_command(package, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert found["goal"] == "latency"
-    assert "latency" in tuned_file.read_tuned(
+    assert "latency" in package_files.read_tuned(
         package, candidates.targets.load("ort-cpu").RUNTIME_OPTIONS
     )
     wrong = octobert_cli("tune", str(package), "--data", str(data), "--goal", "speed")

@@ -30,7 +30,7 @@ from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
 from octobert.graph.passes import static_shapes
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 from octobert.inference.opened import opened
 from octobert.models.heads import HEADS, outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
@@ -294,7 +294,7 @@ def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> No
         rows=8,
         tried=(),
     )
-    tuned_file.write_tuned(tmp_path / "model.onnx", result)
+    package_files.write_tuned(tmp_path / "model.onnx", result)
     assert (tmp_path / "model.onnx.tuned.json").is_file()
     assert octobert.load(tmp_path / "model.onnx", task=TASK).setting == setting
     assert octobert.load(folder / "model.onnx", task=TASK).setting != setting

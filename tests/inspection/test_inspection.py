@@ -24,7 +24,7 @@ from octobert.evaluation import latency as timing
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.inference.opened import opened
-from octobert.inspection import answers, inspector, places
+from octobert.inspection import answers, inspector, profilers
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
 from octobert.quantization.methods import dynamic, static
@@ -289,7 +289,7 @@ def test_float_models_have_nothing_in_8_bits(captured, tmp_path) -> None:
     ],
 )
 def test_names_say_where_an_operator_belongs(name: str, family: str, expected: tuple) -> None:
-    assert places.place(name, plugins.load("families", family).FAMILY) == expected
+    assert profilers.place(name, plugins.load("families", family).FAMILY) == expected
 
 
 def ran(
@@ -310,7 +310,7 @@ def ran(
 
 def test_operators_without_names_go_where_their_readers_go() -> None:
     layer = "encoder.layer.{}.attention.{}"
-    found = places.operators(
+    found = profilers.placed(
         [
             ran("Convert_1"),
             ran("MVN_2", "Convert_1"),

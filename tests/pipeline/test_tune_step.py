@@ -11,7 +11,7 @@ from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.estimate import Estimate
 from octobert.core.session import Setting, Tuned
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _artifacts, tune
 from octobert.report import summary
@@ -82,16 +82,16 @@ def _manifest(folder: Path) -> str:
 
 
 def test_what_the_user_has_tuned_since_then_stays(tmp_path: Path) -> None:
-    tuned_file.write_tuned(tmp_path, result(0.9, threads=1))
-    tuned_file.write_tuned(tmp_path, result(0.8, threads=2), replace=False)
-    tuned_file.write_tuned(tmp_path, result(0.7, goal="throughput", streams=2), replace=False)
-    found = tuned_file.read_tuned(tmp_path, {})
+    package_files.write_tuned(tmp_path, result(0.9, threads=1))
+    package_files.write_tuned(tmp_path, result(0.8, threads=2), replace=False)
+    package_files.write_tuned(tmp_path, result(0.7, goal="throughput", streams=2), replace=False)
+    found = package_files.read_tuned(tmp_path, {})
     assert (found["latency"].setting.threads, found["throughput"].setting.streams) == (1, 2)
-    tuned_file.write_tuned(tmp_path, result(0.8, threads=2))
-    assert tuned_file.read_tuned(tmp_path, {})["latency"].setting.threads == 2
-    (tmp_path / tuned_file.FILE).write_text("[]")
+    package_files.write_tuned(tmp_path, result(0.8, threads=2))
+    assert package_files.read_tuned(tmp_path, {})["latency"].setting.threads == 2
+    (tmp_path / package_files.TUNED_FILE).write_text("[]")
     with pytest.raises(ModelError, match="the results of tuning cannot be used"):
-        tuned_file.write_tuned(tmp_path, result(0.8))
+        package_files.write_tuned(tmp_path, result(0.8))
 
 
 def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> None:

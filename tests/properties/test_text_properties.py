@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from octobert.data.tokenization import Frame, Tokenizer, TokenOffsets
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
-from octobert.tasks._spans import best_spans, whole_characters
+from octobert.tasks._squad import best_spans, whole_characters
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(

@@ -18,7 +18,7 @@ from octobert.core.results import Stated
 from octobert.core.wording import score_text
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
-from octobert.tasks import build, measured, measures_of
+from octobert.tasks import Result, build, measured, measures_of
 
 ROWS = 120
 NOTHING = EncodedTexts([], [])
@@ -151,7 +151,7 @@ def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
     outputs = {"logits": np.eye(3, dtype=np.float32)[[0, 0, 1, 0, 0, 0, 0, 0]]}
     gold = [["O", "B-PER", "O"], ["O"]]
-    assert asked.metrics["metric"](asked.items(outputs, encoded, gold)) == 1
+    assert asked.metrics["metric"](asked.items(Result(outputs, encoded, gold))) == 1
     assert (asked.head, asked.per_token) == ("token-classification", True)
 
 
@@ -169,9 +169,8 @@ def test_answers_are_texts(tmp_path, wordpiece_folder) -> None:
     text = "def metric(predictions, references):\n    return float(predictions == ['and'] and references == [['and']])\n"
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
     high = 9 * np.eye(len(encoded.flat[0]), dtype=np.float32)[4]
-    items = asked.items(
-        {"start_logits": high, "end_logits": high}, encoded, task.gold(rows, where="rows")
-    )
+    outputs = {"start_logits": high, "end_logits": high}
+    items = asked.items(Result(outputs, encoded, task.gold(rows, where="rows")))
     assert asked.metrics["metric"](items) == 1
 
 
@@ -186,7 +185,7 @@ def test_slow_metrics_have_fewer_resamples(tmp_path, monkeypatch) -> None:
     assert found.resamples == statistics.LEAST
     assert found.low < found.value < found.high
     asked = measured(task, measures_of([slow], None, task))
-    items = asked.items(outputs, NOTHING, gold)
+    items = asked.items(Result(outputs, NOTHING, gold))
     # So few say nothing about the ends of a difference.
     assert statistics.paired(
         asked.metrics["metric"], items, items, asked.extremes(items), seed=0
@@ -207,7 +206,7 @@ def test_a_metric_that_fails_on_all_resamples_has_no_interval(tmp_path, monkeypa
     rows = len(gold)
     text = f"def metric(predictions, references):\n    if len(references) != {rows}:\n        raise ValueError\n    return 0.5\n"
     asked = measured(task, measures_of([code(tmp_path, text)], None, task))
-    items = asked.items(outputs, NOTHING, list(range(rows)))
+    items = asked.items(Result(outputs, NOTHING, list(range(rows))))
     (found,) = statistics.scores_of(
         "metric", asked.metrics["metric"], items, asked.extremes(items), seed=0
     )

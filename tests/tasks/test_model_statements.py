@@ -16,6 +16,7 @@ from octobert.core.results import Stated, TaskFacts
 from octobert.data.tokenization import EncodedTexts, Tokenizer, save_tokenizer
 from octobert.evaluation import scoring
 from octobert.models.source import resolve, stated_by
+from octobert.tasks import Result
 from octobert.tasks._classification import Classification
 from octobert.tasks.text_classification import MultiLabel, Scores
 from octobert.training.job import collate
@@ -110,11 +111,11 @@ def test_one_logit_is_a_score() -> None:
     logits = np.array([[-2.0], [0.0], [3.0]], dtype=np.float32)
     built, encoded = task(Stated(labels=("LABEL_0",))), only("a", "b", "c")
     expected = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
-    answers = [built.answer({"logits": logits}, encoded, i, None) for i in range(3)]
+    answers = [built.answer(Result({"logits": logits}, encoded), i, None) for i in range(3)]
     assert [list(answer) for answer in answers] == [["score"]] * 3
     np.testing.assert_allclose([answer["score"] for answer in answers], expected, rtol=1e-12)
     raw = task(Stated(labels=("LABEL_0",), problem="regression"))
-    assert raw.answer({"logits": logits}, encoded, 2, None) == {"score": 3.0}
+    assert raw.answer(Result({"logits": logits}, encoded), 2, None) == {"score": 3.0}
     rows = [
         {"text": text, "score": gold} for text, gold in zip("abc", ("0.1", 2, 4.5), strict=True)
     ]
@@ -136,22 +137,22 @@ def test_one_logit_is_never_a_class() -> None:
     """A file without a config does not say how many logits it has."""
     built, outputs = task(Stated()), {"logits": np.zeros((1, 1), dtype=np.float32)}
     for use in (
-        lambda: built.answer(outputs, only("a"), 0, None),
-        lambda: built.items(outputs, only("a"), [0]),
+        lambda: built.answer(Result(outputs, only("a")), 0, None),
+        lambda: built.items(Result(outputs, only("a"), [0])),
     ):
         with pytest.raises(
             DataError,
             match=r"got 1 logits, expected one for each class\); one logit is a score: set problem",
         ):
             use()
-    assert task(Stated(), problem="regression").answer(outputs, only("a"), 0, None) == {
+    assert task(Stated(), problem="regression").answer(Result(outputs, only("a")), 0, None) == {
         "score": 0.0
     }
     with pytest.raises(
         DataError, match=r"a score is made from one logit \(got a model with 2 logits"
     ):
         task(Stated(), problem="regression").answer(
-            {"logits": np.zeros((1, 2))}, only("a"), 0, None
+            Result({"logits": np.zeros((1, 2))}, only("a")), 0, None
         )
 
 
@@ -167,20 +168,22 @@ def test_several_labels() -> None:
         for i, own in enumerate(right)
     ]
     gold = built.gold(rows, where="rows")
-    items = built.items({"logits": logits}, encoded, gold)
+    items = built.items(Result({"logits": logits}, encoded, gold))
     for metric in ("micro", "macro"):
         expected = f1_score(right, logits >= 0, average=metric)
         assert built.metrics[f"{metric}_f1"](items) == pytest.approx(expected)
     assert built.chance(items)["micro_f1"] == pytest.approx(
         f1_score(right, np.ones_like(right), average="micro")
     )
-    answer = built.answer({"logits": np.array([[2.0, -2.0, 0.0]])}, only("a"), 0, None)
+    answer = built.answer(Result({"logits": np.array([[2.0, -2.0, 0.0]])}, only("a")), 0, None)
     assert answer["labels"] == ["x", "z"]
     assert answer["scores"] == pytest.approx(
         {"x": 0.8807970779778823, "y": 0.11920292202211755, "z": 0.5}
     )
     other = -logits
-    fidelity = built.fidelity({"logits": other}, {"logits": logits}, encoded)
+    fidelity = built.fidelity(
+        Result({"logits": other}, encoded), Result({"logits": logits}, encoded)
+    )
     assert fidelity.agreement < 0.2
     assert fidelity.changed[0] == (
         0,

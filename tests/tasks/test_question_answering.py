@@ -21,7 +21,7 @@ from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
 from octobert.models.source import resolve
-from octobert.tasks import _squad
+from octobert.tasks import Result, _squad
 
 PLAIN = "the one was in a house, and they had 42 of them. " * 3
 NASTY = {
@@ -77,7 +77,7 @@ def pointing(encoded: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.nd
 
 
 def predictions(one, outputs: dict[str, np.ndarray], encoded: EncodedTexts):
-    return one.predictions(outputs, encoded, one.options.n_best)
+    return one.predictions(Result(outputs, encoded), one.options.n_best)
 
 
 def by_hand(
@@ -125,7 +125,10 @@ def test_answers_are_those_of_trying_every_pair(
     )
     outputs = said(encoded)
     at = 0
-    predicted, alone = predictions(one, outputs, encoded), one.predictions(outputs, encoded, 1)
+    predicted, alone = (
+        predictions(one, outputs, encoded),
+        one.predictions(Result(outputs, encoded), 1),
+    )
     for (_, context), rows, found, best in zip(
         encoded.texts, encoded.rows, predicted, alone, strict=True
     ):
@@ -177,7 +180,7 @@ def test_what_is_told_is_the_best_answer_with_its_place_and_others(tokenizer) ->
     one = task()
     encoded = one.encode(tokenizer, [("a", PLAIN), ("who?", context), ("b", PLAIN)])
     outputs = said(encoded, seed=3)
-    answer = one.answer(outputs, encoded, 1, encoded.texts[1])
+    answer = one.answer(Result(outputs, encoded), 1, encoded.texts[1])
     predicted = predictions(one, outputs, encoded)[1]
     assert set(answer) == {"answer", "score", "start", "end", "others"}
     told = [answer, *answer["others"]]
@@ -203,7 +206,7 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
         (found,) = predictions(one, outputs, encoded)
         assert found.null_minus_best == pytest.approx(1.5)
         assert one.final_answer(found) == expected
-        answer = one.answer(outputs, encoded, 0, texts[0])
+        answer = one.answer(Result(outputs, encoded), 0, texts[0])
         assert answer["answer"] == expected
         assert (answer["start"], answer["end"]) == ((None, None) if not expected else (0, 3))
         assert [t["answer"] for t in answer["others"]].count("the") == (0 if expected else 1)
@@ -354,7 +357,7 @@ def test_a_question_whose_only_answer_is_an_article_is_answerable(wordpiece) -> 
     """`make_qid_to_has_ans` of the 2.0 script asks whether there are answers, not whether any word of them is left."""
     one = task("squad-v2")
     encoded = one.encode(wordpiece, [("which vitamin?", "vitamin a is it")])
-    items = one.items(said(encoded), encoded, [{"texts": ["a"], "starts": [8]}])
+    items = one.items(Result(said(encoded), encoded, [{"texts": ["a"], "starts": [8]}]))
     assert items[0, _squad.ANSWERABLE] == 1.0
 
 
@@ -437,7 +440,7 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     final = {n: one.final_answer(p) for n, p in zip(names, predicted, strict=True)}
     assert len(final) == 400
     gold = one.gold(questions, where="dev")
-    items = one.items(outputs, encoded, gold)
+    items = one.items(Result(outputs, encoded, gold))
     expected = official(questions, final, version)
     assert [tuple(row) for row in items[:, [_squad.EXACT, _squad.F1]]] == [
         expected[n] for n in names

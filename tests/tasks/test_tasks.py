@@ -12,8 +12,8 @@ from octobert.core.measurements import score_named
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
-from octobert.evaluation.changes import changed_rows
-from octobert.tasks import _metrics, check_columns, embedding
+from octobert.evaluation.scoring import changed_rows
+from octobert.tasks import Result, _metrics, check_columns, embedding
 from octobert.tasks._texts import RowTexts
 
 
@@ -187,18 +187,20 @@ class TestEveryTask:
         gold = task.gold(rows, where="rows")
         for metric, function in task.metrics.items():
             if metric == "pseudo_perplexity":
-                assert function(task.items(perfect, encoded, gold)) == pytest.approx(1.0)
-                assert function(task.items(shuffled, encoded, gold)) > 100
+                assert function(task.items(Result(perfect, encoded, gold))) == pytest.approx(1.0)
+                assert function(task.items(Result(shuffled, encoded, gold))) > 100
             elif metric == "log_likelihood":
-                assert function(task.items(perfect, encoded, gold)) == pytest.approx(0.0)
+                assert function(task.items(Result(perfect, encoded, gold))) == pytest.approx(0.0)
             elif not metric.endswith("_threshold"):
-                assert function(task.items(perfect, encoded, gold)) == pytest.approx(1.0), metric
-                assert function(task.items(shuffled, encoded, gold)) < 0.8, metric
+                assert function(task.items(Result(perfect, encoded, gold))) == pytest.approx(1.0), (
+                    metric
+                )
+                assert function(task.items(Result(shuffled, encoded, gold))) < 0.8, metric
 
     def test_items_are_figures_of_each_item(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
         gold = task.gold(rows, where="rows")
-        items = task.items(perfect, encoded, gold)
+        items = task.items(Result(perfect, encoded, gold))
         assert items.ndim == 2
         assert len(items) == len(gold)
         assert np.isfinite(items).all()
@@ -211,7 +213,9 @@ class TestEveryTask:
         if task.primary is None:
             return
         metric, gold = task.metrics[task.primary], task.gold(rows, where="rows")
-        best, worse = (task.items(outputs, encoded, gold) for outputs in (perfect, shuffled))
+        best, worse = (
+            task.items(Result(outputs, encoded, gold)) for outputs in (perfect, shuffled)
+        )
         wrong, right = task.extremes(worse)
         assert wrong.shape == right.shape
         assert wrong.shape[1:] == worse.shape[1:]
@@ -224,10 +228,10 @@ class TestEveryTask:
             s.metric: s
             for s in scoring.scores(task, perfect, encoded, task.gold(rows, where="rows"), seed=0)
         }
-        chance = task.chance(task.items(perfect, encoded, task.gold(rows, where="rows")))
+        chance = task.chance(task.items(Result(perfect, encoded, task.gold(rows, where="rows"))))
         assert task.primary is None or task.primary in chance
         assert all(0 <= chance[metric] == by_metric[metric].chance < 0.8 for metric in chance)
-        assert task.fidelity(perfect, perfect, encoded).chance < 0.8
+        assert task.fidelity(Result(perfect, encoded), Result(perfect, encoded)).chance < 0.8
 
     def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
@@ -248,10 +252,12 @@ class TestEveryTask:
 
     def test_a_model_follows_itself(self, name: str, tokenizer) -> None:
         task, _, encoded, perfect, shuffled = example(name, tokenizer)
-        assert task.fidelity(perfect, perfect, encoded).agreement == pytest.approx(1.0)
-        assert task.fidelity(perfect, perfect, encoded).error == 0.0
-        assert task.fidelity(perfect, perfect, encoded).changed == ()
-        assert task.fidelity(shuffled, perfect, encoded).agreement < 0.95
+        assert task.fidelity(
+            Result(perfect, encoded), Result(perfect, encoded)
+        ).agreement == pytest.approx(1.0)
+        assert task.fidelity(Result(perfect, encoded), Result(perfect, encoded)).error == 0.0
+        assert task.fidelity(Result(perfect, encoded), Result(perfect, encoded)).changed == ()
+        assert task.fidelity(Result(shuffled, encoded), Result(perfect, encoded)).agreement < 0.95
 
     def test_what_changed_is_said_in_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
@@ -346,7 +352,7 @@ class TestEveryTask:
         if name == "fill-mask":
             encoded = task.encode(tokenizer, [("the [MASK] of",)])
             perfect = encoded.flat[0].kept({"logits": np.zeros((5, tokenizer.vocabulary))})
-        answer = task.answer(perfect, encoded, 0, encoded.texts[0])
+        answer = task.answer(Result(perfect, encoded), 0, encoded.texts[0])
         answered = {"answer", "score", "start", "end", "others"}
         others = ({"words", "tags", "entities"}, {"masks", "text"}, {"tokens", "states"})
         assert set(answer) in ({"label", "score"}, {"embedding"}, answered, *others)
@@ -390,7 +396,7 @@ def test_ranks_equal_a_full_sort() -> None:
     second[:300] += first[:300]
     inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
     ranks = task.items(
-        {"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700
+        Result({"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700)
     )
     similarity = first.astype(np.float64) @ (
         second / np.linalg.norm(second, axis=1, keepdims=True)
@@ -405,7 +411,7 @@ def test_a_model_that_says_the_same_of_everything_ranks_last() -> None:
     task = build("embedding", query="q", document="d")
     same = np.ones((20, 4), dtype=np.float32)
     inputs = [(str(i),) for i in range(20)]
-    assert task.items({"sentence_embedding": same}, only(*inputs), [1.0] * 10).min() == 10
+    assert task.items(Result({"sentence_embedding": same}, only(*inputs), [1.0] * 10)).min() == 10
 
 
 def test_a_document_that_several_queries_share_is_one_document() -> None:
@@ -414,7 +420,7 @@ def test_a_document_that_several_queries_share_is_one_document() -> None:
     second = np.concatenate([first[:1]] * 3 + [first[3:]])
     inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
     ranks = task.items(
-        {"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6
+        Result({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
     )
     np.testing.assert_array_equal(ranks, [[1, 4]] * 6)
 

@@ -19,7 +19,7 @@ from octobert.data import readers
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
-from octobert.tasks import _entities
+from octobert.tasks import Result, token_classification
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # seqeval warns of tags without a letter and of metrics without entities; both are wanted here.
@@ -82,7 +82,7 @@ def random_tags(form: str, seed: int, count: int) -> list[str]:
 def test_entities_are_those_of_seqeval(form: str) -> None:
     for seed in range(2000):
         tags = random_tags(form, seed, seed % 13)
-        assert _entities.entities(tags) == get_entities(tags), tags
+        assert token_classification.entities(tags) == get_entities(tags), tags
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_entities_are_those_of_seqeval(form: str) -> None:
     ],
 )
 def test_entities_by_hand(tags: list[str], expected: list) -> None:
-    assert _entities.entities(tags) == expected
+    assert token_classification.entities(tags) == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -126,7 +126,8 @@ def test_scores_where_there_are_no_entities(nothing: str) -> None:
 
 def _compare(ours: list[list[str]], gold: list[list[str]]) -> None:
     items = np.array(
-        [_entities.counts(a, b) for a, b in zip(ours, gold, strict=True)], dtype=np.float64
+        [token_classification.counts(a, b) for a, b in zip(ours, gold, strict=True)],
+        dtype=np.float64,
     )
     theirs = {
         "f1": seqeval.f1_score(gold, ours, zero_division=0),
@@ -134,9 +135,9 @@ def _compare(ours: list[list[str]], gold: list[list[str]]) -> None:
         "recall": seqeval.recall_score(gold, ours, zero_division=0),
         "accuracy": seqeval.accuracy_score(gold, ours),
     }
-    assert {name: metric(items) for name, metric in _entities.METRICS.items()} == pytest.approx(
-        theirs, abs=1e-12
-    )
+    assert {
+        name: metric(items) for name, metric in token_classification.METRICS.items()
+    } == pytest.approx(theirs, abs=1e-12)
 
 
 @pytest.mark.parametrize("form", ["iob", "one type"])
@@ -145,7 +146,7 @@ def test_iob2_has_the_same_entities(form: str) -> None:
         tags = [
             t.replace("E-", "I-").replace("S-", "B-") for t in random_tags(form, seed, seed % 11)
         ]
-        found = _entities.iob2(tags)
+        found = token_classification.iob2(tags)
         assert get_entities(found) == get_entities(tags)
         assert [tag == "O" for tag in found] == [tag == "O" for tag in tags]
         # IOB2: nothing goes on that did not begin.
@@ -155,7 +156,7 @@ def test_iob2_has_the_same_entities(form: str) -> None:
 
 def test_tags_that_are_no_iob_stay_as_they_are() -> None:
     for tags in (["NOUN", "VERB", "O"], ["S-PER", "B-LOC", "E-LOC"], ["O", "O"], ["NN", "B-NP"]):
-        assert _entities.iob2(tags) == tags
+        assert token_classification.iob2(tags) == tags
 
 
 def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
@@ -164,7 +165,9 @@ def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
     tags = ["I-PER", "I-PER", "B-PER", "O"]
     rows = [{"tokens": ["the", "of", "and", "to"], "ner_tags": tags}]
     encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
-    items = one.items(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
+    items = one.items(
+        Result(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
+    )
     assert {name: metric(items) for name, metric in one.metrics.items()} == dict.fromkeys(
         one.metrics, 1.0
     )
@@ -230,7 +233,7 @@ def test_every_word_is_tagged_at_its_first_piece(tokenizer, words: list[str]) ->
     }
     assert told == first == {word: first[word] for word in range(len(words))}
     tags = [random.Random(i).choice(LABELS) for i in range(len(words))]
-    assert one.predictions(saying(encoded, [tags]), encoded)[0][0] == tags
+    assert one.predictions(Result(saying(encoded, [tags]), encoded))[0][0] == tags
 
 
 def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
@@ -238,11 +241,11 @@ def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
     words = ("the", "\u200b", "\u200d\u200b", "of", "\u0007")
     encoded = one.encode(wordpiece, [words])
     tags, shares = one.predictions(
-        saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded
+        Result(saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded)
     )[0]
     assert tags == ["B-PER", "O", "O", "I-PER", "O"]
     assert [share > 0.9 for share in shares] == [True, False, False, True, False]
-    answer = one.answer(saying(encoded, [["O"] * 5]), encoded, 0, list(words))
+    answer = one.answer(Result(saying(encoded, [["O"] * 5]), encoded), 0, list(words))
     assert (answer["words"], answer["tags"]) == (list(words), ["O"] * 5)
 
 
@@ -263,9 +266,11 @@ def test_long_sentences_are_tagged_by_the_window_with_most_context(
         answered[row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0]] += 1
     np.testing.assert_array_equal(answered, 1)
     tags = [[random.Random(i).choice(LABELS) for i in range(len(words))], ["B-PER", "I-PER"]]
-    assert [own for own, _ in one.predictions(saying(encoded, tags), encoded)] == tags
+    assert [own for own, _ in one.predictions(Result(saying(encoded, tags), encoded))] == tags
     for index, given in enumerate((words, ("the", "of"))):
-        assert one.answer(saying(encoded, tags), encoded, index, given)["tags"] == tags[index]
+        assert (
+            one.answer(Result(saying(encoded, tags), encoded), index, given)["tags"] == tags[index]
+        )
 
 
 def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
@@ -315,7 +320,7 @@ def test_entities_of_raw_text_have_their_characters(wordpiece) -> None:
     tags = ["O"] * len(words)
     for name, tag in (("Ada", "B-PER"), ("Lovelace", "I-PER"), ("of", "B-LOC")):
         tags[words.index(name)] = tag
-    answer = one.answer(saying(encoded, [["O"], tags]), encoded, 1, text)
+    answer = one.answer(Result(saying(encoded, [["O"], tags]), encoded), 1, text)
     assert [(e["type"], e["text"]) for e in answer["entities"]] == [
         ("PER", "Ada Lovelace"),
         ("LOC", "of"),
@@ -339,7 +344,7 @@ def test_a_word_of_raw_text_keeps_its_marks(word: str) -> None:
 def test_entities_of_given_words_are_placed_in_their_joined_text(wordpiece) -> None:
     one, words = task(), ["the", "New York", "the", "of"]
     encoded = one.encode(wordpiece, [tuple(words)])
-    answer = one.answer(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded, 0, words)
+    answer = one.answer(Result(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded), 0, words)
     joined = " ".join(words)
     assert [(joined[e["start"] : e["end"]], e["text"]) for e in answer["entities"]] == [
         ("New York",) * 2,
@@ -527,8 +532,8 @@ def test_the_real_development_set(shared) -> None:
     rows = readers.read_file(shared / "data" / "conll2003" / "eng.testa")
     gold = task(()).gold(rows, where="rows")
     assert len(rows) == 3250
-    assert sum(len(_entities.entities(tags)) for tags in gold) == 5942
-    assert [_entities.entities(tags) for tags in gold] == [
+    assert sum(len(token_classification.entities(tags)) for tags in gold) == 5942
+    assert [token_classification.entities(tags) for tags in gold] == [
         get_entities(list(row["ner_tags"])) for row in rows
     ]
     assert task(()).labels_in(rows, where="rows") == (

@@ -21,7 +21,7 @@ from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming
 from octobert.pipeline import output, runner
 from octobert.pipeline.executors import inline
-from octobert.tasks import build, fill_mask
+from octobert.tasks import Result, build, fill_mask
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
 from tests.support.runs import made_once, write_pairs
 
@@ -216,14 +216,17 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     expected = np.concatenate([each["last_hidden_state"][0] for each in alone])
     np.testing.assert_allclose(states["last_hidden_state"], expected, atol=1e-5)
     moved = expected + np.random.default_rng(0).standard_normal(expected.shape).astype(np.float32)
-    found = task.fidelity({"last_hidden_state": moved}, {"last_hidden_state": expected}, encoded)
+    found = task.fidelity(
+        Result({"last_hidden_state": moved}, encoded),
+        Result({"last_hidden_state": expected}, encoded),
+    )
     lengths = [np.linalg.norm(each, axis=1) for each in (moved, expected)]
     assert found.agreement == pytest.approx(
         np.mean(np.sum(moved * expected, axis=1) / (lengths[0] * lengths[1])), abs=1e-6
     )
     assert found.error == pytest.approx(np.sqrt(np.mean((moved - expected) ** 2)), rel=1e-6)
     assert (task.primary, dict(task.metrics), task.gold(rows, where="rows")) == (None, {}, [])
-    answer = task.answer(states, encoded, 20, TEXTS[20])
+    answer = task.answer(Result(states, encoded), 20, TEXTS[20])
     assert answer["tokens"] == ["[CLS]", "the", "[MASK]", "of", "[SEP]"]
     np.testing.assert_allclose(answer["states"], expected[-5:], atol=1e-5)
     assert predict._line(TEXTS[20], answer).endswith("…] (5 × 32)\tthe [MASK] of")

@@ -241,8 +241,7 @@ def predict_rows(
     Raises:
         DataError: There is no such row, or it does not fit the task.
     """
-    from octobert.evaluation.packages import rows_of
-    from octobert.evaluation.predictions import of_rows
+    from octobert.evaluation.packages import of_rows, rows_of
     from octobert.tasks import files_of
 
     numbers = numbers_of(rows, "rows")
@@ -312,7 +311,7 @@ def benchmark(
     from octobert.config.loading import checked
     from octobert.config.measuring import Benchmark
     from octobert.core.session import goal_named
-    from octobert.evaluation.package_timing import benchmark_models
+    from octobert.evaluation.packages import benchmark_models
 
     paths = paths_of(packages, "packages")
     if not paths:
@@ -385,7 +384,7 @@ def tune(
         OctobertError: The path is neither, the rows cannot be read, or optuna is not installed.
     """
     from octobert.core.session import goal_named
-    from octobert.evaluation.package_timing import tune_model
+    from octobert.evaluation.packages import tune_model
 
     names = [goal_named(goal) for goal in names_of(goals, "goals")]
     numbers_of(trials, "trials")

@@ -106,14 +106,11 @@ def reference_of(name: str, measured: Collection[str]) -> str | None:
 def float_forms(target: str) -> tuple[str, ...]:
     """Return the names of the float models that a target's package can be timed against here: its baseline first, then that
     model in other precisions."""
-    own = baseline_of(target)
-    return (
-        own.name,
-        *(
-            form.name
-            for form in _other_precisions(own)
-            if why_not(form, is_checkpoint=False) is None
-        ),
+    forms = _forms(baseline_of(target))
+    return tuple(
+        form.name
+        for form in forms
+        if form == forms[0] or why_not(form, is_checkpoint=False) is None
     )
 
 
@@ -126,17 +123,14 @@ def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
         measured: names of the candidates that were measured.
     """
     own = baseline_of(target, measured)
-    forms = (own.name, *(form.name for form in _other_precisions(own) if form.name in measured))
+    forms = tuple(form.name for form in _forms(own) if form.name in measured)
     return forms if own.name in measured else ()
 
 
-def _other_precisions(baseline: FloatBaseline) -> list[FloatBaseline]:
-    """The same float model on the same target in its other precisions."""
-    return [
-        other
-        for other in float_baselines().values()
-        if other.target == baseline.target and other != baseline
-    ]
+def _forms(baseline: FloatBaseline) -> list[FloatBaseline]:
+    """A float model on its target, and then in the other precisions."""
+    forms = [form for form in float_baselines().values() if form.target == baseline.target]
+    return [baseline, *(form for form in forms if form != baseline)]
 
 
 def baselines_of(

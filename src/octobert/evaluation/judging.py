@@ -22,7 +22,7 @@ from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
-from octobert.tasks import Task
+from octobert.tasks import Result, Task
 
 Outputs = dict[Text, dict[str, np.ndarray]]
 
@@ -198,7 +198,7 @@ class AccuracyJudge:
             name: np.concatenate([outputs[text][name] for text in part.texts])
             for name in outputs[part.texts[0]]
         }
-        return self._task.items(joined, encoded, part.gold)
+        return self._task.items(Result(joined, encoded, part.gold))
 
     def _run(self, session: Session, texts: Sequence[Text], outputs: Outputs) -> None:
         rows = [row for text in texts for row in self._rows[text]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.worker import Worker, working
+from octobert.evaluation.worker import OnProgress, Worker, working
 
 # Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
@@ -149,7 +149,7 @@ def measure(
     pause_ms: float = 10,
     hopeless: float = math.inf,
     seed: int = 0,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Timed:
     """Time all candidates on all workloads, interleaved.
 
@@ -294,12 +294,11 @@ def _time_workload(
     seconds: float,
     hopeless: float,
     seed: int,
-    on_progress: Callable[[str, int, int], None] | None,
+    on_progress: OnProgress,
 ) -> list[Latency]:
     generator = np.random.default_rng(seed)
     samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
     rows, lengths, running = 0, list[int](), workers
-    label = f"timing {workload.batch} × {workload.sequence}"
     started, total, done = time.perf_counter(), repeats, 0
     while done < total:
         feeds = workload.rounds[done % len(workload.rounds)]
@@ -317,8 +316,7 @@ def _time_workload(
             ]
             per_round = (time.perf_counter() - started) / done
             total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
-        if on_progress:
-            on_progress(label, done, total)
+        on_progress(f"timing {workload.batch} × {workload.sequence}", done, total)
     return [
         Latency(
             candidate=name,

@@ -24,6 +24,7 @@ from octobert.core.pruning import LevelTimes, SublayerKind
 from octobert.core.session import Feeds, Session
 from octobert.evaluation import statistics
 from octobert.evaluation.latency import Workload
+from octobert.evaluation.worker import OnProgress
 
 # Levels of each kind that are timed, the whole one not counted; times between them are interpolated.
 TIMED = 12
@@ -85,7 +86,7 @@ def measure(
     size_bytes: int,
     seconds: float,
     seed: int = 0,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[float, tuple[LevelTimes, ...]]:
     """Time the levels of all kinds.
 
@@ -120,8 +121,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         whole = opened(None, Path(folder) / "whole")
         for start in range(0, len(wanted), most):
-            if on_progress:
-                on_progress("timing levels", start, len(wanted))
+            on_progress("timing levels", start, len(wanted))
             group = wanted[start : start + most]
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 sessions = [
@@ -136,35 +136,29 @@ def measure(
             parts = [
                 samples[:, rounds] for rounds in (slice(0, None, 2), slice(1, None, 2), slice(None))
             ]
-            found = np.stack(
+            medians = np.stack(
                 [np.median(each / np.median(each[:_TIMES_WHOLE], axis=0), axis=1) for each in parts]
             )
             everywhere.append(np.median(samples[:_TIMES_WHOLE], axis=(0, 1)))
-            ratios |= {cut: found[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
-    whole_ms = np.median(everywhere, axis=0)
+            ratios |= {cut: medians[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
+    by_workload = np.median(everywhere, axis=0)
+    whole_ms = float(by_workload.mean())
+    ms_of = {cut: (parts * by_workload).mean(axis=1) for cut, parts in ratios.items()}
     times = []
     for kind, every in levels.items():
         units, (before, last) = timed_levels(every), sublayers[kind]
-        ms = np.array(
-            [[(row * whole_ms).mean() for row in ratios[Cut(kind, u)]] for u in units]
-            + [[whole_ms.mean()] * 3]
-        )
+        ms = np.array([*(ms_of[Cut(kind, count)] for count in units), [whole_ms] * 3])
         smooth = smoothed(ms[:, -1], np.abs(ms[:, 0] - ms[:, 1]) / 2)
-        each = np.maximum(smooth - smooth[0], 0.0) / (before or last)
+        own_ms = np.maximum(smooth - smooth[0], 0.0) / (before or last)
         share = 1.0
-        if (cut := Cut(kind, every[1], last=True)) in ratios:
-            saved = whole_ms.mean() - (ratios[cut][-1] * whole_ms).mean()
-            share = float(
-                np.clip(
-                    saved / last / max(each[-1] - np.interp(every[1], units, each[:-1]), 1e-9),
-                    0.0,
-                    1.0,
-                )
-            )
+        if (cut := Cut(kind, every[1], last=True)) in ms_of:
+            saved = (whole_ms - ms_of[cut][-1]) / last
+            expected = own_ms[-1] - np.interp(every[1], units, own_ms[:-1])
+            share = float(np.clip(saved / max(expected, 1e-9), 0.0, 1.0))
         times.append(
-            LevelTimes(kind=kind, units=(*units, every[-1]), ms=tuple(each.tolist()), last=share)
+            LevelTimes(kind=kind, units=(*units, every[-1]), ms=tuple(own_ms.tolist()), last=share)
         )
-    return float(whole_ms.mean()), tuple(times)
+    return whole_ms, tuple(times)
 
 
 def against(

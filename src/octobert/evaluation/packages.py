@@ -1,26 +1,46 @@
-"""Evaluate a finished model on other data, together with its float model. Does not need torch."""
+"""What is done with finished models: evaluate them on other data, write their answers, time them, tune them. Needs no torch.
+
+Models are evaluated and timed together with their float models, and timed each in a process of its own.
+
+Answers to questions are written in the form of the official SQuAD scripts, all others as one line of JSON for each row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from octobert.config.measuring import EvaluateMetric
+from octobert import targets
+from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.recipe import AUTO, Data
-from octobert.core.errors import RecipeError
+from octobert.core.errors import DataError, RecipeError
+from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import Row as TableRow
 from octobert.core.frozen import Tabular
 from octobert.core.measurements import Comparison, Score
+from octobert.core.session import GOALS, Goal, Tried, Tuned
 from octobert.core.user_code import names_code
 from octobert.data import readers, sampling, sources
-from octobert.data.sampling import Row
-from octobert.evaluation import candidates, scoring
-from octobert.evaluation import predictions as written
+from octobert.data.sampling import ROW_NUMBER, Row
+from octobert.data.tokenization import Encoded
+from octobert.evaluation import benchmarking, candidates, latency, scoring, tuning
+from octobert.evaluation.benchmarking import BenchmarkResult
+from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.worker import OnProgress
+from octobert.inference import package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
-from octobert.tasks import Outputs, check_columns, files_of, measured, measures_of
+from octobert.targets import runtimes
+from octobert.tasks import Outputs, Result, Task, check_columns, files_of, measured, measures_of
+
+ANSWERING = "question-answering"
+# Sequence length of a benchmark, in tokens, where the models allow it.
+_DEFAULT_TOKENS = 128
+# Of a file that does not say its limit, and without a config: token ids stay below the second.
+_UNKNOWN_LIMIT, _FEW_IDS = 2**20, 100
 
 
 class Judgement(Tabular):
@@ -64,7 +84,7 @@ def judge(
     predictions: Path | None = None,
     nbest: Path | None = None,
     allow_code: bool = False,
-    on_progress: Callable[[str, int, int], None] = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Judgement:
     """Evaluate a finished model, and its float model on the same rows if there is one.
 
@@ -78,7 +98,7 @@ def judge(
         seed: of the sample and of the bootstrap.
         metrics: as a recipe names them; those of the task by default.
         cache, runtime_log, device: see `Predictor`.
-        predictions, nbest: files for what the model predicts; see `predictions.write`.
+        predictions, nbest: files for what the model predicts; see `write`.
         allow_code: the source may be a function of the user.
         on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
@@ -86,7 +106,7 @@ def judge(
         DataError: the rows cannot be read, or do not fit the task.
         ModelError: the model cannot be opened for its task.
     """
-    written.check(model, predictions, nbest)
+    _check_files(model, predictions, nbest)
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device, measure=False)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
@@ -102,9 +122,8 @@ def judge(
             encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count)
         )
     }
-    written.write(
-        task, rows, gold, encoded, outputs[model.name], predictions=predictions, nbest=nbest
-    )
+    result = Result(outputs[model.name], encoded, gold)
+    write(task, rows, result, predictions=predictions, nbest=nbest)
     reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
     if reference is not None:
         session = model.with_vectors(candidates.open_candidate(reference, 0))
@@ -168,3 +187,274 @@ def rows_of(
     return readers.read(
         places.evaluate, hub=places.hub, revision=given["revision"], columns=columns
     )
+
+
+def _check_files(model: Opened, predictions: Path | None, nbest: Path | None) -> None:
+    """Check that a model's predictions can be written, before they are made.
+
+    Raises:
+        RecipeError: n-best answers of a model that answers no questions, or both in one file.
+        StorageError: there is no folder for a file.
+    """
+    if nbest is not None and model.head != ANSWERING:
+        got, fix = f"a model for {model.facts().name}", "use --predictions"
+        raise RecipeError(
+            "only answers to questions have n-best lists", where="--nbest", got=got, fix=fix
+        )
+    if nbest is not None and nbest == predictions:
+        raise RecipeError(
+            "both files have the same name", where="--nbest", got=str(nbest), fix="give two names"
+        )
+    for path in (predictions, nbest):
+        if path is not None and not path.parent.is_dir():
+            raise RecipeError(
+                "there is no such folder",
+                where=str(path.parent),
+                fix="make it, or choose another file",
+            )
+
+
+def write(
+    task: Task,
+    rows: Sequence[Row],
+    result: Result,
+    *,
+    predictions: Path | None,
+    nbest: Path | None,
+) -> None:
+    """Write what a model predicts for rows.
+
+    Args:
+        task: of the model.
+        rows: of the data set.
+        result: of the model.
+        predictions: the file. Questions: id → answer, and for data with unanswerable questions also FILE.null_odds.json.
+        nbest: for questions: id → the best answers with probability, score and place.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    if task.head != ANSWERING:
+        if predictions is not None:
+            lines = (json.dumps(line, ensure_ascii=False) for line in answered(task, rows, result))
+            _write(predictions, "".join(f"{line}\n" for line in lines))
+        return
+    ids = [
+        str(row["id"]) if row.get("id") not in (None, "") else str(row.get(ROW_NUMBER, i + 1))
+        for i, row in enumerate(rows)
+    ]
+    answers, odds, best = cast(Any, task).official(result)
+    if predictions is not None:
+        _write_json(predictions, dict(zip(ids, answers, strict=True)))
+        if odds is not None:
+            _write_json(
+                predictions.with_name(f"{predictions.stem}.null_odds.json"),
+                dict(zip(ids, odds, strict=True)),
+            )
+    if nbest is not None:
+        _write_json(nbest, dict(zip(ids, best, strict=True)))
+
+
+def answered(task: Task, rows: Sequence[Row], result: Result) -> Iterable[dict[str, Any]]:
+    """What a model predicts for rows, as plain data, with their numbers and what is expected of them.
+
+    Raises:
+        DataError: the task reads the rows of a data set together, as retrieval does.
+    """
+    texts = result.texts
+    per_row = len(texts) // max(len(rows), 1)
+    if per_row * len(rows) != len(texts):
+        raise DataError(
+            "the task reads its rows together, so there is no prediction for each",
+            got=f"{len(texts)} texts of {len(rows)} rows",
+            fix="give texts",
+        )
+    for index, row in enumerate(rows):
+        places = range(index * per_row, (index + 1) * per_row)
+        answers = [task.answer(result, place, texts[place]) for place in places]
+        joined = [" ⇄ ".join(texts[place]) for place in places]
+        gold = result.expected(index)
+        yield {
+            "row": row.get(ROW_NUMBER, index + 1),
+            "input": joined if per_row > 1 else list(texts[index]),
+            "gold": None if gold is None else task.expected(gold),
+            **({"answers": answers} if per_row > 1 else answers[0]),
+        }
+
+
+def of_rows(
+    model: Predictor, where: str, rows: Sequence[Row], numbers: Sequence[int]
+) -> list[dict[str, Any]]:
+    """What a model predicts for some rows of a data set.
+
+    Args:
+        where: the data set, for errors.
+        rows: all its rows.
+        numbers: of the rows, from 1.
+
+    Raises:
+        DataError: there is no such row, or it does not fit the task.
+    """
+    for number in numbers:
+        if not 1 <= number <= len(rows):
+            fix = "rows are counted from 1, without the header"
+            raise DataError(
+                "there is no such row",
+                where=where,
+                got=str(number),
+                expected=f"1 to {len(rows)}",
+                fix=fix,
+            )
+    task, chosen = model.task, [rows[number - 1] for number in numbers]
+    try:
+        gold = task.gold(chosen, where=where)
+    except DataError:
+        # Test sets often have no labels.
+        gold = []
+    encoded = task.encode(model.opened.tokenizer(task), task.inputs(chosen, where=where))
+    return list(answered(task, chosen, Result(model.outputs(encoded.flat), encoded, gold)))
+
+
+def _write_json(path: Path, content: Any) -> None:
+    _write(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    with storage_errors(path.parent), atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def benchmark_models(
+    given: Sequence[Opened],
+    settings: Benchmark,
+    *,
+    devices: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
+    on_progress: OnProgress = lambda *_: None,
+) -> BenchmarkResult:
+    """Time finished models and their float models, each in a process of its own.
+
+    Args:
+        given: The models.
+        settings: What is timed, and how. Default length: 128, or the shortest limit of the models.
+        devices: Devices to open the models on, one after another, for OpenVINO. Default: that of each target.
+        data: Rows that are also timed, at their own lengths: see `rows_of`.
+        on_progress: Called with what is timed, the rounds done, and all rounds.
+
+    Raises:
+        OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
+    """
+    models, rivals, sources = _with_float_models(given, devices)
+    limit = min(
+        (model.longest for model in given if model.longest is not None), default=_UNKNOWN_LIMIT
+    )
+    chosen = (
+        settings.sequence
+        if "sequence" in settings.model_fields_set
+        else (min(_DEFAULT_TOKENS, limit),)
+    )
+    settings = settings.model_copy(update={"sequence": (*chosen, "data") if data else chosen})
+    latency.check_lengths(settings, limit)
+    rows, pad_id = ([], 0) if data is None else _rows_of(given[0], data)[:2]
+    vocabulary = min(model.vocabulary or _FEW_IDS for model in given)
+    shapes = latency.workloads_of(settings, rows, pad_id, vocabulary, seed=0)
+    result = benchmarking.benchmark(models, shapes, settings, rivals, on_progress=on_progress)
+    reported = {footprint.candidate: footprint.precision for footprint in result.footprints}
+    precisions = {label: model.precision(reported[label]) for label, model in sources.items()}
+    return result.model_copy(update={"precisions": precisions})
+
+
+def _with_float_models(
+    given: Sequence[Opened], devices: Sequence[str]
+) -> tuple[list[Candidate], dict[str, tuple[str, ...]], dict[str, Opened]]:
+    """(each model and, once each, their float models; name → the float models that a model is compared with; name → model).
+
+    Each is there once for each device.
+    """
+    models: dict[str, Candidate] = {}
+    rivals: dict[str, tuple[str, ...]] = {}
+    sources: dict[str, Opened] = {}
+    for device in devices or (None,):
+        on = f" on {device}" if device else ""
+        for model in given:
+            if device:
+                runtimes.load(targets.load(model.target).CAPABILITIES.runtime).check_device(device)
+            floats = []
+            for form in candidates.float_forms(model.target) if model.floating else ():
+                title = (
+                    f"{form}{on}" if f"{form}{on}" not in models else f"{model.path}: {form}{on}"
+                )
+                floating = candidates.float_of(model, form, title, device)
+                assert floating is not None
+                # That of an earlier model if it is the same.
+                floating = next((c for c in models.values() if _same(c, floating)), floating)
+                models[floating.title] = floating
+                floats.append(floating.title)
+            label = (
+                f"{model.name}{on}" if f"{model.name}{on}" not in models else f"{model.path}{on}"
+            )
+            models[label] = candidates.candidate_of(model, label, device)
+            rivals[label], sources[label] = tuple(floats), model
+    return list(models.values()), rivals, sources
+
+
+def _same(one: Candidate, other: Candidate) -> bool:
+    """Whether two candidates are one float model, opened in one way."""
+    if (one.name, one.entries, one.chosen) != (other.name, other.entries, other.chosen):
+        return False
+    return one.path == other.path or one.content == other.content is not None
+
+
+def tune_model(
+    given: Opened,
+    data: Mapping[str, Any],
+    *,
+    goals: Sequence[Goal] = GOALS,
+    trials: int = 20,
+    minutes: float = 5,
+    seed: int = 0,
+    on_progress: OnProgress = lambda *_: None,
+) -> tuple[Tuned, ...]:
+    """Search for the fastest settings of a model on this machine, and store them in its package, or beside its file.
+
+    Args:
+        given: The model.
+        data: Rows; the search times their lengths. See `rows_of`.
+        goals: What to tune for; one search each.
+        trials: Settings that each search tries.
+        minutes: Time limit of each search, without its final comparison.
+        seed: Seed of the sampled rows and of the search.
+        on_progress: Called with what is tuned, the trials done, and all trials.
+
+    Raises:
+        OctobertError: The rows cannot be read, the results cannot be stored, or optuna is not installed.
+    """
+    model = candidates.candidate_of(given)
+    rows, pad_id, longest = _rows_of(given, data)
+    # What prevents storing the results is an error before the search, not after it.
+    package_files.read_tuned(given.path, targets.load(given.target).RUNTIME_OPTIONS)
+    package_files.check_writable(given.path)
+    results = []
+    for goal in sorted(set(goals)):
+
+        def on_trial(number: int, _: Tried, what: str = f"tuning for {goal}") -> None:
+            on_progress(what, number, trials)
+
+        search: dict[str, Any] = {
+            "trials": trials,
+            "minutes": minutes,
+            "seed": seed,
+            "on_trial": on_trial,
+        }
+        results.append(tuning.tune(model, rows, pad_id, goal=goal, longest=longest, **search))
+        package_files.write_tuned(given.path, results[-1])
+    return tuple(results)
+
+
+def _rows_of(model: Opened, data: Mapping[str, Any]) -> tuple[list[Encoded], int, int]:
+    """(rows, tokenized as a model takes them; the id of its padding token; its limit in tokens)."""
+    task = model.rebuilt()
+    tokenizer = model.tokenizer(task)
+    where, rows = rows_of(data, (), files_of(model.facts().name))
+    texts = task.inputs(rows, where=where)
+    return list(task.encode(tokenizer, texts).flat), tokenizer.pad_id, tokenizer.max_length

@@ -1,17 +1,28 @@
-"""Scores of a model's outputs, and comparisons of two models on the same rows."""
+"""Scores of a model's outputs, comparisons of two models on the same rows, and the rows that they answer otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from octobert.core.errors import DataError
 from octobert.core.estimate import Estimate
+from octobert.core.evidence import ChangedRow, ChangedRows, Mark, Transition
 from octobert.core.measurements import Comparison, Score, score_named
+from octobert.core.plain import Span, excerpt
+from octobert.core.wording import probability
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation.statistics import mcnemar, paired, scores_of
+from octobert.evaluation.statistics import CONFIDENCE, mcnemar, paired, scores_of, sign_test
 from octobert.models.heads import head_of
-from octobert.tasks import Outputs, Task, unpacked
+from octobert.tasks import Outputs, Pair, Result, Task, unmeasured, unpacked
+
+# Rows of a model that are kept, and the transitions of all of its rows.
+MOST, _TRANSITIONS = 5_000, 50
+# Characters of a text, at most; and of all texts together: a page with that much stays below 3 MB.
+_LONGEST, _SHORTEST, _ALL = 2_000, 200, 3_500_000
 
 
 def scores(
@@ -34,20 +45,20 @@ def scores(
     """
     if not len(gold):
         return ()
-    items = task.items(outputs, encoded, gold)
+    items = task.items(Result(outputs, encoded, gold))
     chance, extremes = task.chance(items), task.extremes(items)
-    found = [
+    values = [
         score
         for name, metric in task.metrics.items()
         for score in scores_of(name, metric, items, extremes, seed=seed, chance=chance.get(name))
     ]
-    if task.primary is not None and score_named(task.primary, found) is None:
+    if task.primary is not None and score_named(task.primary, values) is None:
         raise DataError(
             f"{task.primary} is not defined on the evaluated rows",
             got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
             fix="evaluate more rows, or rows that differ",
         )
-    return tuple(found)
+    return tuple(values)
 
 
 def compare(
@@ -69,21 +80,22 @@ def compare(
         gold: expected value of each item; may be empty.
         seed: of the bootstrap.
     """
-    fidelity = task.fidelity(*outputs, encoded)
+    ours, theirs = (Result(own, encoded, gold) for own in outputs)
+    fidelity = task.fidelity(ours, theirs)
     difference = low = high = p_value = None
     differences: dict[str, Estimate] = {}
     if task.primary is not None and len(gold):
-        ours, theirs = (task.items(each, encoded, gold) for each in outputs)
-        extremes = task.extremes(theirs)
+        items, reference = task.items(ours), task.items(theirs)
+        extremes = task.extremes(reference)
         for name, metric in task.metrics.items():
-            value, below, above, chance = paired(metric, ours, theirs, extremes, seed=seed)
+            value, below, above, p = paired(metric, items, reference, extremes, seed=seed)
             if name == task.primary:
-                difference, low, high, p_value = value, below, above, chance
+                difference, low, high, p_value = value, below, above, p
             if below is not None and above is not None:
                 differences[name] = Estimate(value=value, low=below, high=above)
         if task.primary == "accuracy" and head_of(task.head).shape == "classes":
-            right = [each[:, 0] == each[:, 1] for each in map(unpacked, (ours, theirs))]
-            p_value = mcnemar(right[0], right[1])
+            right = [own[:, 0] == own[:, 1] for own in map(unpacked, (items, reference))]
+            p_value = mcnemar(*right)
     expected = [task.expected(value) for value in gold]
     return Comparison(
         candidate=names[0],
@@ -104,3 +116,160 @@ def compare(
             for i, before, after in fidelity.changed
         ),
     )
+
+
+def changed_rows(
+    task: Task,
+    comparisons: Sequence[Comparison],
+    outputs: Mapping[str, Outputs],
+    encoded: EncodedTexts,
+    gold: Sequence[Any],
+) -> tuple[ChangedRows, ...]:
+    """Gather the rows that changed, model by model.
+
+    Args:
+        task: of the run.
+        comparisons: of quantized models with their float baselines.
+        outputs: model → outputs by name.
+        encoded: the evaluation rows.
+        gold: expected value of each item; empty without labels.
+
+    Returns:
+        One entry for each comparison; none for tasks whose outputs are no answers, such as token states.
+    """
+    task = unmeasured(task)
+    if head_of(task.head).shape == "states":
+        return ()
+    results = {name: Result(own, encoded, gold) for name, own in outputs.items()}
+    models = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
+    texts = sum(len(row.texts) for model in models for row in model.rows)
+    length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
+    return tuple(
+        model.model_copy(
+            update={"rows": tuple(_cut(row, task.shown_whole, length) for row in model.rows)}
+        )
+        for model in models
+    )
+
+
+def _compared(task: Task, comparison: Comparison, pair: Pair) -> ChangedRows:
+    """What is said of all rows that changed, and those that are kept, with whole texts."""
+    changed = [(index, before, after) for index, _, before, after in comparison.changed]
+    rows = list(task.changed_rows(pair, changed))
+    if len(pair[0].gold):
+        before, after = (task.quality(task.items(result)) for result in pair)
+        if before is not None and after is not None:
+            rows = [_with_outcome(row, float(before[row.row] - after[row.row])) for row in rows]
+    outcomes = Counter(row.outcome for row in rows)
+    every = Counter((move, row.outcome) for row in rows for move in row.transitions)
+    counts = Counter(move for row in rows for move in row.transitions)
+    transitions = [
+        Transition(
+            before=b,
+            after=a,
+            count=count,
+            lost=every[(b, a), "lost"],
+            gained=every[(b, a), "gained"],
+        )
+        for (b, a), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    most = sorted(rows, key=lambda row: (-abs(row.change), row.row))[:MOST]
+    return ChangedRows(
+        candidate=comparison.candidate,
+        reference=comparison.reference,
+        total=len(rows),
+        rows=tuple(sorted(most, key=lambda row: (-row.change, row.row))),
+        lost=outcomes["lost"],
+        gained=outcomes["gained"],
+        transitions=tuple(transitions[:_TRANSITIONS]),
+        sentence=sentence(counts, outcomes["lost"], outcomes["gained"]),
+    )
+
+
+def _with_outcome(row: ChangedRow, lost: float) -> ChangedRow:
+    """Rows that lose as much of the task's measure are ordered by their scores."""
+    outcome = "lost" if lost > 0 else "gained" if lost < 0 else "other"
+    change = lost + math.tanh(row.change) / 1000
+    return row.model_copy(update={"outcome": outcome, "change": change})
+
+
+def _cut(row: ChangedRow, whole: Collection[int], length: int) -> ChangedRow:
+    """A row whose long texts are cut around their marks, but for those that are shown whole."""
+    sides = [row.marks, row.before.marks, row.after.marks]
+    texts, places = list(row.texts), dict[tuple[int, int, int], Span | None]()
+    for index, text in enumerate(row.texts):
+        if len(text) <= length or index in whole:
+            continue
+        # What the models say comes before what is expected, of which there may be several places.
+        spans: list[Span] = list(
+            dict.fromkeys(
+                (m.start, m.end) for m in (*sides[1], *sides[2], *sides[0]) if m.text == index
+            )
+        )
+        texts[index], kept = excerpt(text, spans, length)
+        places |= {(index, *span): place for span, place in zip(spans, kept, strict=True)}
+    if not places and texts == list(row.texts):
+        return row
+    marks, before, after = (_placed(side, places) for side in sides)
+    return row.model_copy(
+        update={
+            "texts": tuple(texts),
+            "whole": False,
+            "marks": marks,
+            "before": row.before.model_copy(update={"marks": before}),
+            "after": row.after.model_copy(update={"marks": after}),
+        }
+    )
+
+
+def _placed(
+    marks: Sequence[Mark], places: Mapping[tuple[int, int, int], Span | None]
+) -> tuple[Mark, ...]:
+    """Marks in texts that were cut, without those whose part was left out."""
+    spans = [
+        places.get((mark.text, mark.start, mark.end), (mark.start, mark.end)) for mark in marks
+    ]
+    placed = [(mark, span) for mark, span in zip(marks, spans, strict=True) if span is not None]
+    return tuple(
+        mark.model_copy(update={"start": start, "end": end}) for mark, (start, end) in placed
+    )
+
+
+def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> str:
+    """Say what changes have in common, where it is more than chance: the exact two-sided sign test at 5 %.
+
+    Two things are tested. Whether changes between two answers went one way: of several pairs of answers, the clearest,
+    corrected for their number (Bonferroni). And whether more rows lost than gained, which is McNemar's test.
+
+    Args:
+        counts: (from, to) → how often.
+        lost, gained: rows that became worse, and better.
+
+    Returns:
+        An empty text where nothing stands out.
+
+    Example:
+        >>> sentence({("equivalent", "different"): 8}, 6, 2)
+        'All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better.'
+    """
+    ways = [
+        (a, b)
+        for a, b in itertools.combinations(sorted({end for move in counts for end in move}), 2)
+    ]
+    ways = [(a, b) if counts.get((a, b), 0) >= counts.get((b, a), 0) else (b, a) for a, b in ways]
+    ways = [way for way in ways if way in counts]
+    tested = {way: sign_test(counts[way], counts.get(way[::-1], 0)) * len(ways) for way in ways}
+    way = min(tested, key=lambda each: (tested[each], -counts[each]), default=None)
+    p_value, parts = sign_test(lost, gained), []
+    if way is not None and tested[way] < 1 - CONFIDENCE:
+        one, back, every = counts[way], counts.get(way[::-1], 0), sum(counts.values())
+        number = f"All {one}" if not back else f"{one} of {one + back}"
+        where = f"from {way[0]} to {way[1]}" if one + back == every else f"to {way[1]}"
+        among = "" if one + back == every else f" between {way[0]} and {way[1]}"
+        parts.append(f"{number} changes{among} went {where} ({probability(tested[way])})")
+    outcome = f"{lost} {'row is' if lost == 1 else 'rows are'} worse and {gained} better"
+    if p_value < 1 - CONFIDENCE:
+        parts.append(f"{outcome} ({probability(p_value)})")
+    elif parts and lost + gained:
+        parts.append(outcome)
+    return f"{'; '.join(parts)}." if parts else ""

@@ -69,9 +69,7 @@ def scores_of(
     values = metric.values(items) if isinstance(metric, Computed) else {name: metric(items)}
     ends = []
     for unseen, sign in zip(extremes, (1, -1), strict=True):
-        ends.append(
-            list(_values(name, metric, (items,), _worst(metric, (items,), (unseen,), sign), seed))
-        )
+        ends.append(list(_values(name, metric, (items,), (unseen,), sign, seed)))
     scores = []
     for key, value in values.items():
         if np.isfinite(value):
@@ -118,22 +116,16 @@ def paired(
     # The unseen item may be one that only the other model answers, or only ours.
     ends = []
     for unseen, sign in ((extremes, 1), (extremes[::-1], -1)):
-        drawn = _values(
-            "", metric, (ours, theirs), _worst(metric, (ours, theirs), unseen, sign), seed
-        )
-        firsts = ([next(iter(each.values()), np.nan) for each in both] for both in drawn)
+        drawn = _values("", metric, (ours, theirs), unseen, sign, seed)
+        firsts = ([next(iter(values.values()), np.nan) for values in both] for both in drawn)
         ends.append(np.array([own - other for own, other in firsts]))
     low, high = _interval(*ends)
     defined = [draws[np.isfinite(draws)] for draws in ends]
     if low is None or min(map(len, defined)) < _FEWEST:
         return difference, None, None, None
     against = defined[0] <= 0 if difference > 0 else defined[1] >= 0
-    return (
-        difference,
-        low,
-        high,
-        min(1.0, 2 * float(against.sum() + 1) / (len(against) + 1)) if difference else 1.0,
-    )
+    p_value = min(1.0, 2 * float(against.sum() + 1) / (len(against) + 1))
+    return difference, low, high, p_value if difference else 1.0
 
 
 def _worst(metric: Metric, items: _Items, unseen: _Items, sign: int) -> _Items:
@@ -157,15 +149,16 @@ def _worst(metric: Metric, items: _Items, unseen: _Items, sign: int) -> _Items:
 
 
 def _values(
-    name: str, metric: Metric, items: _Items, unseen: _Items, seed: int
+    name: str, metric: Metric, items: _Items, unseen: _Items, sign: int, seed: int
 ) -> Iterator[tuple[dict[str, float], ...]]:
     """The values of a metric on resamples of the items of each model; none where code of others fails.
 
     Args:
-        unseen: [kinds, …] of each model: one of them, by chance, is the one more item.
+        unseen: [kinds, …] of each model: the one that moves the metric most, or one of many by chance, is the one more item.
+        sign: of the end of the interval; see `_worst`.
     """
     started = time.perf_counter()
-    for number, drawn in enumerate(_resamples(items, unseen, seed)):
+    for number, drawn in enumerate(_resamples(items, _worst(metric, items, unseen, sign), seed)):
         if not isinstance(metric, Computed):
             yield tuple({name: metric(own)} for own in drawn)
             continue

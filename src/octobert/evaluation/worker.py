@@ -26,6 +26,8 @@ from octobert.evaluation.candidates import Candidate, import_runtime, open_candi
 from octobert.inference.cost_model import measure_cost_model
 from octobert.inference.forks import never_free
 
+# Called with what is done, how much of it, and of how much.
+OnProgress = Callable[[str, int, int], None]
 _TIMEOUT_S = 600
 _STOP_S = 5
 
@@ -143,7 +145,7 @@ def working(
     *,
     streams: int = 1,
     pause_ms: float,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Iterator[list[Worker]]:
     """The processes of candidates, with their models open; they end with the context.
 
@@ -157,8 +159,7 @@ def working(
     workers: list[Worker] = []
     try:
         for number, candidate in enumerate(candidates):
-            if on_progress:
-                on_progress(f"opening {candidate.title}", number, len(candidates))
+            on_progress(f"opening {candidate.title}", number, len(candidates))
             workers.append(Worker(candidate, threads, streams=streams, pause_ms=pause_ms))
             workers[-1].opened()
         yield workers

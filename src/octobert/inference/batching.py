@@ -10,7 +10,7 @@ preferred.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,59 +116,57 @@ def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.nd
     Returns:
         (length, milliseconds of 1, 2, …, `MAX_ROWS` rows): not padded first. Infinite where the padding does not pay.
     """
-    own = cost.batch_ms(_COUNTS, exact)
-    found = {exact: own}
+    exact_ms = cost.batch_ms(_COUNTS, exact)
+    ways = {exact: exact_ms}
     for length in cost.lengths:
         if exact < length <= min(exact + BLOCK - 1, max_length):
             padded = cost.batch_ms(_COUNTS, length)
-            pays = padded * (1 + cost.margin) < own
+            pays = padded * (1 + cost.margin) < exact_ms
             if pays.any():
-                found[length] = np.where(pays, padded, np.inf)
+                ways[length] = np.where(pays, padded, np.inf)
     rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
     if cost.new_shape_ms and rounded > exact:
-        found[rounded] = cost.batch_ms(_COUNTS, rounded)
+        ways[rounded] = cost.batch_ms(_COUNTS, rounded)
     static = min((length for length in cost.static_ms if length >= exact), default=None)
     if static is not None:
         # A single row only.
         ms = np.where(_COUNTS == 1, cost.static_ms[static], np.inf)
-        found[static] = np.minimum(found.get(static, np.inf), ms)
-    return list(found.items())
+        ways[static] = np.minimum(ways.get(static, np.inf), ms)
+    return list(ways.items())
 
 
-class Outputs:
-    """Outputs of rows, collected batch by batch.
+def collected(
+    names: Sequence[str],
+    rows: Sequence[Encoded],
+    outputs: Iterable[tuple[Batch, Mapping[str, np.ndarray]]],
+    *,
+    per_token: bool,
+) -> dict[str, np.ndarray]:
+    """Outputs in the order of the rows, batch by batch.
 
     Args:
         names: names of the outputs.
         rows: all rows.
+        outputs: each batch with its outputs.
         per_token: outputs have one entry per token; entries of padding are dropped, and what a row does not keep.
+
+    Returns:
+        Output name to [rows, …], or to [tokens of all rows, …] with `per_token`.
     """
-
-    def __init__(self, names: Sequence[str], rows: Sequence[Encoded], *, per_token: bool) -> None:
-        self._rows, self._per_token = rows, per_token
-        self._names = tuple(names)
-        self._slots: dict[str, list[np.ndarray]] = {}
-
-    def put(self, batch: Batch, outputs: dict[str, np.ndarray]) -> None:
-        """Store the outputs of one batch."""
+    slots: dict[str, list[np.ndarray]] = {}
+    for batch, arrays in outputs:
         for position, index in enumerate(batch.rows):
-            row = self._rows[index]
-            own: Mapping[str, np.ndarray] = {
-                name: array[position] for name, array in outputs.items()
-            }
-            if self._per_token:
-                own = row.kept({name: array[: len(row)] for name, array in own.items()})
-            for name, array in own.items():
-                slots = self._slots.setdefault(name, [np.zeros(0)] * len(self._rows))
+            row, own = rows[index], {name: array[position] for name, array in arrays.items()}
+            if per_token:
+                kept = row.kept({name: array[: len(row)] for name, array in own.items()})
                 # Copied, because a view would keep the whole padded batch in memory.
-                slots[index] = array.copy() if self._per_token else array
-
-    def joined(self) -> dict[str, np.ndarray]:
-        """Return [rows, …], or [tokens of all rows, …] with `per_token`."""
-        join = np.concatenate if self._per_token else np.stack
-        if not self._rows:
-            return {name: np.zeros((0,)) for name in self._names}
-        return {name: join(slots) for name, slots in self._slots.items()}
+                own = {name: array.copy() for name, array in kept.items()}
+            for name, array in own.items():
+                slots.setdefault(name, [array] * len(rows))[index] = array
+    if not rows:
+        return {name: np.zeros((0,)) for name in names}
+    join = np.concatenate if per_token else np.stack
+    return {name: join(arrays) for name, arrays in slots.items()}
 
 
 def run_rows(
@@ -191,12 +189,15 @@ def run_rows(
     Returns:
         Output name to [rows, …], or to [tokens of all rows, …] with `per_token`.
     """
-    outputs, done = Outputs(session.outputs, rows, per_token=per_token), 0
     lengths = [len(row) for row in rows]
     cost, most = default_cost_model(session), most_tokens(rows)
-    for batch in make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most):
-        outputs.put(batch, session.run(batch.feeds(rows, pad_id)))
-        done += len(batch.rows)
-        if on_done:
-            on_done(done)
-    return outputs.joined()
+
+    def outputs() -> Iterator[tuple[Batch, Mapping[str, np.ndarray]]]:
+        done = 0
+        for batch in make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most):
+            yield batch, session.run(batch.feeds(rows, pad_id))
+            done += len(batch.rows)
+            if on_done:
+                on_done(done)
+
+    return collected(session.outputs, rows, outputs(), per_token=per_token)

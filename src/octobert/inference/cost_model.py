@@ -23,7 +23,7 @@ from octobert.core import environment
 from octobert.core.files import atomic_write, canonical_digest, content_of
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Feeds, Session
-from octobert.inference.tuned_file import machine_id
+from octobert.inference.package_files import machine_id
 
 # Shapes that are timed first, as (rows, tokens of a row): small ones for the constant cost of an inference, full ones, and one
 # long row for the time of attention. Shapes take turns, because OpenVINO is faster at the shape that it ran last.

@@ -44,7 +44,7 @@ from octobert.core.frozen import FrozenModel, Row, Tabular, first_problem
 from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.selection import BEST
-from octobert.inference import package_files, tuned_file
+from octobert.inference import package_files
 from octobert.targets import runtimes
 
 INDEX = "machines.json"
@@ -269,14 +269,9 @@ def read_index(folder: Path) -> Machines:
     path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
     try:
         return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
-    except OSError as error:
-        raise ModelError(
-            f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix
-        ) from error
-    except ValueError as error:
-        raise ModelError(
-            f"{INDEX} cannot be read", where=str(path), got=first_problem(error), fix=fix
-        ) from error
+    except (OSError, ValueError) as error:
+        got = error.strerror if isinstance(error, OSError) else first_problem(error)
+        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=got, fix=fix) from error
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
@@ -342,21 +337,36 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
         raise RecipeError(
             "merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix
         )
-    named = dict(
-        zip(_names([manifest for _, manifest in by_kind.values()]), by_kind.values(), strict=True)
-    )
-    first = next(iter(by_kind.values()))[1]
+    manifests = [manifest for _, manifest in by_kind.values()]
+    named = dict(zip(_names(manifests), by_kind.values(), strict=True))
     index = Machines(
         octobert=environment.versions(("octobert",)).get("octobert"),
-        model_digest=first.model_digest,
-        task=first.task,
+        model_digest=manifests[0].model_digest,
+        task=manifests[0].task,
         packages=tuple(
-            _entry(name, package, manifest) for name, (package, manifest) in named.items()
+            _for_machine(name, package, manifest) for name, (package, manifest) in named.items()
         ),
     )
     with storage_errors(out):
         _write(named, index, out)
     return index
+
+
+def _for_machine(folder: str, package: Path, manifest: PackageManifest) -> ForMachine:
+    made = manifest.environment
+    return ForMachine(
+        folder=folder,
+        manifest=file_digest(package / PACKAGE_FILE),
+        target=manifest.target,
+        cpu=made.cpu,
+        features=made.features,
+        versions={
+            name: made.versions[name]
+            for name in _packages(manifest.target)
+            if name in made.versions
+        },
+        sentence=str(manifest.chosen),
+    )
 
 
 def _inside(place: Path) -> list[Path]:
@@ -422,23 +432,6 @@ def _names(manifests: Sequence[PackageManifest]) -> list[str]:
     return names
 
 
-def _entry(name: str, package: Path, manifest: PackageManifest) -> ForMachine:
-    made = manifest.environment
-    return ForMachine(
-        folder=name,
-        manifest=file_digest(package / PACKAGE_FILE),
-        target=manifest.target,
-        cpu=made.cpu,
-        features=made.features,
-        versions={
-            each: made.versions[each]
-            for each in _packages(manifest.target)
-            if each in made.versions
-        },
-        sentence=str(manifest.chosen),
-    )
-
-
 def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, out: Path) -> None:
     """Write the folder: complete, or not at all."""
     if out.exists():
@@ -448,7 +441,8 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
     with atomic_folder(out) as partial:
         for name, (package, manifest) in named.items():
             # Settings that were tuned are kept by machine.
-            added = [tuned_file.FILE] if is_file(package / tuned_file.FILE) else []
+            tuned = package_files.TUNED_FILE
+            added = [tuned] if is_file(package / tuned) else []
             for file in (*manifest.files, PACKAGE_FILE, *added):
                 (partial / name / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package / file, partial / name / file)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from octobert import targets
 from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
@@ -29,9 +31,9 @@ from octobert.core.onnx_files import (
     read_onnx,
 )
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
-from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
+from octobert.core.session import STATES, Feeds, Session, SessionEntries, SessionOptions
 from octobert.data.tokenization import Tokenizer
-from octobert.inference import machines, package_files, pooled
+from octobert.inference import machines, package_files
 from octobert.models.heads import head_of, outputs_of
 from octobert.models.source import ModelSource, stated_by, tokenizer_folder
 from octobert.targets import runtimes
@@ -257,7 +259,7 @@ class Opened:
         """A session of this model or of its float model that pools token states, where the file does not pool them."""
         head = head_of(self.head)
         pools = self.manifest is None and head.pooled and session.outputs == (STATES,)
-        return pooled.PooledSession(session, self.folder, head.outputs[-1]) if pools else session
+        return PooledSession(session, self.folder, head.outputs[-1]) if pools else session
 
 
 def opened(
@@ -402,13 +404,11 @@ def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, di
     check_inputs(ports.inputs, where=str(path))
     if facts is None:
         return ports, {}
-    # The labels in the config of an encoder are not those of its other heads.
-    classes = (
-        len(facts.labels)
-        if facts.head in ("sequence-classification", "token-classification")
-        else 0
-    )
-    return ports, outputs_of(head_of(facts.head), ports.outputs, classes=classes, where=str(path))
+    head = head_of(facts.head)
+    # The labels in the config of an encoder are not those of the heads of its pre-training.
+    labelled = head.shape in ("classes", "token-classes") and not head.pretrained
+    classes = len(facts.labels) if labelled else 0
+    return ports, outputs_of(head, ports.outputs, classes=classes, where=str(path))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -416,3 +416,62 @@ def files_of(path: Path) -> list[Path]:
     return (
         [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
     )
+
+
+class PooledSession:
+    """A session whose token states are pooled as the files beside the model say, by ONNX Runtime.
+
+    Args:
+        session: gives the states of all tokens.
+        folder: of the files that state the pooling; token states are averaged where there are none.
+        name: of the vector in results.
+
+    Raises:
+        ModelError: the pooling is not supported.
+    """
+
+    def __init__(self, session: Session, folder: Path, name: str) -> None:
+        import onnx_ir as ir
+        import onnxruntime as ort
+
+        from octobert.graph.capture.pooling import append_pooling_
+        from octobert.models.pooling import pooler_of
+
+        states = ir.Value(
+            name=STATES,
+            type=ir.TensorType(ir.DataType.FLOAT),
+            shape=ir.Shape(["batch", "sequence", "width"]),
+        )
+        mask = ir.Value(
+            name="attention_mask",
+            type=ir.TensorType(ir.DataType.INT64),
+            shape=ir.Shape(["batch", "sequence"]),
+        )
+        graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
+        model = ir.Model(graph, ir_version=10)
+        append_pooling_(model, states, pooler_of(folder), name)
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 3
+        content = ir.to_proto(model).SerializeToString()
+        self._pooling = ort.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+        self._session, self.outputs = session, (name,)
+        self.precision, self.threads = session.precision, session.threads
+        self.streams, self.prepares_shapes = session.streams, session.prepares_shapes
+
+    @property
+    def device(self) -> str | None:
+        """What really runs the model, where the user chose the device."""
+        return self._session.device
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Return the vectors of one batch, [batch, width]."""
+        states = self._session.run(feeds)[STATES]
+        inputs = {STATES: states, "attention_mask": feeds["attention_mask"]}
+        try:
+            (vectors,) = self._pooling.run(list(self.outputs), inputs)
+        except Exception as error:  # onnxruntime has no base class for its errors
+            what, got = "the token states cannot be pooled", f"states of shape {states.shape}"
+            raise ModelError(
+                what, got=got, expected="the width that modules.json states"
+            ) from error
+        return {self.outputs[0]: vectors}

@@ -1,28 +1,44 @@
-"""The files of a package, in its folder or in one zip file: its manifest, and whether they are the ones that it names.
+"""The files of a package, in its folder or in one zip file: its manifest, whether they are as it says, and tuned settings.
 
     ort-cpu.zip
     └── ort-cpu/octobert.json, ort-cpu/onnx/model_quantized.onnx, …
 
 A zip file is written so that equal packages give equal bytes. Files in it are stored, not compressed: 8-bit weights hardly get
-smaller, and every zlib compresses differently.
+smaller, and every zlib compresses differently. The settings that `octobert tune` chose, by machine and goal, are in
+`tuned.json` in a package, and in `NAME.tuned.json` beside a model file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from octobert.core import archives
-from octobert.core.errors import ModelError, reason
-from octobert.core.files import content_of, file_digest, files_in
+from pydantic import TypeAdapter
+
+from octobert.core import archives, environment
+from octobert.core.errors import ModelError, RecipeError, reason
+from octobert.core.files import (
+    atomic_write,
+    canonical_digest,
+    content_of,
+    file_digest,
+    files_in,
+    storage_errors,
+)
 from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.session import RuntimeOption, Tuned
 
+TUNED_FILE = "tuned.json"
+_TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10
 _AGAIN = "copy the package again, or package the model again"
@@ -150,13 +166,10 @@ def _verify_zip(path: Path) -> Verified:
                 raise _no_package(path, got)
             top = manifests[0].removesuffix(PACKAGE_FILE)
             manifest = _manifest(archive.read(manifests[0]), path)
-            states = {}
-            for name, digest in manifest.files.items():
-                states[name] = (
-                    _zipped_state(archive, top + name, digest)
-                    if top + name in sizes
-                    else "is missing"
-                )
+            states = {
+                name: _zipped_state(archive, top + name, digest)
+                for name, digest in manifest.files.items()
+            }
             return _verified(
                 path,
                 manifest,
@@ -172,8 +185,12 @@ def _verify_zip(path: Path) -> Verified:
 
 def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
     """What is wrong with a file in a zip file; empty if nothing is."""
+    try:
+        stream = archive.open(name)
+    except KeyError:
+        return "is missing"
     content = hashlib.sha256()
-    with archive.open(name) as stream:
+    with stream:
         while chunk := stream.read(_CHUNK):
             content.update(chunk)
     return "" if content.hexdigest() == digest else "has another content"
@@ -269,4 +286,107 @@ def other_files(package: Path, wrong: Iterable[str]) -> ModelError:
     )
     return ModelError(
         "the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN
+    )
+
+
+def tuned_path(model: Path) -> Path:
+    """Return where the settings of a model are stored.
+
+    Args:
+        model: a package or a model file.
+
+    Example:
+        >>> tuned_path(Path("models/bert.onnx")).as_posix()
+        'models/bert.onnx.tuned.json'
+    """
+    return model / TUNED_FILE if model.is_dir() else model.with_name(f"{model.name}.{TUNED_FILE}")
+
+
+def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> dict[str, Tuned]:
+    """Read the results of tuning on this machine.
+
+    Args:
+        model: a package or a model file.
+        listed: `RUNTIME_OPTIONS` of its target. The file may come from anybody, so other options are refused.
+
+    Returns:
+        Results by goal. Empty if the model was not tuned on this machine with these versions of the runtimes.
+
+    Raises:
+        ModelError: the file cannot be read, or has a setting that cannot be used here.
+    """
+    path = tuned_path(model)
+    if not path.is_file():
+        return {}
+    try:
+        results = {
+            goal: Tuned.model_validate(result)
+            for goal, result in _read_tuned(path).get(machine_id(), {}).items()
+        }
+        for goal, result in results.items():
+            result.setting.check(listed, where=goal)
+    except (OSError, ValueError, RecipeError) as error:
+        raise _unusable(path, error) from error
+    return results
+
+
+def check_writable(model: Path) -> None:
+    """Check that results can be stored in a package, or beside a model file.
+
+    Raises:
+        StorageError: no file can be written there.
+    """
+    folder = tuned_path(model).parent
+    with storage_errors(folder):
+        try:
+            # It has no name where the system can do without, so that nothing is left if the process is killed now.
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            error.filename = str(folder)
+            raise
+
+
+def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
+    """Add a result to the file. Results for other goals and other machines stay.
+
+    Args:
+        model: a package or a model file.
+        replace: a result for the same goal and machine; otherwise it stays too.
+
+    Raises:
+        StorageError: the file cannot be written.
+        ModelError: the file that is there cannot be read.
+    """
+    path = tuned_path(model)
+    try:
+        results = _read_tuned(path) if path.is_file() else {}
+    except ValueError as error:
+        raise _unusable(path, error) from error
+    own = results.setdefault(machine_id(), {})
+    if result.goal in own and not replace:
+        return
+    own[result.goal] = result.model_dump(mode="json")
+    with storage_errors(path.parent), atomic_write(path) as partial:
+        partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+def machine_id() -> str:
+    """Return a digest of what measured times depend on: the CPU, the usable cores, the versions of the runtimes."""
+    here = environment.current()
+    runtimes = {name: here.versions.get(name) for name in environment.runtime_packages()}
+    return canonical_digest([here.cpu, here.cores, here.features, runtimes])[:16]
+
+
+def _read_tuned(path: Path) -> dict[str, dict[str, Any]]:
+    """Machine → goal → result; `ValueError` where the file has another form."""
+    return _TUNED.validate_json(content_of(path))
+
+
+def _unusable(path: Path, error: Exception) -> ModelError:
+    """The error of a file with results of tuning that cannot be used."""
+    return ModelError(
+        "the results of tuning cannot be used",
+        where=str(path),
+        got=first_problem(error) if isinstance(error, ValueError) else str(error),
+        fix="remove the file, and tune again",
     )

@@ -33,8 +33,8 @@ from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.opened import Opened, opened
+from octobert.inference.package_files import read_tuned
 from octobert.inference.streaming import Scheduler
-from octobert.inference.tuned_file import read_tuned
 from octobert.targets import runtimes
 
 Listed = Mapping[str, tuple[RuntimeOption, ...]]
@@ -107,25 +107,20 @@ class Predictor:
         measure: bool = True,
     ) -> None:
         goal = goal_named(goal)
-        found = model if isinstance(model, Opened) else opened(Path(model))
-        self.opened, self.folder, self.manifest, self.target = (
-            found,
-            found.path,
-            found.manifest,
-            found.target,
-        )
-        self.task = found.rebuilt()
+        self.opened = model if isinstance(model, Opened) else opened(Path(model))
+        self.folder, self.manifest = self.opened.path, self.opened.manifest
+        self.target, self.task = self.opened.target, self.opened.rebuilt()
         target = targets.load(self.target)
         if device:
             runtimes.load(target.CAPABILITIES.runtime).check_device(device)
         else:
-            found.check_runs()
-        if found.manifest is not None and verify:
+            self.opened.check_runs()
+        if self.manifest is not None and verify:
             package_files.verify(self.folder)
-        elif found.manifest is not None:
-            package_files.check_sizes(self.folder, found.manifest, found.file)
+        elif self.manifest is not None:
+            package_files.check_sizes(self.folder, self.manifest, self.opened.file)
         if static_up_to:
-            _check_static(static_up_to, found)
+            _check_static(static_up_to, self.opened)
         self.setting = _setting(
             None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads
         )
@@ -133,14 +128,14 @@ class Predictor:
             cache=str(cache) if cache else None,
             log=runtime_log,
             allow_fallback=allow_fallback,
-            entries=found.entries_on(device),
+            entries=self.opened.entries_on(device),
             device=device,
             precision=precision,
             static_up_to=static_up_to,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(
-            partial(_engine, found, goal, self.setting, options, measure=measure)
+            partial(_engine, self.opened, goal, self.setting, options, measure=measure)
         )
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:

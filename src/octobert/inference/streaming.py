@@ -19,9 +19,9 @@ from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference import forks
-from octobert.inference.batching import Batch, Outputs, make_batches, most_tokens
+from octobert.inference.batching import Batch, collected, make_batches, most_tokens
 from octobert.inference.cost_model import CostModel
-from octobert.tasks import Task
+from octobert.tasks import Result, Task
 
 # The first window is small, for early answers. Later ones are large, so that rows meet others of their length.
 _FIRST, _LARGEST = 32, 1024
@@ -209,12 +209,12 @@ class Scheduler:
         Args:
             outputs: batches with their outputs.
         """
-        collected = Outputs(self._session.outputs, encoded.flat, per_token=self._task.per_token)
-        for batch, own in outputs:
-            collected.put(batch, own)
-        joined = collected.joined()
+        joined = collected(
+            self._session.outputs, encoded.flat, outputs, per_token=self._task.per_token
+        )
+        result = Result(joined, encoded)
         for index, item in enumerate(inputs):
-            answer = self._task.answer(joined, encoded, index, item)
+            answer = self._task.answer(result, index, item)
             truncated = any(row.truncated for row in encoded.rows[index])
             yield {**answer, "truncated": True} if truncated else answer
 

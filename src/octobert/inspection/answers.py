@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from octobert import targets
 from octobert.core.capability import lacks
-from octobert.core.profile import Inspection, Operator, Profile
+from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.targets import runtimes
 
 # Two medians of one interleaved run that differ by less are called equal (relative).
@@ -154,7 +154,7 @@ def _dynamic(inspection: Inspection) -> Iterator[str]:
     if count:
         measured = [o for o in inspection.profile.operators if o.type == "DynamicQuantizeLinear"]
         cost = (
-            f": {len(measured)} DynamicQuantizeLinear take {sum(o.ms for o in measured):.2f} ms"
+            f": {len(measured)} DynamicQuantizeLinear take {time_of(measured):.2f} ms"
             if measured
             else ""
         )
@@ -190,11 +190,9 @@ def _others(inspection: Inspection) -> Iterator[str]:
 
 def _by_type(profile: Profile) -> dict[str, tuple[int, float]]:
     """Operator type → (count, ms), without products and conversions."""
-    table: defaultdict[str, list[float]] = defaultdict(list)
-    for each in profile.operators:
-        if each.kind == "other":
-            table[each.type].append(each.ms)
-    return {name: (len(times), sum(times)) for name, times in table.items()}
+    others = [operator for operator in profile.operators if operator.kind == "other"]
+    types = grouped(others, lambda operator: operator.type)
+    return {name: (len(own), time_of(own)) for name, own in types.items()}
 
 
 def _kernels(inspection: Inspection) -> Iterator[str]:
@@ -204,7 +202,7 @@ def _kernels(inspection: Inspection) -> Iterator[str]:
         if each.kind == "product" and each.kernel.startswith("ref")
     ]
     if slow:
-        share = inspection.profile.split.share(sum(each.ms for each in slow))
+        share = inspection.profile.split.share(time_of(slow))
         yield f"{len(slow)} matrix products ran in the runtime's reference kernel ({slow[0].kernel}), {share:.0%} of the time."
 
 
@@ -237,21 +235,21 @@ def _limit(inspection: Inspection) -> Iterator[str]:
 
 
 def _largest(operators: Sequence[Operator]) -> list[str]:
-    table: defaultdict[str, float] = defaultdict(float)
-    for each in operators:
-        table[
-            f"{each.type} in {_word(each.precision)}" if each.kind == "product" else each.type
-        ] += each.ms
-    total = sum(table.values()) or 1.0
+    kinds = grouped(
+        operators,
+        lambda o: f"{o.type} in {_word(o.precision)}" if o.kind == "product" else o.type,
+    )
+    times = {name: time_of(own) for name, own in kinds.items()}
+    total = sum(times.values()) or 1.0
     return [
-        f"{name} ({table[name] / total:.0%})" for name in sorted(table, key=lambda n: -table[n])[:3]
+        f"{name} ({times[name] / total:.0%})" for name in sorted(times, key=lambda n: -times[n])[:3]
     ]
 
 
 def _short(inspection: Inspection) -> Iterator[str]:
     profile = inspection.profile
-    short = [each.ms for each in profile.operators if each.ms < _SHORT_MS]
-    share, between = profile.split.share(sum(short)), profile.split.between_ms
+    short = [operator for operator in profile.operators if operator.ms < _SHORT_MS]
+    share, between = profile.split.share(time_of(short)), profile.split.between_ms
     if share > _MUCH:
         yield (
             f"At {_shape(inspection)}, {len(short)} of {len(profile.operators)} operators take less than {_SHORT_MS} ms each, "

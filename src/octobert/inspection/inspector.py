@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError
-from octobert.core.measurements import Latency
-from octobert.core.profile import Fallback, Inspection, Operator, Product
+from octobert.core.evidence import Executed, Execution, OperatorType
+from octobert.core.profile import Fallback, Inspection, Operator, Product, grouped, time_of
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
+from octobert.evaluation.worker import OnProgress
 from octobert.inference.opened import Opened
 from octobert.inspection import answers, profilers
+from octobert.targets import runtimes
 
 # Runs before the profiled ones: runtimes pack weights and choose kernels in them.
 WARMUP = 2
@@ -29,7 +32,7 @@ def inspect(
     sequence: int | None = None,
     threads: int = 0,
     repeats: int = 20,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Inspection:
     """Compile a model, run it under its runtime's profiler, and explain how fast it is.
 
@@ -45,7 +48,14 @@ def inspect(
         TargetError: the target cannot run on this machine, or its runtime has no profiler.
         ModelError: the model does not take rows of this length.
     """
-    _check_profiled(model)
+    model.check_runs()
+    if model.target not in profilers.targets():
+        raise TargetError(
+            f"operators of the target {model.target} cannot be timed",
+            where=str(model.path),
+            expected=" or ".join(profilers.targets()),
+            fix="inspect the model with such a target",
+        )
     if model.longest is not None and sequence is not None and sequence > model.longest:
         raise ModelError(
             "the sequence is longer than the model allows",
@@ -68,9 +78,20 @@ def inspect(
 
     ours = run(model.file, model.entries_on())
     theirs = run(model.floating.path, model.entries).profile if model.floating else None
-    latencies, used = _timed(model, workload, threads, repeats, on_progress)
+    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    timed = latency.measure(
+        [candidates.candidate_of(model), *([floating] if floating is not None else [])],
+        [workload],
+        repeats=repeats,
+        threads=threads,
+        on_progress=on_progress,
+    )
     inspection = ours.model_copy(
-        update={"threads": used, "floating": theirs, "latencies": latencies}
+        update={
+            "threads": timed.footprints[0].threads,
+            "floating": theirs,
+            "latencies": timed.latencies,
+        }
     )
     return inspection.model_copy(
         update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))}
@@ -136,22 +157,6 @@ def _fast_with(target: str) -> tuple[str, ...]:
     return targets.load(target).CAPABILITIES.saturates_without
 
 
-def _check_profiled(model: Opened) -> None:
-    """Check that a model runs here, on a target whose operators can be timed.
-
-    Raises:
-        TargetError: it does not.
-    """
-    model.check_runs()
-    if model.target not in profilers.targets():
-        raise TargetError(
-            f"operators of the target {model.target} cannot be timed",
-            where=str(model.path),
-            expected=" or ".join(profilers.targets()),
-            fix="inspect the model with such a target",
-        )
-
-
 def fallen_back(
     products: tuple[Product, ...],
     operators: tuple[Operator, ...],
@@ -184,17 +189,58 @@ def fallen_back(
     return matched, tuple(fallbacks)
 
 
-def _timed(
-    model: Opened,
-    workload: latency.Workload,
-    threads: int,
-    repeats: int,
-    on_progress: Callable[[str, int, int], None] | None,
-) -> tuple[tuple[Latency, ...], int]:
-    """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
-    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
-    compared = [candidates.candidate_of(model), *([floating] if floating is not None else [])]
-    timed = latency.measure(
-        compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress
+def execution(inspection: Inspection) -> Execution:
+    """Return what was executed, from an inspection of a target's model."""
+    operators = inspection.profile.operators
+    why: dict[tuple[int | None, str], list[str]] = {}
+    for each in inspection.fallbacks:
+        why.setdefault((each.layer, each.part), []).append(
+            each.why or "neither the file nor the runtime shows why"
+        )
+    places = grouped(operators, lambda each: (each.layer, each.part))
+    types = grouped(operators, lambda each: (each.type, each.precision, each.integer))
+    return Execution(
+        candidate=inspection.target,
+        runtime=f"{runtimes.load(inspection.runtime).TITLE} {inspection.version}",
+        batch=inspection.batch,
+        sequence=inspection.sequence,
+        total_ms=inspection.profile.split.total_ms,
+        products=len(inspection.products),
+        integer_products=inspection.matched - len(inspection.fallbacks),
+        sentences=inspection.answers,
+        parts=tuple(
+            Executed(
+                layer=layer,
+                part=part,
+                ms=time_of(own),
+                integer=time_of(o for o in own if o.integer) / (time_of(own) or 1.0),
+                types=_counted(own),
+                why="; ".join(dict.fromkeys(why.get((layer, part), ()))),
+            )
+            for (layer, part), own in places.items()
+        ),
+        types=tuple(
+            sorted(
+                (
+                    OperatorType(
+                        type=name,
+                        precision=precision,
+                        count=len(own),
+                        ms=time_of(own),
+                        integer=integer,
+                    )
+                    for (name, precision, integer), own in types.items()
+                ),
+                key=lambda each: -each.ms,
+            )
+        ),
     )
-    return timed.latencies, timed.footprints[0].threads
+
+
+def _counted(operators: Iterable[Operator]) -> tuple[str, ...]:
+    """`2 × MatMulIntegerToFloat int8`, `Softmax`."""
+    names = Counter(
+        f"{each.type} {each.precision}" if each.kind == "product" else each.type
+        for each in operators
+    )
+    return tuple(f"{count} × {name}" if count > 1 else name for name, count in names.items())

@@ -12,7 +12,7 @@ from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, publish, read_in
@@ -80,7 +80,9 @@ def publish_run(
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:
-                tuned_file.write_tuned(out / places[target], result, replace=not unchanged[target])
+                package_files.write_tuned(
+                    out / places[target], result, replace=not unchanged[target]
+                )
         except ModelError as error:
             # The file is the user's, and the packages are complete.
             notes.append(str(error))

@@ -19,7 +19,7 @@ from octobert.core.files import (
     remove,
 )
 from octobert.core.results import PACKAGE_FILE
-from octobert.inference import tuned_file
+from octobert.inference import package_files
 
 # In a new folder until it is in its place: tells whether an interrupted exchange took place.
 MARK = ".publishing"
@@ -92,9 +92,10 @@ def carry_over(
         link_or_copy(old / name, new / spare)
         if spare != name:
             notes.append(_replaced(place / name, place / spare))
-    if os.path.lexists(new / tuned_file.FILE) and _models(fresh) != _models(recorded):
+    tuned = package_files.TUNED_FILE
+    if os.path.lexists(new / tuned) and _models(fresh) != _models(recorded):
         notes.append(
-            f"{place / tuned_file.FILE} was measured with the model that was there before; octobert tune measures the new one"
+            f"{place / tuned} was measured with the model that was there before; octobert tune measures the new one"
         )
     return notes
 

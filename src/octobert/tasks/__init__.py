@@ -13,29 +13,25 @@ from octobert.data.sampling import Row
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
 from octobert.tasks._task import (
     NOTHING,
-    Diverges,
-    Explains,
-    Explanation,
     Extremes,
     Fidelity,
     Metric,
     Outputs,
     Pair,
+    Result,
     Task,
 )
 
 __all__ = [
     "NOTHING",
     "Computed",
-    "Diverges",
-    "Explains",
-    "Explanation",
     "Extremes",
     "Fidelity",
     "Measures",
     "Metric",
     "Outputs",
     "Pair",
+    "Result",
     "Task",
     "TaskPlugin",
     "build",

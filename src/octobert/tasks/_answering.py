@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,32 +11,21 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
-from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
-from octobert.tasks import _spans, _squad
-from octobert.tasks._common import (
-    agreement,
-    cells,
-    check_texts,
-    need_columns,
-    output_error,
-    place_of,
-    probabilities,
-    text_of,
-)
-from octobert.tasks._spans import Prediction
+from octobert.tasks import _squad
+from octobert.tasks._metrics import agreement, output_error, probabilities
+from octobert.tasks._rows import Table, check_texts
+from octobert.tasks._squad import Prediction
 from octobert.tasks._task import (
-    Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
-    Metric,
-    Outputs,
     Pair,
+    Result,
+    Task,
     objects,
 )
 
@@ -82,43 +72,34 @@ class WindowOptions(StepOptions):
         return self
 
 
-@dataclass(frozen=True)
-class Answering:
+@dataclass(frozen=True, kw_only=True)
+class Answering(Task):
     """Questions that are answered by a span of their context.
 
     Args:
         columns: names of the question, context and answers columns.
         options: of the windows.
-        unanswerable: a question may have no answer (SQuAD 2.0).
-        threshold: the answer is "no answer" where its score exceeds that of the best answer by more than this.
+        threshold: the answer is "no answer" where its score exceeds that of the best answer by more than this; None where
+            every question has an answer, otherwise a question may have none (SQuAD 2.0).
     """
 
+    per_token, shown_whole = True, (0,)
     columns: tuple[str, str, str]
     options: WindowOptions
-    unanswerable: bool
-    threshold: float
+    threshold: float | None
     head: str = "question-answering"
-    labels: tuple[str, ...] = ()
-    primary: str = "f1"
-    per_token: bool = True
+    primary: str | None = "f1"
 
     @property
-    def max_length(self) -> int | None:
-        return self.options.max_length
+    def unanswerable(self) -> bool:
+        """Whether a question may have no answer."""
+        return self.threshold is not None
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return _squad.METRICS_2_0 if self.unanswerable else _squad.METRICS
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
+    def read_inputs(self, table: Table) -> list[Text]:
         question, context, _ = self.columns
-        need_columns(rows, (question, context), where=where)
-        _refuse_duplicates(rows, where)
-        texts = (
-            [text_of(*cell) for cell in cells(rows, column, where=where)]
-            for column in (question, context)
-        )
-        return list(zip(*texts, strict=True))
+        table.need(question, context)
+        _refuse_duplicates(table)
+        return list(zip(table.texts(question), table.texts(context), strict=True))
 
     def parse(self, given: Any, *, where: str) -> Text:
         """(question, context), or {"question": …, "context": …}.
@@ -149,7 +130,7 @@ class Answering:
         least = length - frame.size - most
         distinct = list(dict.fromkeys(context for _, context in texts))
         contexts = {
-            c: _spans.visible(c, own)
+            c: _squad.visible(c, own)
             for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)
         }
         rows = []
@@ -184,16 +165,16 @@ class Answering:
             )
         return length, most
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[dict[str, Any]]:
+    def read_gold(self, table: Table) -> list[dict[str, Any]]:
         """{"texts": acceptable answers, "starts": their first characters if the data states them} for each question."""
         _, context, answers = self.columns
-        for column in (answers, context):
-            need_columns(rows, (column,), where=where)
+        table.need(answers)
+        table.need(context)
         gold = []
-        for row, (cell, place) in zip(rows, cells(rows, answers, where=where), strict=True):
-            texts, starts = _spans.answers_of(cell, place)
+        for row, (cell, place) in zip(table.rows, table.cells(answers), strict=True):
+            texts, starts = _squad.answers_of(cell, place)
             for text, start in zip(texts, starts, strict=False):
-                _spans.check_place(str(row[context]), text, start, place)
+                _squad.check_place(str(row[context]), text, start, place)
             if (not texts or row.get("is_impossible")) and not self.unanswerable:
                 raise DataError(
                     "the question has no answer, and in this task every question has an answer",
@@ -205,17 +186,13 @@ class Answering:
             gold.append({"texts": [] if row.get("is_impossible") else texts, "starts": starts})
         return gold
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
-        """Empty: this head has no classes."""
-        return ()
-
     def targets(
         self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """First and last token of the answer; the first token of the row if the window does not hold the whole answer."""
         targets = []
         for (_, context), rows, answer in zip(encoded.texts, encoded.rows, gold, strict=True):
-            tokens = [_spans.tokens_in(row, *_spans.characters_of(context, answer)) for row in rows]
+            tokens = [_squad.tokens_in(row, *_squad.characters_of(context, answer)) for row in rows]
             # A window holds the answer if it holds all of the answer's tokens that any window holds.
             spans = [row.spans[own] for row, own in zip(rows, tokens, strict=True) if len(own)]  # type: ignore[attr-defined]
             whole = (min(s[0, 0] for s in spans), max(s[-1, 1] for s in spans)) if spans else None
@@ -225,17 +202,19 @@ class Answering:
                 targets.append({"start_positions": first, "end_positions": last})
         return targets
 
-    def predictions(self, outputs: Outputs, encoded: EncodedTexts, count: int) -> list[Prediction]:
+    def predictions(self, result: Result, count: int) -> list[Prediction]:
         """The best answers to every question, at most `count` for each."""
-        rows = encoded.flat
-        starts, ends = split(outputs["start_logits"], rows), split(outputs["end_logits"], rows)
+        starts, ends = (
+            split(result.outputs[name], result.encoded.flat)
+            for name in ("start_logits", "end_logits")
+        )
         predictions, at = [], 0
-        for (_, context), own in zip(encoded.texts, encoded.rows, strict=True):
+        for (_, context), own in zip(result.texts, result.encoded.rows, strict=True):
             scored: list[tuple[float, int, int]] = []
             for index, row in enumerate(own):
                 scored += self._scored(row, starts[at + index], ends[at + index], count)
             null = min(float(starts[at + i][0] + ends[at + i][0]) for i in range(len(own)))
-            predictions.append(Prediction(_spans.best_spans(context, scored, count), null))
+            predictions.append(Prediction(_squad.best_spans(context, scored, count), null))
             at += len(own)
         return predictions
 
@@ -244,8 +223,8 @@ class Answering:
     ) -> list[tuple[float, int, int]]:
         """(score, first character, end) of the best spans in a window."""
         held = row.spans[:, 0] != NOWHERE
-        first = _spans.highest(starts, held & row.best, self.options.n_best)
-        last = _spans.highest(ends, held, self.options.n_best)
+        first = _squad.highest(starts, held & row.best, self.options.n_best)
+        last = _squad.highest(ends, held, self.options.n_best)
         lengths = last[None, :] - first[:, None] + 1
         # Sums in float64, so that the order of answers does not depend on the last bit of a float32 sum.
         scores = starts[first].astype(np.float64)[:, None] + ends[last].astype(np.float64)[None, :]
@@ -266,40 +245,42 @@ class Answering:
 
     def final_answer(self, prediction: Prediction) -> str:
         """The text of the best answer; empty for "no answer"."""
-        if self.unanswerable and prediction.null_minus_best > self.threshold:
+        if self.threshold is not None and prediction.null_minus_best > self.threshold:
             return ""
         return prediction.best_text
 
-    def items(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
-    ) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         """[questions, 10]: the columns of `_squad`."""
         items = []
+        judge = functools.partial(_squad.judge, unanswerable=self.unanswerable)
         for index, (prediction, right) in enumerate(
-            zip(self.predictions(outputs, encoded, 1), gold, strict=True)
+            zip(self.predictions(result, 1), result.gold, strict=True)
         ):
             golds, best = right["texts"], prediction.best_text
             chance = _squad.by_chance(
-                encoded.texts[index][1], tuple(golds), unanswerable=self.unanswerable, seed=index
+                result.texts[index][1], tuple(golds), unanswerable=self.unanswerable, seed=index
             )
-            final = _squad.judge(
-                self.final_answer(prediction), golds, unanswerable=self.unanswerable
-            )
-            best_scores = _squad.judge(best, golds, unanswerable=self.unanswerable)
             difference = min(prediction.null_minus_best, np.finfo(np.float32).max)
             items.append(
-                (*final, float(bool(golds)), difference, *best_scores, float(bool(best)), *chance)
+                (
+                    *judge(self.final_answer(prediction), golds),
+                    float(bool(golds)),
+                    difference,
+                    *judge(best, golds),
+                    float(bool(best)),
+                    *chance,
+                )
             )
         return np.array(items, dtype=np.float64)
 
-    def judged(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
-    ) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """The answer to each question, and the list of acceptable answers; empty ones for "no answer"."""
-        answers = [
-            self.final_answer(prediction) for prediction in self.predictions(outputs, encoded, 1)
-        ]
-        return Judged(objects(answers), objects([right["texts"] for right in gold]))
+        return Judged(
+            objects(self._finals(result)), objects([right["texts"] for right in result.gold])
+        )
+
+    def _finals(self, result: Result) -> list[str]:
+        return [self.final_answer(prediction) for prediction in self.predictions(result, 1)]
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """The best of a span anywhere in the context, the whole context, and, where a question may have no answer, none."""
@@ -317,23 +298,15 @@ class Answering:
     def expected(self, gold: dict[str, Any]) -> str:
         return " | ".join(dict.fromkeys(gold["texts"])) or _NO_ANSWER
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        after, before = (
-            [self.final_answer(p) for p in self.predictions(o, encoded, 1)]
-            for o in (ours, reference)
-        )
-        fidelity = agreement(before, after, output_error(ours, reference))
-        return replace(
-            fidelity,
-            changed=tuple((i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed),
-        )
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
+        error = output_error(ours.outputs, reference.outputs)
+        fidelity = agreement(self._finals(reference), self._finals(ours), error)
+        changed = [(i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed]
+        return replace(fidelity, changed=tuple(changed))
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""
-        single, own = encoded.single(index, outputs)
-        prediction = self.predictions(own, single, self.options.n_best)[0]
+        (prediction,) = self.predictions(result.single(index), self.options.n_best)
         spans = prediction.spans
         logits = [span.score for span in spans] + (
             [prediction.null] if self.unanswerable or not spans else []
@@ -350,7 +323,7 @@ class Answering:
         return {**answers[0], "others": answers[1 : 1 + _OTHERS]}
 
     def official(
-        self, outputs: Outputs, encoded: EncodedTexts
+        self, result: Result
     ) -> tuple[list[str], list[float] | None, list[list[dict[str, Any]]]]:
         """What the official scripts write of each question.
 
@@ -358,7 +331,7 @@ class Answering:
             (final answer; score of "no answer" minus that of the best answer, None where each question has an answer; the best
             answers with probability, score and place, most likely first).
         """
-        predictions = self.predictions(outputs, encoded, _OFFICIAL)
+        predictions = self.predictions(result, _OFFICIAL)
         most = float(np.finfo(np.float32).max)
         odds = (
             [min(prediction.null_minus_best, most) for prediction in predictions]
@@ -382,31 +355,30 @@ class Answering:
             for entry, share in zip(entries, likely, strict=True)
         ]
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the places of the answers in the context."""
-        for i, *answers in changed:
-            texts, sides = pair.encoded.texts[i], pair.answers(self.answer, i)
-            spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
-            explained = [
-                Answer(
-                    text=text,
-                    score=side["score"],
-                    marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),),
-                )
-                for text, side, span in zip(answers, sides, spans, strict=True)
-            ]
-            marks = tuple(
-                Mark(text=1, start=start, end=end)
-                for start, end in _spans.right_spans(texts[1], pair.expected(i))
+        texts, sides = pair[0].texts[index], self.answers(pair, index)
+        spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
+        explained = [
+            Answer(
+                text=text,
+                score=side["score"],
+                marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),),
             )
-            yield Explanation(
-                texts,
-                explained,
-                marks,
-                (_move(*spans),),
-                shift=sides[0]["score"] - sides[1]["score"],
-                questions=(0,),
-            )
+            for text, side, span in zip(answers, sides, spans, strict=True)
+        ]
+        marks = tuple(
+            Mark(text=1, start=start, end=end)
+            for start, end in _squad.right_spans(texts[1], pair[0].expected(index))
+        )
+        return self.row_of(
+            pair,
+            index,
+            explained,
+            marks=marks,
+            transitions=[_move(*spans)],
+            change=sides[0]["score"] - sides[1]["score"],
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, _squad.F1])
@@ -423,18 +395,36 @@ def _move(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tupl
     return "an answer", "an answer"
 
 
-def _refuse_duplicates(rows: Sequence[Row], where: str) -> None:
+def _refuse_duplicates(table: Table) -> None:
     seen: dict[Any, int] = {}
-    for index, row in enumerate(rows):
+    for index, row in enumerate(table.rows):
         if row.get("id") in (None, ""):
             continue
         name = str(row["id"])
         if name in seen:
-            other = place_of(rows[seen[name]], "id", seen[name], where=where)
             raise DataError(
                 "two questions have the same id",
-                where=place_of(row, "id", index, where=where),
+                where=table.place("id", index),
                 got=repr(name),
-                fix=f"rename one; the other is {other}",
+                fix=f"rename one; the other is {table.place('id', seen[name])}",
             )
         seen[name] = index
+
+
+def answering(
+    options: WindowOptions,
+    columns: tuple[str, str, str] = ("question", "context", "answers"),
+    threshold: float | None = None,
+) -> Answering:
+    """The task with its windows.
+
+    Args:
+        threshold: None where every question has an answer.
+    """
+    return Answering(
+        columns=columns,
+        options=options,
+        max_length=options.max_length,
+        threshold=threshold,
+        metrics=_squad.METRICS if threshold is None else _squad.METRICS_2_0,
+    )

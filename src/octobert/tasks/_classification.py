@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,32 +11,30 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.data.sampling import Row
-from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._common import (
+from octobert.tasks._metrics import (
+    AUROC,
+    CLASSES,
+    OF_TWO,
     best_scores,
-    is_number,
-    label_index,
     log_probabilities,
+    named,
     output_error,
     probabilities,
     share_of_most_frequent,
 )
-from octobert.tasks._metrics import AUROC, CLASSES, OF_TWO, named
+from octobert.tasks._rows import Table, is_number, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
     Metric,
-    Outputs,
     Pair,
+    Result,
 )
 from octobert.tasks._texts import LabelledTexts
 
@@ -71,12 +69,12 @@ class Classification(LabelledTexts):
         """Label → index of its logit; of equal ones the first."""
         return {name: index for index, name in reversed(list(enumerate(self.labels)))}
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
-        return [self._class_of(*cell) for cell in self.cells(rows, where)]
+    def read_gold(self, table: Table) -> list[int]:
+        return [self._class_of(*cell) for cell in self.labelled(table)]
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+    def read_labels(self, table: Table) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
-        labels = {str(cell).strip().removesuffix(".0") for cell, _ in self.cells(rows, where)}
+        labels = {str(cell).strip().removesuffix(".0") for cell, _ in self.labelled(table)}
         return tuple(
             sorted(
                 labels,
@@ -84,12 +82,9 @@ class Classification(LabelledTexts):
             )
         )
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"labels": label} for label in gold]
-
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """Predicted and right classes by their numbers."""
-        return Judged(self._classes(outputs), np.asarray(gold), probabilities(outputs["logits"]))
+        return Judged(self._classes(result), np.asarray(result.gold), probabilities(result.logits))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the best class, given to every text."""
@@ -97,75 +92,71 @@ class Classification(LabelledTexts):
         classes, rows = np.unique(right, return_counts=True)
         # No metric is best for a rare class. Trying a hundred thousand of them would take hours.
         frequent = classes[np.argsort(-rows, kind="stable")[:_FREQUENT]]
-        constant = [np.stack([np.full_like(right, each), right], axis=1) for each in frequent]
-        return {
-            name: max(metric(each) for each in constant) for name, metric in self.metrics.items()
-        }
+        return self.best_constant(
+            [np.stack([np.full_like(right, label), right], axis=1) for label in frequent]
+        )
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """One text of each class."""
         classes = np.arange(max(2, len(self.labels), int(items.max()) + 1))
-        return np.stack([np.roll(classes, 1), classes], axis=1), np.stack(
-            [classes, classes], axis=1
-        )
+        wrong = np.roll(classes, 1)
+        return np.stack([wrong, classes], axis=1), np.stack([classes, classes], axis=1)
 
     def expected(self, gold: int) -> str:
-        return self._name(gold)
+        return self.label_of(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         after, before = self._classes(ours), self._classes(reference)
         changed = [
-            (int(i), self._name(int(before[i])), self._name(int(after[i])))
+            (int(i), self.label_of(int(before[i])), self.label_of(int(after[i])))
             for i in np.flatnonzero(after != before)
         ]
-        chance = share_of_most_frequent(before.tolist())
         return Fidelity(
             "agreement",
             float(np.mean(after == before)),
-            output_error(ours, reference),
+            output_error(ours.outputs, reference.outputs),
             tuple(changed),
-            chance,
+            share_of_most_frequent(before.tolist()),
         )
 
-    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+    def divergence(self, ours: Result, reference: Result) -> float:
         """Over all classes, from logits."""
-        after, before = (log_probabilities(outputs["logits"]) for outputs in (ours, reference))
+        after, before = (log_probabilities(result.logits) for result in (ours, reference))
         return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
-        best = int(self._classes(outputs)[index])
-        scores = probabilities(outputs["logits"][index])
-        return {"label": self._name(best), "score": float(scores[best])}
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+        best = int(self._classes(result)[index])
+        scores = probabilities(result.logits[index])
+        return {"label": self.label_of(best), "score": float(scores[best])}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely classes; `shift` is of the right class, or of the float model's."""
-        for i, *texts in changed:
-            sides = [probabilities(outputs["logits"][i]) for outputs in pair.sides]
-            names = [self._name(index) for index in range(len(sides[0]))]
-            answers = [
-                Answer(
-                    text=text,
-                    score=float(likely.max()),
-                    scores=best_scores(zip(names, likely.tolist(), strict=True)),
-                )
-                for text, likely in zip(texts, sides, strict=True)
-            ]
-            meant = names.index(texts[0]) if pair.expected(i) is None else pair.expected(i)
-            yield Explanation(
-                pair.encoded.texts[i],
-                answers,
-                transitions=((texts[0], texts[1]),),
-                shift=float(sides[0][meant] - sides[1][meant]),
+        sides = [probabilities(result.logits[index]) for result in pair]
+        names = list(map(self.label_of, range(len(sides[0]))))
+        answers = [
+            Answer(
+                text=text,
+                score=float(likely.max()),
+                scores=best_scores(zip(names, likely.tolist(), strict=True)),
             )
+            for text, likely in zip(texts, sides, strict=True)
+        ]
+        right = pair[0].expected(index)
+        meant = names.index(texts[0]) if right is None else right
+        return self.row_of(
+            pair,
+            index,
+            answers,
+            transitions=[texts],
+            change=float(sides[0][meant] - sides[1][meant]),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, 0] == items[:, 1], dtype=np.float64)
 
-    def _classes(self, outputs: Outputs) -> np.ndarray:
+    def _classes(self, result: Result) -> np.ndarray:
         """[items] the most likely class of each."""
-        logits = outputs["logits"]
+        logits = result.logits
         if logits.shape[-1] == 1 or len(self.labels) not in (0, logits.shape[-1]):
             raise DataError(
                 "the model has another number of logits than the task has classes",
@@ -180,9 +171,6 @@ class Classification(LabelledTexts):
             )
         classes: np.ndarray = logits.argmax(axis=-1)
         return classes
-
-    def _name(self, index: int) -> str:
-        return self.labels[index] if index < len(self.labels) else str(index)
 
     def _class_of(self, value: Any, place: str) -> int:
         name = str(value).strip()
@@ -245,44 +233,36 @@ class LengthOptions(FrozenModel):
     max_length: int | None = Field(default=None, ge=2)
 
 
-def of_data_set(
+def data_set(
     classes: Sequence[Sequence[str]],
-    stated: Stated,
-    max_length: int | None,
     *,
     text: tuple[tuple[str, ...], ...],
     label: tuple[str, ...] = ("label",),
     metrics: Sequence[str] = ("accuracy",),
-) -> Classification:
-    """The task of a data set whose classes are fixed.
+) -> Callable[..., Classification]:
+    """The `build` of a data set whose classes are fixed.
 
     Args:
         classes: see `pinned_labels`.
-        stated: what the model states.
-        max_length: tokens of a row; None for the model's limit.
         text, label: see `Classification`.
         metrics: names of its metrics, the main one first.
 
-    Raises:
-        DataError: the model has another number of classes, or gives a score, or several labels to a text.
+    Returns:
+        A function of options with `max_length`, and of what the model states. It raises DataError for a model with another
+        number of classes, or one that gives a score, or several labels to a text.
     """
-    return Classification(
-        text=text,
-        label=label,
-        labels=pinned_labels(classes, stated),
-        primary=metrics[0],
-        max_length=max_length,
-        metrics=named(CLASSES, *metrics),
-        spellings=spellings_of(classes, stated.labels),
-        texts=stated.texts,
-    )
 
-
-def data_set(classes: Sequence[Sequence[str]], **columns: Any) -> Callable[..., Classification]:
-    """The `build` of a data set whose classes are fixed; see `of_data_set`."""
-
-    def build(options: LengthOptions, stated: Stated = NOTHING) -> Classification:
-        return of_data_set(classes, stated, options.max_length, **columns)
+    def build(options: Any, stated: Stated = NOTHING) -> Classification:
+        return Classification(
+            text=text,
+            label=label,
+            labels=pinned_labels(classes, stated),
+            primary=metrics[0],
+            max_length=options.max_length,
+            metrics=named(CLASSES, *metrics),
+            spellings=spellings_of(classes, stated.labels),
+            texts=stated.texts,
+        )
 
     return build
 
@@ -322,9 +302,12 @@ def spellings_of(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) ->
     numbers = {
         name: number for number, names in enumerate(classes) for name in (str(number), *names)
     }
-    own = [numbers.get(name.lower()) for name in of_model]
-    told = set(own) == set(range(len(classes)))
-    return {name: own.index(number) if told else number for name, number in numbers.items()}
+    of_model_numbers = [numbers.get(name.lower()) for name in of_model]
+    complete = set(of_model_numbers) == set(range(len(classes)))
+    return {
+        name: of_model_numbers.index(number) if complete else number
+        for name, number in numbers.items()
+    }
 
 
 def check_labels(stated: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:

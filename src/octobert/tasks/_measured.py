@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +21,8 @@ from octobert.core.errors import DataError, OctobertError, RecipeError, did_you_
 from octobert.core.files import canonical_digest, file_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
-from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import ALIASES, AUROC, auroc
-from octobert.tasks._task import Extremes, Judged, Judges, Metric, Outputs, Task
+from octobert.tasks._task import Extremes, Judged, Metric, Result, Task
 
 # Of packed items.
 _ITEMS, _PREDICTIONS, _REFERENCES, _SCORES = "items", "predictions", "references", "scores"
@@ -63,22 +62,23 @@ def measures_of(
     Raises:
         RecipeError: a metric that the task does not have, a file that does not exist, or `evaluate` is missing.
     """
-    found: list[UserCode | Evaluated | str] = []
+    choices: list[UserCode | Evaluated | str] = []
     for metric in metrics:
         if isinstance(metric, EvaluateMetric):
-            found.append(_evaluated(metric))
+            choices.append(_evaluated(metric))
         elif user_code.names_code(metric):
-            found.append(user_code.at(metric, "metric", where="metric"))
+            choices.append(user_code.at(metric, "metric", where="metric"))
         else:
-            known = built_in(task)
-            if ALIASES.get(metric, metric) not in known:
+            name = ALIASES.get(metric, metric)
+            if name not in task.offered:
+                meant = did_you_mean(metric, [*task.offered, *ALIASES])
                 raise RecipeError(
                     f'the task has no metric "{metric}"',
                     where="metric",
-                    fix=f"{did_you_mean(metric, [*known, *ALIASES])} (or file.py:function, or {{evaluate: NAME}})",
+                    fix=f"{meant} (or file.py:function, or {{evaluate: NAME}})",
                 )
-            found.append(ALIASES.get(metric, metric))
-    titles = [_title(metric) for metric in found]
+            choices.append(name)
+    titles = list(map(_title, choices))
     if len(set(titles)) < len(titles):
         raise RecipeError(
             "two metrics have the same name",
@@ -86,27 +86,16 @@ def measures_of(
             got=", ".join(titles),
             fix="name each once",
         )
-    code = (
-        None
-        if postprocess is None
-        else user_code.at(postprocess, "postprocess", where="postprocess")
-    )
-    if (
-        code is not None or any(not isinstance(metric, str) for metric in found)
-    ) and not isinstance(task, Judges):
-        where = "metric" if code is None else "postprocess"
+    code = None
+    if postprocess is not None:
+        code = user_code.at(postprocess, "postprocess", where="postprocess")
+    if not task.judges and (code or any(not isinstance(metric, str) for metric in choices)):
         raise RecipeError(
             "the task's answers cannot be given to functions",
-            where=where,
+            where="metric" if code is None else "postprocess",
             fix="use the task's own metrics",
         )
-    return Measures(metrics=tuple(found), postprocess=code)
-
-
-def built_in(task: Task) -> Mapping[str, Metric | None]:
-    """Name → metric of a task's items, of all metrics that a recipe can name; None for AUROC."""
-    offered: Mapping[str, Metric | None] = getattr(task, "offered", task.metrics)
-    return offered
+    return Measures(metrics=tuple(choices), postprocess=code)
 
 
 def _evaluated(metric: EvaluateMetric) -> Evaluated:
@@ -124,13 +113,9 @@ def _evaluated(metric: EvaluateMetric) -> Evaluated:
 
 def _title(metric: UserCode | Evaluated | str) -> str:
     """The name of a metric in results."""
-    return (
-        metric
-        if isinstance(metric, str)
-        else metric.function
-        if isinstance(metric, UserCode)
-        else Path(metric.name).stem
-    )
+    if isinstance(metric, str):
+        return metric
+    return metric.function if isinstance(metric, UserCode) else Path(metric.name).stem
 
 
 @dataclass(frozen=True)
@@ -251,48 +236,45 @@ def _of_squad(
 ) -> tuple[Any, Any]:
     """Answers as the metrics squad and squad_v2 read them."""
     more = {"no_answer_probability": 0.0} if "no_answer_probability" in features else {}
-    told = [{"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)]
-    right = [
+    answers = [
+        {"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)
+    ]
+    golds = [
         {"id": str(i), "answers": {"text": list(texts), "answer_start": [0] * len(texts)}}
         for i, texts in enumerate(references)
     ]
-    return told, right
+    return answers, golds
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A task with other metrics. Everything else is the task's own.
+    """A task with metrics that read more than its own items. Everything else is the task's own.
 
     Args:
         task: the task itself.
         metrics: functions of what `items` returns.
         primary: the first of them.
         postprocess: the user's function that makes predictions of outputs.
-        packs: `items` returns packed items; otherwise those of the task.
     """
 
     task: Task
     metrics: Mapping[str, Metric]
     primary: str | None
     postprocess: UserCode | None
-    packs: bool
 
     def __getattr__(self, name: str) -> Any:
         # A copy in the making has no task yet.
         return getattr(object.__getattribute__(self, "task"), name)
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         """[items] with what the metrics read in named columns, so that one resampling serves all of them."""
-        if not self.packs:
-            return self.task.items(outputs, encoded, gold)
-        judged = cast(Judges, self.task).judged(outputs, encoded, gold)
-        columns = {}
-        if self.postprocess is not None:
-            judged = replace(judged, **_postprocessed(self.postprocess, outputs, judged))
+        judged, columns = self.task.judged(result), {}
+        if self.postprocess is None:
+            columns[_ITEMS] = self.task.items(result)
+        else:
+            judged = _postprocessed(self.postprocess, result, judged)
             if _like(judged.predictions, judged.references):
                 columns[_ITEMS] = np.column_stack([judged.predictions, judged.references])
-        else:
-            columns[_ITEMS] = self.task.items(outputs, encoded, gold)
         columns |= {_PREDICTIONS: judged.predictions, _REFERENCES: judged.references}
         if judged.scores is not None:
             columns[_SCORES] = judged.scores
@@ -300,8 +282,6 @@ class Measured:
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """Of the task; for metrics that read texts or probabilities, a row has the answer of another one, or its own."""
-        if not self.packs:
-            return self.task.extremes(items)
         wrong, right = np.roll(items, len(items) // 2), items
         wrong[_REFERENCES] = items[_REFERENCES]
         if _ITEMS in (items.dtype.names or ()) and items.dtype[_PREDICTIONS].base.kind in "biuf":
@@ -321,11 +301,7 @@ class Measured:
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the task's metrics, and one half of AUROC."""
-        own = (
-            self.task.chance(unpacked(items))
-            if not self.packs or _ITEMS in (items.dtype.names or ())
-            else {}
-        )
+        own = self.task.chance(items[_ITEMS]) if _ITEMS in (items.dtype.names or ()) else {}
         return {**own, AUROC: 0.5}
 
 
@@ -361,13 +337,13 @@ def _packed(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return packed
 
 
-def _postprocessed(code: UserCode, outputs: Outputs, judged: Judged) -> dict[str, Any]:
+def _postprocessed(code: UserCode, result: Result, judged: Judged) -> Judged:
     """Predictions that the user's function makes of outputs; numbers with a fraction are also scores.
 
     Raises:
         DataError: they are not one for each row.
     """
-    given = user_code.load(code)({name: array.copy() for name, array in outputs.items()})
+    given = user_code.load(code)({name: array.copy() for name, array in result.outputs.items()})
     predictions = np.asarray(given) if given is not None else np.empty(())
     count = len(judged.references)
     if given is None or predictions.ndim == 0 or len(predictions) != count:
@@ -378,44 +354,46 @@ def _postprocessed(code: UserCode, outputs: Outputs, judged: Judged) -> dict[str
             got=got,
             expected=f"{count} predictions, one for each row",
         )
-    numbers = predictions.dtype.kind in "biuf"
-    return {
-        "predictions": predictions if numbers else predictions.astype(object),
-        "scores": predictions.astype(np.float64) if predictions.dtype.kind == "f" else None,
-    }
+    kind = predictions.dtype.kind
+    return Judged(
+        predictions if kind in "biuf" else predictions.astype(object),
+        judged.references,
+        predictions.astype(np.float64) if kind == "f" else None,
+    )
 
 
 def measured(task: Task, measures: Measures) -> Task:
     """A task with the metrics of a recipe; the task itself where the recipe asks for none."""
     if measures == Measures():
         return task
-    known = built_in(task)
-    names = [metric for metric in measures.metrics if isinstance(metric, str)]
-    names = names if measures.metrics else list(task.metrics)
-    own = {name: metric for name in names if (metric := known[name]) is not None}
-    if is_dataclass(task) and any(field.name == "metrics" for field in fields(task)):
-        task = replace(cast(Any, task), metrics=own)
-    packs = measures.postprocess is not None or len(own) < len(measures.metrics)
+    asked = measures.metrics or tuple(task.metrics)
+    built_in = {
+        name: metric
+        for name in asked
+        if isinstance(name, str) and (metric := task.offered[name]) is not None
+    }
+    task = replace(task, metrics=built_in)
+    if measures.postprocess is None and len(built_in) == len(asked):
+        return replace(task, primary=next(iter(built_in)))
     metrics: dict[str, Metric] = {}
-    for each in measures.metrics or tuple(names):
-        title = _title(each)
-        if isinstance(each, UserCode):
-            metrics[title] = Computed(title, partial(_call, each))
-        elif isinstance(each, Evaluated):
-            metrics[title] = Computed(title, partial(_compute, each), single=True)
+    for name in asked:
+        title = _title(name)
+        if isinstance(name, UserCode):
+            metrics[title] = Computed(title, partial(_call, name))
+        elif isinstance(name, Evaluated):
+            metrics[title] = Computed(title, partial(_compute, name), single=True)
         else:
-            metrics[title] = _of_packed(each, own.get(each)) if packs else own[each]
+            metrics[title] = _of_packed(name, built_in.get(name))
     primary = next(iter(metrics)) if measures.metrics else task.primary
-    return cast(Task, Measured(task, metrics, primary, measures.postprocess, packs))
+    return cast(Task, Measured(task, metrics, primary, measures.postprocess))
 
 
 def _call(code: UserCode, packed: np.ndarray) -> Any:
     return _loaded(code)(_given(packed[_PREDICTIONS]), _given(packed[_REFERENCES]))
 
 
-@cache
-def _loaded(code: UserCode) -> Callable[..., Any]:
-    return user_code.load(code)
+# A metric is called for every resample.
+_loaded = cache(user_code.load)
 
 
 def _of_packed(name: str, metric: Metric | None) -> Metric:

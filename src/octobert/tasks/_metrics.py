@@ -1,19 +1,26 @@
-"""Metrics of classes, of labels, of entities and of scores, as functions of a task's items.
+"""Metrics of classes, of labels, of entities and of scores, as functions of a task's items; and numbers of outputs.
 
-All are undefined (NaN) where scikit-learn's are, but 0 where a precision, a recall or an F1 has nothing to count. The tests
+Metrics are undefined (NaN) where scikit-learn's are, but 0 where a precision, a recall or an F1 has nothing to count. The tests
 compare them with scikit-learn, seqeval and SciPy. Resampling calls each of them thousands of times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from octobert.tasks._task import Metric
+from octobert.tasks._task import Extremes, Fidelity, Metric, Outputs
 
+T = TypeVar("T")
+
+# Of the range of scores.
+_CLEAR = 0.05
+# Classes and neighbours that an explained answer has.
+TOP = 5
 AUROC = "auroc"
 # Other names of metrics.
 ALIASES = {"mcc": "matthews", "matthews_correlation": "matthews", "roc_auc": AUROC}
@@ -165,3 +172,134 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
         if pairs
         else math.nan
     )
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Softmax along the last axis, in float64.
+
+    Example:
+        >>> probabilities(np.array([0.0, 0.0]))
+        array([0.5, 0.5])
+    """
+    wide = np.asarray(logits, dtype=np.float64)
+    powers: np.ndarray = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    result: np.ndarray = powers / np.sum(powers, axis=-1, keepdims=True)
+    return result
+
+
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
+    """The logarithm of the softmax over the last axis, in float64.
+
+    Example:
+        >>> log_probabilities(np.array([0.0, 0.0])).round(4).tolist()
+        [-0.6931, -0.6931]
+    """
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The logistic function, in float64.
+
+    Example:
+        >>> sigmoid(np.array([0.0]))
+        array([0.5])
+    """
+    from scipy.special import expit
+
+    result: np.ndarray = expit(np.asarray(logits, dtype=np.float64))
+    return result
+
+
+def changed_answers(before: Sequence[T], after: Sequence[T]) -> tuple[tuple[int, T, T], ...]:
+    """(index, answer before, answer after) of the items with another answer.
+
+    Example:
+        >>> changed_answers(["a", "b"], ["a", "c"])
+        ((1, 'b', 'c'),)
+    """
+    return tuple((i, b, a) for i, (b, a) in enumerate(zip(before, after, strict=True)) if b != a)
+
+
+def agreement(before: Sequence[str], after: Sequence[str], error: float) -> Fidelity:
+    """Fidelity of answers in words: the share of items with the same one.
+
+    Args:
+        error: of the outputs.
+    """
+    changed = changed_answers(before, after)
+    return Fidelity(
+        "agreement",
+        1 - len(changed) / max(len(after), 1),
+        error,
+        changed,
+        share_of_most_frequent(before),
+    )
+
+
+def share_of_most_frequent(answers: Sequence[Hashable]) -> float | None:
+    """The share of the most frequent of several answers; None where there are none.
+
+    Example:
+        >>> share_of_most_frequent(["a", "b", "a", "a"])
+        0.75
+    """
+    return Counter(answers).most_common(1)[0][1] / len(answers) if answers else None
+
+
+def moved(after: np.ndarray, before: np.ndarray) -> list[int]:
+    """Which scores changed clearly: by more than a twentieth of the range of nine in ten scores of the reference.
+
+    Example:
+        >>> moved(np.array([0.0, 0.9, 0.5]), np.array([0.0, 1.0, 0.51]))
+        [1]
+    """
+    if not len(before):
+        return []
+    low, high = np.percentile(before, [5, 95])
+    clearly: np.ndarray = (np.abs(after - before) > _CLEAR * (high - low)) & (high > low)
+    return [int(index) for index in np.flatnonzero(clearly)]
+
+
+def extreme_scores(items: np.ndarray) -> Extremes:
+    """Scores and gold scores: each with the score of quite another row, and all scores in the order of the gold scores.
+
+    Example:
+        >>> [each[:, 0].tolist() for each in extreme_scores(np.array([[0.2, 1.0], [0.1, 2.0], [0.9, 3.0], [0.8, 4.0]]))]
+        [[0.8, 0.9, 0.1, 0.2], [0.1, 0.2, 0.8, 0.9]]
+    """
+    wrong, right = items.copy(), items.copy()
+    by_gold = np.argsort(items[:, 1], kind="stable")
+    right[by_gold, 0] = np.sort(items[:, 0])
+    wrong[by_gold, 0] = np.roll(np.sort(items[:, 0]), len(items) // 2)
+    return wrong, right
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors divided by their L2 norms, in float64."""
+    wide = vectors.astype(np.float64)
+    normalized: np.ndarray = wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+    return normalized
+
+
+def output_error(ours: Outputs, reference: Outputs) -> float:
+    """Root mean square difference of all outputs."""
+    squares = [
+        np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours
+    ]
+    return float(np.sqrt(np.mean(np.concatenate(squares))))
+
+
+def best_scores(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The highest of scores with their names.
+
+    Example:
+        >>> best_scores([("a", 0.1), ("b", 0.9)])
+        {'b': 0.9, 'a': 0.1}
+    """
+    return dict(sorted(scores, key=lambda entry: -entry[1])[:TOP])
+
+
+def f1_of_rows(right: np.ndarray, predicted: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """F1 of each row from its counts; 1 where there is nothing on either side."""
+    return np.where(predicted + expected > 0, 2 * right / np.maximum(predicted + expected, 1), 1.0)

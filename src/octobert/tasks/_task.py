@@ -1,4 +1,4 @@
-"""The `Task` protocol: which texts go into a model, what is expected, and how outputs become scores and answers.
+"""What every task has: which texts go into a model, what is expected, and how outputs become scores and answers.
 
 A row of a data set is a mapping of columns. `inputs` gives the texts of rows; `encode` the token rows that the model reads for
 them, one or several windows for each text; `gold` what is expected of each item that is scored; `items` turns outputs and gold
@@ -8,16 +8,18 @@ functions of items alone, so that every metric has a confidence interval and a p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.results import Stated
 from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.tasks._rows import Table
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[np.ndarray], float]
@@ -27,6 +29,45 @@ Extremes = tuple[np.ndarray, np.ndarray]
 NOTHING = Stated()
 # (index of an item, answer before, answer after), as `Fidelity` has them.
 Change = tuple[int, str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a model makes of texts.
+
+    Args:
+        outputs: arrays [rows, …], or [tokens of all rows, …] for a task whose `per_token` is true, with the rows one after
+            another; of each row, what its `Encoded.kept` leaves.
+        encoded: the texts and their rows.
+        gold: what is expected of each item; empty without labels.
+    """
+
+    outputs: Outputs
+    encoded: EncodedTexts
+    gold: Sequence[Any] = ()
+
+    @property
+    def logits(self) -> np.ndarray:
+        """The only output of many models."""
+        return self.outputs["logits"]
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        """All texts."""
+        return self.encoded.texts
+
+    def single(self, index: int) -> Result:
+        """The text at `index` alone, of a model with an output per token."""
+        encoded, outputs = self.encoded.single(index, self.outputs)
+        return Result(outputs, encoded)
+
+    def expected(self, index: int) -> Any:
+        """Gold of an item; None without labels."""
+        return self.gold[index] if len(self.gold) else None
+
+
+# Results of the float model and of the quantized model for the same texts.
+Pair = tuple[Result, Result]
 
 
 @dataclass(frozen=True)
@@ -66,113 +107,33 @@ class Judged:
     scores: np.ndarray | None = None
 
 
-@runtime_checkable
-class Judges(Protocol):
-    """A task whose predictions can be read by other metrics than its own."""
-
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> Judged:
-        """Predictions and references."""
-        ...
-
-
-@runtime_checkable
-class Diverges(Protocol):
-    """A task whose outputs are distributions over classes."""
-
-    def divergence(self, ours: Outputs, reference: Outputs) -> float:
-        """The mean Kullback-Leibler divergence of the reference's distributions from ours, in nats per row."""
-        ...
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Outputs of two models for the same rows.
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A task with its options. What is not abstract here is what most heads do.
 
     Args:
-        before: of the float model.
-        after: of the quantized model.
-        encoded: the rows.
-        gold: expected value of each item; empty without labels.
+        head: of the model.
+        labels: class names in the order of the logits; empty for a head without classes.
+        max_length: the largest number of tokens of a row; None for the model's limit.
+        primary: the main metric; None where there is none.
+        metrics: name → function of items.
     """
 
-    before: Outputs
-    after: Outputs
-    encoded: EncodedTexts
-    gold: Sequence[Any]
+    # Whether the model has an output for each token; and whether metrics of others can read the predictions.
+    per_token: ClassVar[bool] = False
+    judges: ClassVar[bool] = True
+    # Texts of an input that people are shown whole, by their places.
+    shown_whole: ClassVar[tuple[int, ...]] = ()
+    head: str
+    labels: tuple[str, ...] = ()
+    max_length: int | None = None
+    primary: str | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     @property
-    def sides(self) -> tuple[Outputs, Outputs]:
-        """The outputs of both."""
-        return self.before, self.after
-
-    def answers(
-        self, answer: Callable[[Outputs, EncodedTexts, int, Any], dict[str, Any]], index: int
-    ) -> list[dict[str, Any]]:
-        """What `answer` of a task decodes from both outputs for an item."""
-        return [
-            answer(outputs, self.encoded, index, self.encoded.texts[index])
-            for outputs in self.sides
-        ]
-
-    def expected(self, index: int) -> Any:
-        """Gold of an item; None without labels."""
-        return self.gold[index] if len(self.gold) else None
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A row that two models answer otherwise, as people read it; see `ChangedRow`.
-
-    Args:
-        answers: of the float model, and of the quantized one.
-        expected: None for what `Task.expected` says.
-        shift: by how much a probability or a score fell.
-        questions: texts that are shown whole.
-    """
-
-    texts: tuple[str, ...]
-    answers: Sequence[Answer]
-    marks: tuple[Mark, ...] = ()
-    transitions: tuple[tuple[str, str], ...] = ()
-    expected: str | None = None
-    shift: float = 0.0
-    questions: tuple[int, ...] = ()
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A task that says more of an answer than its text: scores, and places in the texts."""
-
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterable[Explanation]:
-        """What is said of each changed item, in order."""
-        ...
-
-    def quality(self, items: np.ndarray) -> np.ndarray | None:
-        """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""
-        ...
-
-
-def objects(values: Sequence[Any]) -> np.ndarray:
-    """An array of values that are not numbers, one for each item."""
-    array = np.empty(len(values), dtype=object)
-    for index, value in enumerate(values):
-        array[index] = value
-    return array
-
-
-class Task(Protocol):
-    """A task with its options.
-
-    Outputs are arrays [rows, …], or [tokens of all rows, …] where `per_token` is true, with the rows one after another; of each
-    row, what its `Encoded.kept` leaves.
-    """
-
-    head: str
-    labels: tuple[str, ...]
-    max_length: int | None
-    primary: str | None
-    metrics: Mapping[str, Metric]
-    per_token: bool
+    def offered(self) -> Mapping[str, Metric | None]:
+        """All metrics that a recipe can name; None for AUROC."""
+        return self.metrics
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         """The texts of rows, in order; possibly several for each row.
@@ -184,23 +145,7 @@ class Task(Protocol):
         Raises:
             DataError: a column is missing, or a cell is not a text.
         """
-        ...
-
-    def parse(self, given: Any, *, where: str) -> Text:
-        """What a user passes to `predict`, as a text of this task.
-
-        Raises:
-            DataError: it is not an input of this task.
-        """
-        ...
-
-    def identity(self, text: Text) -> Text:
-        """The part of a text that calibration and training texts must not share with evaluated texts."""
-        ...
-
-    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """The token rows that the model reads for texts."""
-        ...
+        return self.read_inputs(Table(rows, where))
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
         """What is expected of each item, as plain data; empty for data without labels.
@@ -208,32 +153,65 @@ class Task(Protocol):
         Raises:
             DataError: a label cannot be read, or does not fit the model.
         """
-        ...
+        return self.read_gold(Table(rows, where))
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The class names that a model for these rows needs, in the order of its logits; empty for a head without classes."""
-        ...
+        return self.read_labels(Table(rows, where))
 
+    @abstractmethod
+    def read_inputs(self, table: Table) -> list[Text]:
+        """See `inputs`."""
+
+    @abstractmethod
+    def read_gold(self, table: Table) -> list[Any]:
+        """See `gold`."""
+
+    def read_labels(self, table: Table) -> tuple[str, ...]:
+        """See `labels_in`; a head without classes."""
+        return ()
+
+    @abstractmethod
+    def parse(self, given: Any, *, where: str) -> Text:
+        """What a user passes to `predict`, as a text of this task.
+
+        Raises:
+            DataError: it is not an input of this task.
+        """
+
+    def identity(self, text: Text) -> Text:
+        """The part of a text that calibration and training texts must not share with evaluated texts: the whole text."""
+        return text
+
+    @abstractmethod
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+        """The token rows that the model reads for texts."""
+
+    @abstractmethod
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         """The training targets of each token row: arguments of the model's `forward`; per-token targets are arrays.
 
         Raises:
             DataError: a model cannot be trained on this gold.
         """
-        ...
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+    @abstractmethod
+    def items(self, result: Result) -> np.ndarray:
         """The numbers that the metrics need: [items, numbers]."""
-        ...
 
+    def judged(self, result: Result) -> Judged:
+        """Predictions and references, where `judges` is true."""
+        raise NotImplementedError
+
+    @abstractmethod
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Name of a metric → its best value on these items for a model that does not read its input.
 
         Args:
             items: of any model; only what they say of the gold counts.
         """
-        ...
 
+    @abstractmethod
     def extremes(self, items: np.ndarray) -> Extremes:
         """Items as a row that was not evaluated could give: as wrong as can be, and the same ones right.
 
@@ -243,18 +221,79 @@ class Task(Protocol):
         Returns:
             Two arrays [kinds, numbers]; intervals count one kind of item more than was seen.
         """
-        ...
 
     def expected(self, gold: Any) -> str:
         """One entry of gold in words."""
-        ...
+        return str(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        """How closely outputs follow reference outputs."""
-        ...
+    @abstractmethod
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
+        """How closely a result follows that of a reference."""
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def divergence(self, ours: Result, reference: Result) -> float:
+        """How far outputs are from those of a reference, in nats per row, as one number that adds up over small changes.
+
+        Where outputs are distributions over classes or tokens it is the Kullback-Leibler divergence. Scores, embeddings, and
+        logits of tokens and answers are compared as vectors: half of the mean squared error relative to the variance of the
+        reference, which is the divergence of normal distributions of that variance.
+        """
+        errors = []
+        for name, values in reference.outputs.items():
+            before = values.astype(np.float64)
+            error = np.mean((ours.outputs[name].astype(np.float64) - before) ** 2)
+            errors.append(0.5 * error / max(float(before.var()), 1e-30))
+        return float(np.mean(errors))
+
+    @abstractmethod
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """The answer to the text at `index`, which the user gave as `given`, as plain data."""
-        ...
+
+    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterable[ChangedRow]:
+        """What is said of each changed item, in order; `change` is by how much a probability or a score fell."""
+        return (self.changed_row(pair, index, answers) for index, *answers in changed)
+
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
+        """What is said of an item: the answers as text, and what heads know beside it."""
+        before, after = answers
+        shown = [Answer(text=before), Answer(text=after)]
+        return self.row_of(pair, index, shown, transitions=((before, after),))
+
+    def row_of(
+        self, pair: Pair, index: int, answers: Sequence[Answer], **others: Any
+    ) -> ChangedRow:
+        """A changed item as evidence.
+
+        Args:
+            answers: of the float model, and of the quantized one.
+            others: further fields of `ChangedRow`.
+        """
+        gold = pair[0].expected(index)
+        fields = {
+            "row": index,
+            "texts": pair[0].texts[index],
+            "expected": "" if gold is None else self.expected(gold),
+            "before": answers[0],
+            "after": answers[1],
+            "outcome": "other",
+        }
+        return ChangedRow.model_validate({**fields, **others})
+
+    def quality(self, items: np.ndarray) -> np.ndarray | None:
+        """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""
+        return None
+
+    def answers(self, pair: Pair, index: int) -> list[dict[str, Any]]:
+        """The answers of both models to a text."""
+        return [self.answer(result, index, result.texts[index]) for result in pair]
+
+    def label_of(self, index: int) -> str:
+        """The name of a class, or its number where it has none."""
+        return self.labels[index] if index < len(self.labels) else str(index)
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """An array of values that are not numbers, one for each item."""
+    array = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array

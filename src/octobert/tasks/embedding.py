@@ -10,37 +10,32 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.evidence import Answer
-from octobert.core.frozen import FrozenModel
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning, preview
 from octobert.core.results import Stated
-from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._common import (
+from octobert.tasks._metrics import (
+    SCORES,
     TOP,
-    cells,
-    explained_scores,
     extreme_scores,
     moved,
-    need_columns,
-    number_of,
+    named,
     output_error,
-    text_of,
     unit,
 )
-from octobert.tasks._metrics import SCORES, named
+from octobert.tasks._rows import Table, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
     Metric,
     Outputs,
     Pair,
+    Result,
 )
-from octobert.tasks._texts import WholeTexts
+from octobert.tasks._texts import TextOptions, WholeTexts
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
 FILES = ()
@@ -77,7 +72,7 @@ METRICS: dict[Form, dict[str, Metric]] = {
 }
 
 
-class Options(FrozenModel):
+class Options(TextOptions):
     """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`.
 
     Args:
@@ -90,7 +85,6 @@ class Options(FrozenModel):
         max_length: tokens of a text; by default the model's limit.
     """
 
-    text: tuple[str, ...] = Field(default=(), max_length=2)
     score: str | None = None
     query: str | None = None
     document: str | None = None
@@ -98,13 +92,6 @@ class Options(FrozenModel):
     query_prompt: str | None = None
     document_prompt: str | None = None
     max_length: int | None = Field(default=None, ge=2)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_column(cls, value: object) -> object:
-        if isinstance(value, dict) and isinstance(value.get("text"), str):
-            return {**value, "text": (value["text"],)}
-        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Options:
@@ -142,10 +129,12 @@ def build(options: Options, stated: Stated = NOTHING) -> Embedding:
         if stated is not NOTHING:
             check_prompt(name, prompts, where="task.embedding")
     return Embedding(
-        form,
-        columns,
-        (options.score or "score") if form == "pairs" else None,
-        options.max_length,
+        form=form,
+        columns=columns,
+        score=(options.score or "score") if form == "pairs" else None,
+        max_length=options.max_length,
+        primary=next(iter(METRICS[form]), None),
+        metrics=METRICS[form],
         prompts=prompts,
         used=used,
         prompt=prompt,
@@ -157,7 +146,7 @@ def _chosen(name: str | None, usual: tuple[str, ...], prompts: Mapping[str, str]
     return next((known for known in usual if known in prompts), "") if name is None else name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Embedding(WholeTexts):
     """Text columns, and how their embeddings are judged, in one of three ways.
 
@@ -177,34 +166,23 @@ class Embedding(WholeTexts):
     form: Form
     columns: tuple[str, ...]
     score: str | None
-    max_length: int | None
     head: str = "embedding"
-    labels: tuple[str, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     used: tuple[str, ...] = ()
     prompt: str = ""
 
     @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return METRICS[self.form]
-
-    @property
-    def offered(self) -> Mapping[str, Metric]:
-        """All metrics that a recipe can name."""
+    def offered(self) -> Mapping[str, Metric | None]:
         return SCORES if self.form == "pairs" else self.metrics
 
-    @property
-    def primary(self) -> str | None:
-        return next(iter(self.metrics), None)
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
+    def read_inputs(self, table: Table) -> list[Text]:
         """Column by column: all first texts, then all second texts."""
-        need_columns(rows, self.columns, where=where)
-        before = [self.prompts.get(name, "") for name in self.used or ("",) * len(self.columns)]
+        table.need(*self.columns)
+        prompts = [self.prompts.get(name, "") for name in self.used or ("",) * len(self.columns)]
         return [
-            (prompt + text_of(*cell),)
-            for column, prompt in zip(self.columns, before, strict=True)
-            for cell in cells(rows, column, where=where)
+            (prompt + text,)
+            for column, prompt in zip(self.columns, prompts, strict=True)
+            for text in table.texts(column)
         ]
 
     def parse(self, given: Any, *, where: str) -> Text:
@@ -226,12 +204,11 @@ class Embedding(WholeTexts):
         first, *second = super().parse(given, where=where)
         return (self.prompts.get(name, "") + first, *second)
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        if self.form != "pairs":
-            return [1.0] * len(rows) if self.form == "retrieval" else []
-        assert self.score is not None
-        need_columns(rows, [self.score], where=where)
-        return [number_of(*cell) for cell in cells(rows, self.score, where=where)]
+    def read_gold(self, table: Table) -> list[float]:
+        if self.score is None:
+            return [1.0] * len(table.rows) if self.form == "retrieval" else []
+        table.need(self.score)
+        return [number_of(*cell) for cell in table.cells(self.score)]
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         raise DataError(
@@ -240,16 +217,16 @@ class Embedding(WholeTexts):
             fix="train them with sentence-transformers first",
         )
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         """[items, 2]: cosine and gold score of pairs; or rank of the right document and number of documents."""
         if self.form == "retrieval":
-            ranks = self._ranks(outputs, encoded)
-            documents = len({text[0] for text in encoded.texts[len(ranks) :]})
+            ranks = self._ranks(result)
+            documents = len({text[0] for text in result.texts[len(ranks) :]})
             return np.stack([ranks, np.full_like(ranks, documents)], axis=1)
-        judged = self.judged(outputs, encoded, gold)
+        judged = self.judged(result)
         return np.column_stack([judged.predictions, judged.references])
 
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """Cosines and gold scores of pairs.
 
         Raises:
@@ -261,7 +238,7 @@ class Embedding(WholeTexts):
                 where="metric",
                 fix="give pairs with a score, or leave out metric",
             )
-        return Judged(self.cosines(outputs), np.asarray(gold, dtype=np.float64))
+        return Judged(self.cosines(result.outputs), np.asarray(result.gold, dtype=np.float64))
 
     def cosines(self, outputs: Outputs) -> np.ndarray:
         """[pairs] the cosine of the two texts of each pair, or of each query and its document."""
@@ -271,10 +248,10 @@ class Embedding(WholeTexts):
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of documents in random order, and of scores that say nothing."""
         if self.form != "retrieval" or not len(items):
-            return dict.fromkeys(self.metrics, 0.0)
+            return dict.fromkeys(METRICS[self.form], 0.0)
         count = int(items[0, 1])
         ranks = np.arange(1, count + 1)[:, None]
-        return {name: metric(ranks) for name, metric in self.metrics.items()}
+        return {name: metric(ranks) for name, metric in METRICS[self.form].items()}
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """The right document comes last, or first; see `extreme_scores` for pairs."""
@@ -288,17 +265,15 @@ class Embedding(WholeTexts):
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
 
-    def neighbours(
-        self, outputs: Outputs, encoded: EncodedTexts, indices: Sequence[int], count: int
-    ) -> list[list[Near]]:
+    def neighbours(self, result: Result, indices: Sequence[int], count: int) -> list[list[Near]]:
         """The nearest documents of some queries, or the nearest other texts of some texts, the nearest first.
 
         Args:
             indices: of the queries, or of the texts.
             count: the most of each.
         """
-        first, distinct, firsts, own = self._searched(outputs, encoded)
-        found: list[list[Near]] = []
+        first, distinct, firsts, own = self._searched(result)
+        nearest: list[list[Near]] = []
         for start in range(0, len(indices), _CHUNK):
             part = np.asarray(indices[start : start + _CHUNK])
             block = first[part] @ distinct.T
@@ -310,30 +285,28 @@ class Embedding(WholeTexts):
             for places, cosines in zip(top, block, strict=True):
                 # By falling cosine, equal ones by their place.
                 ordered = places[np.argsort(-cosines[places], kind="stable")]
-                found.append(
+                nearest.append(
                     [
                         (int(firsts[i]), float(cosines[i]))
                         for i in ordered
                         if np.isfinite(cosines[i])
                     ]
                 )
-        return found
+        return nearest
 
-    def _searched(
-        self, outputs: Outputs, encoded: EncodedTexts
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _searched(self, result: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(vectors that ask, distinct vectors that are found, text of each of those, which of those belongs to each that asks).
 
         Documents that several queries share are one document.
         """
-        vectors = unit(outputs[OUTPUT])
+        vectors = unit(result.outputs[OUTPUT])
         start = len(vectors) // 2 if self.form == "retrieval" else 0
-        texts = [text[0] for text in encoded.texts[start:]]
+        texts = [text[0] for text in result.texts[start:]]
         _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
         return vectors[: start or None], vectors[start:][firsts], start + firsts, own
 
-    def _ranks(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
-        first, distinct, _, document = self._searched(outputs, encoded)
+    def _ranks(self, result: Result) -> np.ndarray:
+        first, distinct, _, document = self._searched(result)
         ranks = []
         for start in range(0, len(first), _CHUNK):
             block = first[start : start + _CHUNK] @ distinct.T
@@ -342,81 +315,72 @@ class Embedding(WholeTexts):
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """What changed: ranks that are among the first ten, before or after; clearly, cosines of pairs; nearest other texts."""
-        cosine = np.sum(unit(ours[OUTPUT]) * unit(reference[OUTPUT]), axis=-1)
-        # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
-        before = unit(reference[OUTPUT])
-        chance = (
-            float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1)))
-            if len(before) > 1
-            else None
-        )
-        changed = tuple(self._changed(ours, reference, encoded))
+        after, before = (unit(result.outputs[OUTPUT]) for result in (ours, reference))
+        chance = None
+        if len(before) > 1:
+            # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
+            chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1)))
         return Fidelity(
-            "mean cosine", float(cosine.mean()), output_error(ours, reference), changed, chance
+            "mean cosine",
+            float(np.sum(after * before, axis=-1).mean()),
+            output_error(ours.outputs, reference.outputs),
+            tuple(self._changed(ours, reference)),
+            chance,
         )
 
-    def _changed(
-        self, ours: Outputs, reference: Outputs, encoded: EncodedTexts
-    ) -> Iterator[tuple[int, str, str]]:
+    def _changed(self, ours: Result, reference: Result) -> Iterator[Change]:
         if self.form == "retrieval":
-            after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
+            after, before = self._ranks(ours), self._ranks(reference)
             for i in np.flatnonzero((after != before) & (np.minimum(after, before) <= MRR_DEPTH)):
                 yield int(i), f"rank {before[i]}", f"rank {after[i]}"
         elif self.form == "pairs":
-            after, before = self.cosines(ours), self.cosines(reference)
+            after, before = self.cosines(ours.outputs), self.cosines(reference.outputs)
             yield from ((i, f"{before[i]:.4f}", f"{after[i]:.4f}") for i in moved(after, before))
         else:
-            every = range(len(encoded.texts))
-            nearest = zip(
-                every,
-                *(self.neighbours(each, encoded, every, 1) for each in (reference, ours)),
-                strict=True,
-            )
-            for i, old, new in nearest:
+            texts = ours.texts
+            every = range(len(texts))
+            nearest = (self.neighbours(result, every, 1) for result in (reference, ours))
+            for i, old, new in zip(every, *nearest, strict=True):
                 if old and old[0][0] != new[0][0]:
-                    yield i, encoded.texts[old[0][0]][0], encoded.texts[new[0][0]][0]
+                    yield i, texts[old[0][0]][0], texts[new[0][0]][0]
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
         """With the nearest texts; the cosine of the right document, of the pair, or of the nearest text."""
-        texts, prompts = (
-            pair.encoded.texts,
-            [self.prompts.get(name, "") for name in self.used] or [""],
-        )
+        texts = pair[0].texts
+        prompts = [self.prompts.get(name, "") for name in self.used] or [""]
         retrieval, second = self.form == "retrieval", len(texts) // 2
         shown = [(i, answers, texts[i][0].removeprefix(prompts[0])) for i, *answers in changed]
-        right = [self.cosines(outputs) for outputs in pair.sides] if self.form != "texts" else None
+        right = [self.cosines(result.outputs) for result in pair if self.form != "texts"]
         if self.form == "pairs":
-            assert right is not None
             for i, answers, text in shown:
                 both = text, texts[second + i][0].removeprefix(prompts[-1])
-                yield explained_scores(both, answers, [float(cosines[i]) for cosines in right])
+                scores = [float(cosines[i]) for cosines in right]
+                yield self.scored_row(pair, i, answers, scores, texts=both)
             return
         indices = [i for i, _, _ in changed]
-        near = [self.neighbours(outputs, pair.encoded, indices, TOP) for outputs in pair.sides]
+        near = [self.neighbours(result, indices, TOP) for result in pair]
 
         def beginning_of(place: int) -> str:
             return beginning(texts[place][0].removeprefix(prompts[-1]), _NEIGHBOUR)
 
         for number, (i, answers, text) in enumerate(shown):
+            nearest = [neighbours[number] for neighbours in near]
+            scores = [float(cosines[i]) for cosines in right] or [own[0][1] for own in nearest]
             explained = [
                 Answer(
                     text=answer if retrieval else beginning(answer, _NEIGHBOUR),
-                    score=float(right[side][i] if right is not None else near[side][number][0][1]),
-                    neighbours=tuple(
-                        (beginning_of(place), cosine) for place, cosine in near[side][number]
-                    ),
+                    score=score,
+                    neighbours=tuple((beginning_of(place), cosine) for place, cosine in own),
                 )
-                for side, answer in enumerate(answers)
+                for answer, score, own in zip(answers, scores, nearest, strict=True)
             ]
-            yield Explanation(
-                (text,),
-                explained,
-                transitions=((_depth(answers[0]), _depth(answers[1])),) if retrieval else (),
-                expected=beginning_of(second + i) if retrieval else None,
-                shift=(explained[0].score or 0) - (explained[1].score or 0),
-            )
+            others: dict[str, Any] = {"texts": (text,), "change": scores[0] - scores[1]}
+            if retrieval:
+                others["transitions"] = [tuple(map(_depth, answers))]
+                others["expected"] = beginning_of(second + i)
+            yield self.row_of(pair, i, explained, **others)
 
     def quality(self, items: np.ndarray) -> np.ndarray | None:
         """The reciprocal rank."""
@@ -426,10 +390,8 @@ class Embedding(WholeTexts):
             else None
         )
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
-        return {"embedding": outputs[OUTPUT][index].tolist()}
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+        return {"embedding": result.outputs[OUTPUT][index].tolist()}
 
 
 def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:

@@ -7,7 +7,7 @@ transformers makes a random one. For one vector of a text take the task `embeddi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from pydantic import Field
 from octobert.core.errors import DataError
 from octobert.core.results import Stated
 from octobert.core.session import STATES
-from octobert.data.sampling import Row
-from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import unit
-from octobert.tasks._task import NOTHING, Extremes, Fidelity, Metric, Outputs
+from octobert.data.tokenization import EncodedTexts
+from octobert.tasks._metrics import unit
+from octobert.tasks._rows import Table
+from octobert.tasks._task import NOTHING, Extremes, Fidelity, Result
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
@@ -47,17 +47,10 @@ def build(options: Options, stated: Stated = NOTHING) -> FeatureExtraction:
 class FeatureExtraction(RowTexts):
     """One or two text columns."""
 
+    per_token, judges = True, False
     head: str = "feature-extraction"
-    labels: tuple[str, ...] = ()
-    primary: str | None = None
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    per_token = True
 
-    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """One token row for each text, cut to the largest number of tokens."""
-        return EncodedTexts(texts, [[row] for row in tokenizer.encode(texts)], tokenizer)
-
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
+    def read_gold(self, table: Table) -> list[Any]:
         return []
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
@@ -67,7 +60,7 @@ class FeatureExtraction(RowTexts):
             fix="train the model for its task first",
         )
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         return np.zeros((0, 0))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
@@ -76,12 +69,9 @@ class FeatureExtraction(RowTexts):
     def extremes(self, items: np.ndarray) -> Extremes:
         return items, items
 
-    def expected(self, gold: Any) -> str:
-        return ""
-
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the mean cosine of the two states of a token, without padding."""
-        after, before = ours[STATES], reference[STATES]
+        after, before = ours.outputs[STATES], reference.outputs[STATES]
         cosines = squares = neighbours = 0.0
         for start in range(0, len(after), _CHUNK):
             a, b = (states[start : start + _CHUNK].astype(np.float64) for states in (after, before))
@@ -95,13 +85,11 @@ class FeatureExtraction(RowTexts):
             "mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance
         )
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """The tokens of a text and their states."""
-        single, own = encoded.single(index, outputs)
-        assert single.tokenizer is not None
+        single, tokenizer = result.single(index), result.encoded.tokenizer
+        assert tokenizer is not None
         return {
-            "tokens": single.tokenizer.words(single.flat[0].ids.tolist()),
-            "states": own[STATES].tolist(),
+            "tokens": tokenizer.words(single.encoded.flat[0].ids.tolist()),
+            "states": single.outputs[STATES].tolist(),
         }

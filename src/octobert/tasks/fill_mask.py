@@ -16,24 +16,23 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import Stated
-from octobert.data.sampling import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import cells, changed_answers, check_texts, first_column, text_of
+from octobert.tasks._metrics import changed_answers
+from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import (
     NOTHING,
-    Change,
-    Explanation,
     Extremes,
     Fidelity,
     Metric,
     Outputs,
     Pair,
+    Result,
+    Task,
 )
-from octobert.tasks._texts import WholeTexts
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
 FILES = ()
@@ -79,11 +78,12 @@ def build(options: Options, stated: Stated = NOTHING) -> FillMask:
         text=(options.text,) if options.text else _TEXTS,
         share=None if options.mask == "each" else options.mask,
         max_length=options.max_length,
+        metrics=METRICS,
     )
 
 
-@dataclass(frozen=True)
-class FillMask(WholeTexts):
+@dataclass(frozen=True, kw_only=True)
+class FillMask(Task):
     """One text column.
 
     Args:
@@ -91,21 +91,14 @@ class FillMask(WholeTexts):
         share: of the tokens that are masked together; None for each by itself.
     """
 
+    per_token, judges = True, False
     text: tuple[str, ...]
     share: float | None
-    max_length: int | None
     head: str = "masked-lm"
-    labels: tuple[str, ...] = ()
-    primary: str = "accuracy"
-    per_token: bool = True
+    primary: str | None = "accuracy"
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return METRICS
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        column = first_column(rows, self.text, where=where)
-        return [(text_of(*cell),) for cell in cells(rows, column, where=where)]
+    def read_inputs(self, table: Table) -> list[Text]:
+        return [(text,) for text in table.texts(table.first_column(self.text))]
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text with masks, or {"text": …, "top": number of fillers}.
@@ -144,9 +137,9 @@ class FillMask(WholeTexts):
         ]
         return EncodedTexts(texts, rows, tokenizer)
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[str]:
+    def read_gold(self, table: Table) -> list[str]:
         """The texts themselves: what was masked is right."""
-        return [text[0] for text in self.inputs(rows, where=where)]
+        return [text for (text,) in self.read_inputs(table)]
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[str]) -> list[dict[str, Any]]:
         """The masked tokens, `_IGNORED` elsewhere."""
@@ -158,22 +151,22 @@ class FillMask(WholeTexts):
             targets.append({"labels": labels})
         return targets
 
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[str]) -> np.ndarray:
+    def items(self, result: Result) -> np.ndarray:
         """[texts, 6]: of the masked tokens whose id is known: their number, the sum of their log-probabilities, how many were
         the first guess, how many were among the first five, and how many are the token, and one of the five tokens, that were
         masked most often in all texts. Texts with masks of their own count nothing.
         """
         every = Counter(
             token
-            for row in encoded.flat
+            for row in result.encoded.flat
             for token in row.wanted.tolist()  # type: ignore[attr-defined]
             if token != UNKNOWN
         )
         frequent = [
             token for token, _ in sorted(every.items(), key=lambda item: (-item[1], item[0]))[:5]
         ]
-        numbers, at = [], 0
-        for rows in encoded.rows:
+        numbers, at, outputs = [], 0, result.outputs
+        for rows in result.encoded.rows:
             count = sum(row.entries for row in rows)
             part, at = slice(at, at + count), at + count
             wanted = np.concatenate([row.wanted for row in rows])  # type: ignore[attr-defined]
@@ -196,7 +189,7 @@ class FillMask(WholeTexts):
         """Accuracies of a model that always gives the tokens that were masked most often."""
         if not items[:, 0].sum():
             return {}
-        return {"accuracy": _per_token(items, 4), "top5_accuracy": _per_token(items, 5)}
+        return {"accuracy": _per_token(4)(items), "top5_accuracy": _per_token(5)(items)}
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """No masked token of a text is among the first guesses, or all are the first guess."""
@@ -207,14 +200,11 @@ class FillMask(WholeTexts):
         wrong = np.concatenate([tokens, worst, 0 * tokens, 0 * tokens, items[:, 4:]], axis=1)
         return wrong, np.concatenate([tokens, best, tokens, tokens, items[:, 4:]], axis=1)
 
-    def expected(self, gold: str) -> str:
-        return gold
-
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the share of masks with the same most likely token."""
-        assert encoded.tokenizer is not None
-        after, before = (firsts(outputs, encoded.rows) for outputs in (ours, reference))
-        words = encoded.tokenizer.words
+        assert ours.encoded.tokenizer is not None
+        after, before = map(firsts, (ours, reference))
+        words = ours.encoded.tokenizer.words
         changed = tuple(
             (i, " ".join(words(b)), " ".join(words(a)))
             for i, b, a in changed_answers(before, after)
@@ -227,55 +217,57 @@ class FillMask(WholeTexts):
         return Fidelity(
             "agreement",
             same / total,
-            log_error(ours, reference),
+            log_error(ours.outputs, reference.outputs),
             changed,
             frequent[0][1] / total if frequent else None,
-            float(divergence(ours, reference).mean()) if pairs else None,
+            self.divergence(ours, reference) if pairs else None,
         )
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def divergence(self, ours: Result, reference: Result) -> float:
+        """The mean of `divergence` over masked tokens."""
+        return float(divergence(ours.outputs, reference.outputs).mean())
+
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the masks that are filled otherwise."""
-        tokenizer = pair.encoded.tokenizer
+        tokenizer = pair[0].encoded.tokenizer
         assert tokenizer is not None
         offset = len(tokenizer.frame(1).special[0])
-        for i, _, _ in changed:
-            rows, (text,) = pair.encoded.rows[i], pair.encoded.texts[i]
-            places = [int(place) - offset for row in rows for place in row.places]  # type: ignore[attr-defined]
-            sides = [pair.encoded.single(i, outputs)[1] for outputs in pair.sides]
-            ids = [side[IDS][:, 0] for side in sides]
-            differ = np.flatnonzero(ids[0] != ids[1]).tolist()
-            spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
-            answers = []
-            for side, filled in zip(sides, ids, strict=True):
-                fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
-                marks = [
-                    Mark(text=0, start=s, end=e, label=name)
-                    for (s, e), name in zip(spans, fillers, strict=True)
-                ]
-                score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
-                answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
-            yield Explanation(
-                (text,),
-                answers,
-                tuple(Mark(text=0, start=start, end=end) for start, end in spans),
-                expected=", ".join(text[start:end] for start, end in spans),
-                shift=float(len(differ)),
-            )
+        rows, (text,) = pair[0].encoded.rows[index], pair[0].texts[index]
+        places = [int(place) - offset for row in rows for place in row.places]  # type: ignore[attr-defined]
+        sides = [result.single(index).outputs for result in pair]
+        ids = [side[IDS][:, 0] for side in sides]
+        differ = np.flatnonzero(ids[0] != ids[1]).tolist()
+        spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
+        explained = []
+        for side, filled in zip(sides, ids, strict=True):
+            fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
+            marks = [
+                Mark(text=0, start=s, end=e, label=name)
+                for (s, e), name in zip(spans, fillers, strict=True)
+            ]
+            score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
+            explained.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
+        return self.row_of(
+            pair,
+            index,
+            explained,
+            marks=[Mark(text=0, start=start, end=end) for start, end in spans],
+            expected=", ".join(text[start:end] for start, end in spans),
+            change=len(differ),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         # Texts with masks of their own have nothing to judge.
         return np.asarray(items[:, 2] / np.maximum(items[:, 0], 1))
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """For each mask of a text the most likely tokens with their probabilities, and the text with the first of each.
 
         Raises:
             DataError: the text has no mask, or not within the tokens that the model reads.
         """
-        single, own = encoded.single(index, outputs)
-        row, tokenizer = single.flat[0], single.tokenizer
+        single, tokenizer = result.single(index), result.encoded.tokenizer
+        row, outputs = single.encoded.flat[0], single.outputs
         assert isinstance(row, MaskedRow)
         assert tokenizer is not None
         (text,), (mask, _) = single.texts[0], tokenizer.mask
@@ -293,7 +285,7 @@ class FillMask(WholeTexts):
         count = given["top"] if isinstance(given, Mapping) else FILLERS
         masks = []
         for ids, logs in zip(
-            own[IDS][:, :count].tolist(), own[LOGS][:, :count].tolist(), strict=True
+            outputs[IDS][:, :count].tolist(), outputs[LOGS][:, :count].tolist(), strict=True
         ):
             fillers = zip(ids, tokenizer.words(ids), logs, strict=True)
             masks.append(
@@ -303,7 +295,7 @@ class FillMask(WholeTexts):
                 ]
             )
         filled, special = row.ids.copy(), tokenizer.frame(1).special
-        filled[row.places] = own[IDS][:, 0]
+        filled[row.places] = outputs[IDS][:, 0]
         return {
             "masks": masks,
             "text": tokenizer.decoded(
@@ -377,21 +369,11 @@ def masked(
         inside: position of the first token of the text, and number of special tokens after the last.
         share: of the tokens that are masked together, chosen by the text; None masks each token in a row of its own.
     """
-    own = np.flatnonzero(row.ids == mask)
-    if len(own):
-        return [
-            MaskedRow(
-                row.ids,
-                row.types,
-                row.truncated,
-                own,
-                np.full(len(own), UNKNOWN),
-                vocabulary,
-                stated=True,
-            )
-        ]
+    stated = np.flatnonzero(row.ids == mask)
     tokens = np.arange(inside[0], len(row) - inside[1])
-    if share is None:
+    if len(stated):
+        groups = [stated]
+    elif share is None:
         groups = [tokens[i : i + 1] for i in range(len(tokens))] or [tokens]
     else:
         count = min(len(tokens), max(1, round(share * len(tokens))))
@@ -401,44 +383,34 @@ def masked(
     for places in groups:
         ids = row.ids.copy()
         ids[places] = mask
+        wanted = np.full(len(places), UNKNOWN) if len(stated) else row.ids[places]
         rows.append(
             MaskedRow(
-                ids, row.types, row.truncated, places, row.ids[places], vocabulary, stated=False
+                ids, row.types, row.truncated, places, wanted, vocabulary, stated=bool(len(stated))
             )
         )
     return rows
 
 
-def _per_token(items: np.ndarray, column: int) -> float:
-    tokens = items[:, 0].sum()
-    return float(items[:, column].sum() / tokens) if tokens else float("nan")
+def _per_token(column: int) -> Metric:
+    """The mean of a column of items over all masked tokens."""
+
+    def metric(items: np.ndarray) -> float:
+        tokens = items[:, 0].sum()
+        return float(items[:, column].sum() / tokens) if tokens else float("nan")
+
+    return metric
 
 
-def accuracy(items: np.ndarray) -> float:
-    """Share of the masked tokens that are the most likely one."""
-    return _per_token(items, 2)
-
-
-def top5_accuracy(items: np.ndarray) -> float:
-    """Share of the masked tokens that are among the five most likely ones."""
-    return _per_token(items, 3)
-
-
-def log_likelihood(items: np.ndarray) -> float:
-    """Mean log-probability of the masked tokens in nats."""
-    return _per_token(items, 1)
-
-
-def pseudo_perplexity(items: np.ndarray) -> float:
-    """Exponential of the negative mean log-probability; lower is better (Salazar et al. 2020, with `mask: each`)."""
-    return float(np.exp(-_per_token(items, 1)))
-
-
+_LOG_LIKELIHOOD = _per_token(1)
 METRICS: Mapping[str, Metric] = {
-    "accuracy": accuracy,
-    "top5_accuracy": top5_accuracy,
-    "log_likelihood": log_likelihood,
-    "pseudo_perplexity": pseudo_perplexity,
+    # Share of the masked tokens that are the most likely one, and among the five most likely ones.
+    "accuracy": _per_token(2),
+    "top5_accuracy": _per_token(3),
+    # Mean log-probability of the masked tokens in nats.
+    "log_likelihood": _LOG_LIKELIHOOD,
+    # Exponential of the negative mean log-probability; lower is better (Salazar et al. 2020, with `mask: each`).
+    "pseudo_perplexity": lambda items: float(np.exp(-_LOG_LIKELIHOOD(items))),
 }
 
 
@@ -473,7 +445,7 @@ def _kept_by_both(ours: Outputs, reference: Outputs) -> Iterator[tuple[np.ndarra
         yield ours[LOGS][i][after].astype(np.float64), reference[LOGS][i][before].astype(np.float64)
 
 
-def firsts(outputs: Outputs, rows: Sequence[Sequence[Encoded]]) -> list[list[int]]:
+def firsts(result: Result) -> list[list[int]]:
     """Of each text, the most likely token of each mask."""
-    ids = iter(outputs[IDS][:, 0].tolist())
-    return [[next(ids) for row in own for _ in range(row.entries)] for own in rows]
+    ids = iter(result.outputs[IDS][:, 0].tolist())
+    return [[next(ids) for row in rows for _ in range(row.entries)] for rows in result.encoded.rows]

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.tasks._classification import Classification, of_data_set
+from octobert.tasks._classification import Classification, data_set
 from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL
 
@@ -45,8 +45,5 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
     text = (options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2)
-    metrics = ("accuracy", "f1")
-    task = of_data_set(
-        CLASSES, stated, options.max_length, text=text, label=(options.label,), metrics=metrics
-    )
-    return replace(task, head="next-sentence", texts=2)
+    build_pair = data_set(CLASSES, text=text, label=(options.label,), metrics=("accuracy", "f1"))
+    return replace(build_pair(options, stated), head="next-sentence", texts=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.results import Stated
-from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
@@ -26,5 +26,5 @@ class Options(WindowOptions):
 
 def build(options: Options, stated: Stated = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
-    columns = (options.question, options.context, options.answers)
-    return Answering(columns, options, options.unanswerable, options.null_score_diff_threshold)
+    threshold = options.null_score_diff_threshold if options.unanswerable else None
+    return answering(options, (options.question, options.context, options.answers), threshold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.results import Stated
-from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 1.1: every question has an answer; exact match and F1"
@@ -17,4 +17,4 @@ class Options(WindowOptions):
 
 def build(options: Options, stated: Stated = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
-    return Answering(("question", "context", "answers"), options, unanswerable=False, threshold=0.0)
+    return answering(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.results import Stated
-from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 2.0: questions may have no answer; exact match and F1, of answerable and unanswerable ones too"
@@ -22,6 +22,4 @@ class Options(WindowOptions):
 
 def build(options: Options, stated: Stated = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
-    return Answering(
-        ("question", "context", "answers"), options, True, options.null_score_diff_threshold
-    )
+    return answering(options, threshold=options.null_score_diff_threshold)

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
-from octobert.core.evidence import Answer
+from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.data.sampling import Row
-from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
-from octobert.tasks._common import (
+from octobert.tasks._metrics import (
+    AUROC,
+    CLASSES,
+    LABELS,
+    SCORES,
     agreement,
     best_scores,
-    explained_scores,
     extreme_scores,
     f1_of_rows,
-    is_number,
-    label_index,
     log_probabilities,
     moved,
-    number_of,
+    named,
     output_error,
-    place_of,
+    pearson,
     sigmoid,
 )
-from octobert.tasks._metrics import AUROC, CLASSES, LABELS, SCORES, named, pearson
+from octobert.tasks._rows import Table, is_number, label_index, number_of
 from octobert.tasks._task import (
     NOTHING,
-    Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
     Metric,
-    Outputs,
     Pair,
+    Result,
 )
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 
@@ -154,58 +151,45 @@ class MultiLabel(LabelledTexts):
 
     """
 
-    offered: ClassVar[Mapping[str, Metric | None]] = {**LABELS, AUROC: None}
+    @property
+    def offered(self) -> Mapping[str, Metric | None]:
+        return {**LABELS, AUROC: None}
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[list[int]]:
+    def read_gold(self, table: Table) -> list[list[int]]:
         """Indices of the labels of each row, in order."""
-        if self.labels and rows and all(name in rows[0] for name in self.labels):
-            return [
-                [
-                    index
-                    for index, name in enumerate(self.labels)
-                    if self._flag(row, name, place_of(row, name, i, where=where))
-                ]
-                for i, row in enumerate(rows)
+        if self.labels and table.rows and set(self.labels) <= set(table.rows[0]):
+            flags = [
+                [_flag(*cell) for cell in cells]
+                for cells in zip(*map(table.cells, self.labels), strict=True)
             ]
+            return [[index for index, flag in enumerate(row) if flag] for row in flags]
         return [
             sorted({self._index(name, place) for name in self._names(cell, place)})
-            for cell, place in self.cells(rows, where)
+            for cell, place in self.labelled(table)
         ]
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+    def read_labels(self, table: Table) -> tuple[str, ...]:
         """The labels that occur, in order."""
-        return tuple(
-            sorted(
-                {
-                    str(name)
-                    for cell, place in self.cells(rows, where)
-                    for name in self._names(cell, place)
-                }
-            )
-        )
+        labels = {str(name) for cell in self.labelled(table) for name in self._names(*cell)}
+        return tuple(sorted(labels))
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-        return [
-            {"labels": [float(index in own) for index in range(len(self.labels))]} for own in gold
-        ]
+    def target(self, gold: Sequence[int]) -> list[float]:
+        return [float(index in gold) for index in range(len(self.labels))]
 
-    def judged(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]
-    ) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """[items, labels] 1 for each predicted label, and for each right label."""
-        predicted = self._decided(outputs)
+        predicted = self._decided(result)
         right = np.zeros_like(predicted)
-        for row, own in enumerate(gold):
-            right[row, list(own)] = 1
-        return Judged(predicted, right, sigmoid(outputs["logits"]))
+        for row, labels in enumerate(result.gold):
+            right[row, list(labels)] = 1
+        return Judged(predicted, right, sigmoid(result.logits))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of no label for any text, and of all labels for every text."""
         right = np.split(items, 2, axis=1)[1]
-        constant = [np.concatenate([np.full_like(right, value), right], axis=1) for value in (0, 1)]
-        return {
-            name: max(metric(each) for each in constant) for name, metric in self.metrics.items()
-        }
+        return self.best_constant(
+            [np.concatenate([np.full_like(right, value), right], axis=1) for value in (0, 1)]
+        )
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """All decisions on a text are wrong, or right."""
@@ -215,63 +199,60 @@ class MultiLabel(LabelledTexts):
     def expected(self, gold: Sequence[int]) -> str:
         return ", ".join(self.labels[index] for index in gold) or "(no label)"
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the share of texts with the same labels."""
         after, before = (
-            [self.expected(np.flatnonzero(row).tolist()) for row in self._decided(o)]
-            for o in (ours, reference)
+            [self.expected(np.flatnonzero(row).tolist()) for row in self._decided(result)]
+            for result in (ours, reference)
         )
-        return agreement(before, after, output_error(ours, reference))
+        return agreement(before, after, output_error(ours.outputs, reference.outputs))
 
-    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+    def divergence(self, ours: Result, reference: Result) -> float:
         """Of one binary distribution for each label, which are independent."""
         # A binary distribution is a softmax over the logit and 0.
         both = (
-            np.stack([outputs["logits"], np.zeros_like(outputs["logits"])], axis=-1)
-            for outputs in (ours, reference)
+            np.stack([result.logits, np.zeros_like(result.logits)], axis=-1)
+            for result in (ours, reference)
         )
         after, before = map(log_probabilities, both)
         return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """The labels that are given, and the probability of every label."""
-        likely = dict(zip(self.labels, self._likely(outputs)[index].tolist(), strict=True))
+        likely = dict(zip(self.labels, self._likely(result)[index].tolist(), strict=True))
         return {
             "labels": [name for name, share in likely.items() if share >= THRESHOLD],
             "scores": likely,
         }
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely labels; a transition for each label that differs."""
-        for i, *texts in changed:
-            sides = pair.answers(self.answer, i)
-            answers = [
-                Answer(text=text, scores=best_scores(side["scores"].items()))
-                for text, side in zip(texts, sides, strict=True)
-            ]
-            old, new = (set(side["labels"]) for side in sides)
-            differ = [name for name in self.labels if name in old ^ new]
-            moves = [
-                (name, f"(not {name})") if name in old else (f"(not {name})", name)
-                for name in differ
-            ]
-            yield Explanation(
-                pair.encoded.texts[i],
-                answers,
-                transitions=tuple(moves),
-                shift=max(
-                    abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
-                ),
-            )
+        sides = self.answers(pair, index)
+        answers = [
+            Answer(text=text, scores=best_scores(side["scores"].items()))
+            for text, side in zip(texts, sides, strict=True)
+        ]
+        old, new = (set(side["labels"]) for side in sides)
+        differ = [name for name in self.labels if name in old ^ new]
+        moves = [
+            (name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ
+        ]
+        return self.row_of(
+            pair,
+            index,
+            answers,
+            transitions=moves,
+            change=max(
+                abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels
+            ),
+        )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         predicted, right = np.split(items, 2, axis=1)
         return f1_of_rows((predicted * right).sum(axis=1), predicted.sum(axis=1), right.sum(axis=1))
 
-    def _likely(self, outputs: Outputs) -> np.ndarray:
-        logits = outputs["logits"]
+    def _likely(self, result: Result) -> np.ndarray:
+        logits = result.logits
         if logits.shape[-1] != len(self.labels):
             raise DataError(
                 "the model has another number of logits than labels",
@@ -282,8 +263,8 @@ class MultiLabel(LabelledTexts):
             )
         return sigmoid(logits)
 
-    def _decided(self, outputs: Outputs) -> np.ndarray:
-        return (self._likely(outputs) >= THRESHOLD).astype(np.float64)
+    def _decided(self, result: Result) -> np.ndarray:
+        return (self._likely(result) >= THRESHOLD).astype(np.float64)
 
     def _names(self, value: Any, place: str) -> list[Any]:
         """What a cell lists: names or indices; or from a text, the names between commas."""
@@ -319,11 +300,12 @@ class MultiLabel(LabelledTexts):
             expected=", ".join(self.labels),
         )
 
-    def _flag(self, row: Row, name: str, place: str) -> bool:
-        value = str(row[name]).strip().lower()
-        if value not in ("0", "1", "0.0", "1.0", "true", "false"):
-            raise DataError("the cell is not 0 or 1", where=place, got=preview(row[name]))
-        return value in ("1", "1.0", "true")
+
+def _flag(cell: Any, place: str) -> bool:
+    value = str(cell).strip().lower()
+    if value not in ("0", "1", "0.0", "1.0", "true", "false"):
+        raise DataError("the cell is not 0 or 1", where=place, got=preview(cell))
+    return value in ("1", "1.0", "true")
 
 
 _ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -364,21 +346,24 @@ class Scores(LabelledTexts):
     """
 
     activation: str
-    offered: ClassVar[Mapping[str, Metric]] = SCORES
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        return [number_of(*cell) for cell in self.cells(rows, where)]
+    @property
+    def offered(self) -> Mapping[str, Metric | None]:
+        return SCORES
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+    def read_gold(self, table: Table) -> list[float]:
+        return [number_of(*cell) for cell in self.labelled(table)]
+
+    def read_labels(self, table: Table) -> tuple[str, ...]:
         """One: a head with one logit."""
         return ("score",)
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
-        return [{"labels": float(score)} for score in gold]
+    def target(self, gold: float) -> float:
+        return float(gold)
 
-    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """Scores."""
-        return Judged(self._scores(outputs), np.asarray(gold, dtype=np.float64))
+        return Judged(self._scores(result.logits), np.asarray(result.gold, dtype=np.float64))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         return dict.fromkeys(self.metrics, 0.0)
@@ -389,36 +374,26 @@ class Scores(LabelledTexts):
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Scores that changed clearly count as changed, see `moved`."""
-        after, before = self._scores(ours), self._scores(reference)
-        correlation = pearson(np.stack([after, before], axis=1))
-        agreement = (
-            correlation if np.isfinite(correlation) else float(np.array_equal(after, before))
-        )
+        after, before = self._scores(ours.logits), self._scores(reference.logits)
+        agreement = pearson(np.stack([after, before], axis=1))
+        if not np.isfinite(agreement):
+            agreement = float(np.array_equal(after, before))
         changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
-        return Fidelity("correlation of scores", agreement, output_error(ours, reference), changed)
+        error = output_error(ours.outputs, reference.outputs)
+        return Fidelity("correlation of scores", agreement, error, changed)
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
-        return {"score": float(self._scores({"logits": outputs["logits"][index : index + 1]})[0])}
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+        return {"score": float(self._scores(result.logits[index : index + 1])[0])}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the scores themselves."""
-        for i, *texts in changed:
-            yield explained_scores(
-                pair.encoded.texts[i],
-                texts,
-                [side["score"] for side in pair.answers(self.answer, i)],
-            )
+        scores = [side["score"] for side in self.answers(pair, index)]
+        return self.scored_row(pair, index, texts, scores)
 
-    def quality(self, items: np.ndarray) -> None:
-        """A score says nothing alone."""
-
-    def _scores(self, outputs: Outputs) -> np.ndarray:
-        """[items] scores of outputs [items, 1]."""
-        logits = outputs["logits"]
+    def _scores(self, logits: np.ndarray) -> np.ndarray:
+        """[items] scores of logits [items, 1]."""
         if logits.shape[-1] != 1:
             raise DataError(
                 "a score is made from one logit",

@@ -1,4 +1,9 @@
-"""Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags."""
+"""Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags.
+
+Entities are counted as seqeval (and the CoNLL evaluation script before it) counts them. A tag is `O`, or a letter and a type: B
+begins an entity, I continues it, E ends it, S is an entity of one word. An `I` after another type or after no entity begins an
+entity, so that IOB1, IOB2 and IOBES are all read correctly.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +17,29 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.evidence import Answer, Mark
+from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.core.results import Stated
-from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
-from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.tasks._common import (
-    cells,
+from octobert.tasks._metrics import (
     changed_answers,
-    check_texts,
     f1_of_rows,
-    first_column,
-    label_index,
+    of_counts,
     output_error,
     probabilities,
 )
+from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
     NOTHING,
-    Change,
-    Explanation,
     Extremes,
     Fidelity,
     Judged,
     Metric,
-    Outputs,
     Pair,
+    Result,
+    Task,
     objects,
 )
 
@@ -50,6 +50,11 @@ _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 OUTSIDE = "O"
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
+# (type, first word, last word); or (type, first character, end).
+Entity = tuple[str, int, int]
+# Columns of the counts of a sentence.
+RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
+_LETTERS = ("B", "I", "E", "S")
 
 
 class Options(StepOptions):
@@ -71,8 +76,8 @@ class Options(StepOptions):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str) -> str:
-        if value not in _entities.METRICS:
-            raise ValueError(f"there is no such metric; {did_you_mean(value, _entities.METRICS)}")
+        if value not in METRICS:
+            raise ValueError(f"there is no such metric; {did_you_mean(value, METRICS)}")
         return value
 
 
@@ -87,38 +92,30 @@ def build(options: Options, stated: Stated = NOTHING) -> Tagging:
         tags=(options.tags,) if options.tags else _TAGS,
         labels=check_labels(options.labels, stated.labels),
         primary=options.metric,
+        metrics=METRICS,
         max_length=options.max_length,
         steps=options,
     )
 
 
-@dataclass(frozen=True)
-class Tagging:
+@dataclass(frozen=True, kw_only=True)
+class Tagging(Task):
     """A column of words and a column of tags.
 
     Args:
         words, tags: candidate columns; the first that the data has is used.
-        labels: tags in the order of the logits.
         steps: the distance of windows over long sentences.
     """
 
+    per_token = True
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    labels: tuple[str, ...]
-    primary: str
-    max_length: int | None
     steps: StepOptions
     head: str = "token-classification"
-    per_token: bool = True
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return _entities.METRICS
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        column = first_column(rows, self.words, where=where)
+    def read_inputs(self, table: Table) -> list[Text]:
         texts = []
-        for cell, place in cells(rows, column, where=where):
+        for cell, place in table.cells(table.first_column(self.words)):
             words = _list(cell, place)
             if not all(isinstance(word, str) for word in words):
                 raise DataError(
@@ -151,10 +148,6 @@ class Tagging:
         check_texts([" ".join(given)], where=where)
         return tuple(given)
 
-    def identity(self, text: Text) -> Text:
-        """All words."""
-        return text
-
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length
@@ -165,11 +158,11 @@ class Tagging:
             texts, [windows(frame, own, length=length, step=step) for own in aligned]
         )
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
+    def read_gold(self, table: Table) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
-        tags, words = (first_column(rows, names, where=where) for names in (self.tags, self.words))
+        tags, words = map(table.first_column, (self.tags, self.words))
         gold = []
-        for row, (cell, place) in zip(rows, cells(rows, tags, where=where), strict=True):
+        for row, (cell, place) in zip(table.rows, table.cells(tags), strict=True):
             own = [self._name(tag, place) for tag in _list(cell, place)]
             count = len(row[words])
             if len(own) != count:
@@ -179,13 +172,13 @@ class Tagging:
                     got=str(len(own)),
                     expected=str(count),
                 )
-            gold.append(_entities.iob2(own))
-        self._check_types(gold, where)
+            gold.append(iob2(own))
+        self._check_types(gold, table.where)
         return gold
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+    def read_labels(self, table: Table) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags as they are."""
-        return _entities.labels_of({tag for tags in self.gold(rows, where=where) for tag in tags})
+        return labels_of({tag for tags in self.read_gold(table) for tag in tags})
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
@@ -211,60 +204,57 @@ class Tagging:
                 )
         return targets
 
-    def predictions(
-        self, outputs: Outputs, encoded: EncodedTexts
-    ) -> list[tuple[list[str], list[float]]]:
+    def predictions(self, result: Result) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word without tokens has the tag O."""
-        logits, predictions, at = split(outputs["logits"], encoded.flat), [], 0
-        for words, rows in zip(encoded.texts, encoded.rows, strict=True):
+        logits, predictions, at = split(result.logits, result.encoded.flat), [], 0
+        for words, rows in zip(result.texts, result.encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
                 own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
                 for place, share in zip(own, probabilities(logits[at][own]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
-                    tags[word], likely[word] = self._label(int(share.argmax())), float(share.max())
+                    tags[word] = self.label_of(int(share.argmax()))
+                    likely[word] = float(share.max())
                 at += 1
             predictions.append((tags, likely))
         return predictions
 
-    def items(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
-    ) -> np.ndarray:
-        """[sentences, 7]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
-        predicted = self.judged(outputs, encoded, gold).predictions
+    def items(self, result: Result) -> np.ndarray:
+        """[sentences, 7]: the columns of counts, both in IOB2: a model trained on IOB1 means the same by other tags."""
+        predicted, gold = self.judged(result).predictions, result.gold
         # Tags that know how often each occurs, and nothing of the words: those of other words.
         every = [tag for tags in gold for tag in tags]
         others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
-        counts = []
+        items = []
         for own, tags in zip(predicted, gold, strict=True):
-            right, said, *_ = _entities.counts([next(others) for _ in tags], tags)
-            counts.append((*_entities.counts(own, tags), right, said))
-        return np.array(counts, dtype=np.float64)
+            right, said, *_ = counts([next(others) for _ in tags], tags)
+            items.append((*counts(own, tags), right, said))
+        return np.array(items, dtype=np.float64)
 
-    def judged(
-        self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]
-    ) -> Judged:
+    def judged(self, result: Result) -> Judged:
         """The tags of each sentence in IOB2, as seqeval reads them."""
-        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
-        return Judged(objects(predicted), objects(gold))
+        predicted = [iob2(tags) for tags, _ in self.predictions(result)]
+        return Judged(objects(predicted), objects(result.gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the right tags of other words."""
-        return {
-            name: _entities.METRICS[name](_entities.by_chance(items))
-            for name in ("f1", "precision", "recall")
-        }
+        by_chance = items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
+        return {name: METRICS[name](by_chance) for name in ("f1", "precision", "recall")}
 
     def extremes(self, items: np.ndarray) -> Extremes:
-        return _entities.extremes(items)
+        """As many entities as there are, or one, in the wrong places with no tag right; or all right."""
+        wrong, right = items.copy(), items.copy()
+        wrong[:, [RIGHT, RIGHT_TAGS]], wrong[:, PREDICTED] = 0, np.maximum(items[:, EXPECTED], 1)
+        right[:, [RIGHT, PREDICTED]], right[:, RIGHT_TAGS] = items[:, [EXPECTED]], items[:, TAGS]
+        return wrong, right
 
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the share of words with the same tag. A sentence has changed where its entities have."""
         after, before = (
-            [tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference)
+            [tags for tags, _ in self.predictions(result)] for result in (ours, reference)
         )
         same = sum(
             a == b
@@ -272,61 +262,52 @@ class Tagging:
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        changed = changed_answers(
-            [_shown(tags) for tags in before], [_shown(tags) for tags in after]
-        )
+        changed = changed_answers(list(map(_shown, before)), list(map(_shown, after)))
         frequent = Counter(tag for tags in before for tag in tags).most_common(1)
         chance = frequent[0][1] / total if frequent else None
-        return Fidelity(
-            "agreement", same / max(total, 1), output_error(ours, reference), changed, chance
-        )
+        error = output_error(ours.outputs, reference.outputs)
+        return Fidelity("agreement", same / max(total, 1), error, changed, chance)
 
-    def answer(
-        self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any
-    ) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
-        single, own = encoded.single(index, outputs)
-        tags, likely = self.predictions(own, single)[0]
-        words = encoded.texts[index]
+        ((tags, likely),) = self.predictions(result.single(index))
+        words = result.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
-        entities = []
-        for (kind, first, last), (start, end) in zip(
-            _entities.entities(tags), places_of(words, text, tags), strict=True
+        spans = []
+        for (kind, first, last), (_, start, end) in zip(
+            entities(tags), places_of(words, text, tags), strict=True
         ):
             score = float(np.mean(likely[first : last + 1]))
-            entities.append(
+            spans.append(
                 {"type": kind, "text": text[start:end], "start": start, "end": end, "score": score}
             )
-        return {"words": list(words), "tags": tags, "entities": entities}
+        return {"words": list(words), "tags": tags, "entities": spans}
 
-    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the entities in the words joined by spaces."""
-        for i, *answers in changed:
-            words, gold = pair.encoded.texts[i], pair.expected(i) or ()
-            text = " ".join(words)
-            found = [
-                [(e["type"], e["start"], e["end"]) for e in side["entities"]]
-                for side in pair.answers(self.answer, i)
-            ]
-            kinds = [kind for kind, _, _ in _entities.entities(gold)]
-            right = [
-                (kind, *place)
-                for kind, place in zip(kinds, places_of(words, text, gold), strict=True)
-            ]
-            marked = [
-                Answer(text=answer, marks=_marks(own))
-                for answer, own in zip(answers, found, strict=True)
-            ]
-            moves = tuple(_moves(*found))
-            yield Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
-
-    def quality(self, items: np.ndarray) -> np.ndarray:
-        return f1_of_rows(
-            items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED]
+        words, gold = pair[0].texts[index], pair[0].expected(index) or ()
+        text = " ".join(words)
+        sides = [
+            [(e["type"], e["start"], e["end"]) for e in side["entities"]]
+            for side in self.answers(pair, index)
+        ]
+        marked = [
+            Answer(text=answer, marks=_marks(own))
+            for answer, own in zip(answers, sides, strict=True)
+        ]
+        moves = list(_moves(*sides))
+        return self.row_of(
+            pair,
+            index,
+            marked,
+            texts=(text,),
+            marks=_marks(places_of(words, text, gold)),
+            transitions=moves,
+            change=len(moves),
         )
 
-    def _label(self, index: int) -> str:
-        return self.labels[index] if index < len(self.labels) else str(index)
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        return f1_of_rows(items[:, RIGHT], items[:, PREDICTED], items[:, EXPECTED])
 
     def _name(self, tag: Any, place: str) -> str:
         """A tag by its name, or by its index in the model's labels."""
@@ -346,10 +327,8 @@ class Tagging:
         """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
         if not self.labels:
             return
-        ours = {_entities.kind_of(label) for label in self.labels}
-        foreign = sorted(
-            {_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE}
-        )
+        ours = {kind_of(label) for label in self.labels}
+        foreign = sorted({kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
         if foreign:
             raise DataError(
                 "the data has tags that the model does not have",
@@ -360,23 +339,21 @@ class Tagging:
             )
 
 
-def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tuple[int, int]]:
-    """(first character, end) of each entity of tags in a text that has the words in their order."""
+def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[Entity]:
+    """(type, first character, end) of each entity of tags in a text that has the words in their order."""
     places, at = [], 0
     for word in words:
         at = text.index(word, at)
         places.append((at, at + len(word)))
         at += len(word)
-    return [(places[first][0], places[last][1]) for _, first, last in _entities.entities(tags)]
+    return [(kind, places[first][0], places[last][1]) for kind, first, last in entities(tags)]
 
 
-def _marks(found: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
-    return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in found)
+def _marks(places: Sequence[Entity]) -> tuple[Mark, ...]:
+    return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in places)
 
 
-def _moves(
-    before: Sequence[tuple[str, int, int]], after: Sequence[tuple[str, int, int]]
-) -> Iterator[tuple[str, str]]:
+def _moves(before: Sequence[Entity], after: Sequence[Entity]) -> Iterator[tuple[str, str]]:
     """(type before, type after) of entities that changed; those that overlap belong together."""
     new = [entity for entity in after if entity not in before]
     for kind, start, end in (entity for entity in before if entity not in after):
@@ -391,11 +368,8 @@ def _words(text: str) -> Iterator[str]:
     """Words: runs of letters, digits and their combining marks; every other sign is a word of its own."""
     word = ""
     for character in text:
-        if (
-            character.isalnum()
-            or character == "_"
-            or unicodedata.category(character).startswith("M")
-        ):
+        is_mark = unicodedata.category(character).startswith("M")
+        if character.isalnum() or character == "_" or is_mark:
             word += character
             continue
         if word:
@@ -424,12 +398,8 @@ def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
 
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
-    return (
-        ", ".join(
-            f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)
-        )
-        or _NO_ENTITY
-    )
+    shown = [f"{kind} {first + 1}–{last + 1}" for kind, first, last in entities(tags)]
+    return ", ".join(shown) or _NO_ENTITY
 
 
 def _list(value: Any, place: str) -> list[Any]:
@@ -441,3 +411,85 @@ def _list(value: Any, place: str) -> list[Any]:
             fix="give one entry for each word",
         )
     return list(value)
+
+
+def parted(tag: str) -> tuple[str, str]:
+    """(letter, type): `B-PER` is ("B", "PER"); a tag without a letter, such as NOUN, goes on with its own type."""
+    letter, dash, kind = tag.partition("-")
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    if dash and letter in _LETTERS:
+        return letter, kind
+    return (tag, "_") if tag in _LETTERS else ("I", tag)
+
+
+def kind_of(tag: str) -> str:
+    """The type of a tag; O for O."""
+    letter, kind = parted(tag)
+    return kind if letter != OUTSIDE else OUTSIDE
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """(type, first word, last word) of every entity, in order."""
+    entities_so_far: list[Entity] = []
+    open_at, before, kind_before = -1, OUTSIDE, ""
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        letter, kind = parted(tag)
+        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == kind_before
+        if open_at >= 0 and not goes_on:
+            entities_so_far.append((kind_before, open_at, index - 1))
+            open_at = -1
+        if letter != OUTSIDE and not goes_on:
+            open_at = index
+        before, kind_before = letter, kind
+    return entities_so_far
+
+
+def iob2(tags: Sequence[str]) -> list[str]:
+    """The same entities, each beginning with B; tags that are not of that form stay as they are."""
+    letters = {parted(tag)[0] for tag in tags if "-" in tag}
+    if (
+        not letters
+        or letters & {"E", "S"}
+        or any("-" not in tag and tag != OUTSIDE for tag in tags)
+    ):
+        return list(tags)
+    converted = [OUTSIDE] * len(tags)
+    for kind, first, last in entities(tags):
+        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
+    return converted
+
+
+def labels_of(tags: set[str]) -> tuple[str, ...]:
+    """The labels of a model that says such tags: both B and I of every type, whichever the data happens to have."""
+    if all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags):
+        kinds = sorted({tag[2:] for tag in tags if tag != OUTSIDE})
+        return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
+    return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+
+
+def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, int, int]:
+    """(entities that are right, predicted, expected; words tagged right, words) of one sentence."""
+    ours, theirs = set(entities(tags)), set(entities(right))
+    same = sum(kind_and_letter == other for kind_and_letter, other in zip(tags, right, strict=True))
+    return len(ours & theirs), len(ours), len(theirs), same, len(right)
+
+
+def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Right, predicted and expected entities of all sentences."""
+    right, predicted, expected = items[:, [RIGHT, PREDICTED, EXPECTED]].sum(axis=0)
+    return np.array([right]), np.array([predicted]), np.array([expected])
+
+
+def _accuracy(items: np.ndarray) -> float:
+    """Share of words that are tagged right."""
+    words = items[:, TAGS].sum()
+    return float(items[:, RIGHT_TAGS].sum() / words) if words else 0.0
+
+
+METRICS: Mapping[str, Metric] = {
+    "f1": of_counts(_counts, "f1", "micro"),
+    "precision": of_counts(_counts, "precision", "micro"),
+    "recall": of_counts(_counts, "recall", "micro"),
+    "accuracy": _accuracy,
+}

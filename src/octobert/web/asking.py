@@ -15,8 +15,8 @@ from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
-from octobert.tasks import Fidelity, Outputs
-from octobert.tasks._common import output_error, probabilities, unit
+from octobert.tasks import Fidelity, Outputs, Result
+from octobert.tasks._metrics import output_error, probabilities, unit
 from octobert.tasks.embedding import OUTPUT
 from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
@@ -189,7 +189,7 @@ def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
         or outputs["logits"].shape[-1] == 1
     ):
         return {}
-    answered = pair.task.answer(outputs, EncodedTexts([("",)], [[]]), 0, "")
+    answered = pair.task.answer(Result(outputs, EncodedTexts([("",)], [[]])), 0, "")
     if "scores" in answered:
         return dict(answered["scores"])
     likely = probabilities(outputs["logits"][0])
@@ -216,7 +216,7 @@ def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedText
     """How closely the quantized model follows the float one on some texts; embeddings of each text alone."""
     ours, theirs = outputs[INT8], outputs[FLOAT]
     if pair.facts.head != "embedding":
-        return pair.task.fidelity(ours, theirs, encoded)
+        return pair.task.fidelity(Result(ours, encoded), Result(theirs, encoded))
     cosines = np.sum(unit(ours[OUTPUT]) * unit(theirs[OUTPUT]), axis=-1)
     return Fidelity("mean cosine", float(cosines.mean()), output_error(ours, theirs), ())
 

@@ -15,7 +15,7 @@ from octobert.core.errors import DataError
 from octobert.data import readers
 from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
-from octobert.tasks import Outputs
+from octobert.tasks import Outputs, Result
 from octobert.web.asking import fidelity_of
 from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
@@ -122,7 +122,7 @@ class _Job:
             self.gold += gold
         elif self.metric is not None:
             for name, own in outputs.items():
-                self.items.setdefault(name, []).append(task.items(own, encoded, gold))
+                self.items.setdefault(name, []).append(task.items(Result(own, encoded, gold)))
         if not task.per_token:
             for name, own in outputs.items():
                 self.outputs.setdefault(name, []).append(own)
@@ -146,7 +146,8 @@ class _Job:
                 }
                 for name in (INT8, FLOAT)
             )
-            agreement = task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
+            nothing = EncodedTexts([], [])
+            agreement = task.fidelity(Result(ours, nothing), Result(theirs, nothing)).agreement
         return {
             "done": self.done,
             "seconds": dict(self.seconds),
@@ -176,7 +177,8 @@ class _Job:
         for index, before, after in found.changed:
             text = encoded.texts[index]
             answers = {
-                name: task.answer(own, encoded, index, text) for name, own in outputs.items()
+                name: task.answer(Result(own, encoded), index, text)
+                for name, own in outputs.items()
             }
             expected = task.expected(gold[index]) if len(gold) == len(rows) else None
             number = rows[index].get(ROW_NUMBER, self.done + index + 1)
@@ -206,7 +208,7 @@ class _Job:
             for name, parts in self.outputs.items()
         }
         if len(whole) > 1:
-            found = task.fidelity(whole[INT8], whole[FLOAT], encoded)
+            found = task.fidelity(Result(whole[INT8], encoded), Result(whole[FLOAT], encoded))
             columns = [_part(texts, part, count) for part in range(count)]
             together = [tuple(text[0] for text in row) for row in zip(*columns, strict=True)]
             self.changed = [
@@ -215,7 +217,7 @@ class _Job:
             ]
         if self.metric is not None:
             self.items = {
-                name: [task.items(own, encoded, self.gold)] for name, own in whole.items()
+                name: [task.items(Result(own, encoded, self.gold))] for name, own in whole.items()
             }
 
 

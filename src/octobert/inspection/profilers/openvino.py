@@ -12,33 +12,28 @@ from octobert.core.errors import TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
-from octobert.inspection import places
-from octobert.inspection.profilers import reason_in_file
+from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import running
 
-_IDLE = frozenset(("Input", "Const", "Output", "Result", "Parameter", "Constant"))
-_PRODUCTS = frozenset(
-    (
-        "FullyConnected",
-        "MatMul",
-        "ScaledDotProductAttention",
-        "MHA",
-        "QKVProjection",
-        "LLMMLP",
-        "BrgemmCPU",
-    )
-)
-_EIGHT = frozenset(("i8", "u8"))
+_IDLE = {"Input", "Const", "Output", "Result", "Parameter", "Constant"}
+_PRODUCTS = {
+    "FullyConnected",
+    "MatMul",
+    "ScaledDotProductAttention",
+    "MHA",
+    "QKVProjection",
+    "LLMMLP",
+    "BrgemmCPU",
+}
+_EIGHT = {"i8", "u8"}
 _TYPES = {"f32": "f32", "bf16": "bf16", "f16": "f16", "i8": "int8", "u8": "int8"}
 _INTEGERS = {"i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16"}
 _FREE = Operand(dtype="8-bit", symmetric=True)
 # Times above this multiple of their rounding error are taken as exact.
 _ROUNDINGS = 10
 # Operators that may be between a product and the integers that it reads.
-_MOVES = frozenset(
-    ("Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
-)
+_MOVES = {"Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze"}
 
 
 def profile(
@@ -63,7 +58,7 @@ def profile(
         raise TargetError(
             "openvino cannot compile and run the model", where=str(path), got=reason(error, -1)
         ) from error
-    operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
+    operators = placed(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
     added = [
         sum(after.values()) - sum(before.values())

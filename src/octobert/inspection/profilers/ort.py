@@ -20,30 +20,33 @@ from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
 from octobert.graph import operators
-from octobert.inspection import places
-from octobert.inspection.profilers import reason_in_file
+from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import ort as _ort
 from octobert.targets.shared import running
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
-_INTEGER_PRODUCTS = frozenset(
-    (
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul",
-        "QLinearMatMul",
-        "MatMulInteger",
-        "QGemm",
-        "QAttention",
-    )
-)
+_INTEGER_PRODUCTS = {
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QLinearMatMul",
+    "MatMulInteger",
+    "QGemm",
+    "QAttention",
+}
 # Integer operators in a file → indices of the second operand, and of the zero points of both.
 _OPERANDS = {"QLinearMatMul": (3, 2, 5), "MatMulIntegerToFloat": (1, 4, 5)}
 # An operand whose type a file does not say.
 _ASYMMETRIC = Operand(dtype="uint8", symmetric=False)
-_FLOAT_PRODUCTS = frozenset(
-    ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits")
-)
-_CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
+_FLOAT_PRODUCTS = {
+    "MatMul",
+    "FusedMatMul",
+    "Gemm",
+    "FusedGemm",
+    "Attention",
+    "MultiHeadAttention",
+    "MatMulNBits",
+}
+_CONVERSIONS = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 # `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
 _INT8_LEVEL = 4
 _KERNEL_TIME = "_kernel_time"
@@ -51,19 +54,17 @@ _KERNEL_TIME = "_kernel_time"
 _FUSED = re.compile(r"^fused |/\w*Fusion\w*/?$")
 _TYPES = {"float": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 # Operators between a value and its dequantization that move numbers without changing them.
-_MOVES = frozenset(
-    (
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Identity",
-        "Gather",
-        "Slice",
-        "Split",
-    )
-)
+_MOVES = {
+    "Reshape",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Identity",
+    "Gather",
+    "Slice",
+    "Split",
+}
 
 
 def profile(
@@ -100,7 +101,7 @@ def profile(
         for e in events
         if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]
     ]
-    ran = places.operators(_ran(nodes, times), family)
+    ran = placed(_ran(nodes, times), family)
     between = [
         e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole
     ]

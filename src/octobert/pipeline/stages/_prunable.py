@@ -29,7 +29,7 @@ from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans, export
 from octobert.quantization.pruning.sublayer_losses import Overridden
-from octobert.tasks import Outputs, Task
+from octobert.tasks import Result, Task
 
 # Texts that are tokenized at a time, until there are enough tokens.
 _ENCODED = 256
@@ -155,15 +155,11 @@ class Whole:
         yield
         self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - began
 
-    def outputs(self, path: Path) -> Outputs:
-        """Outputs of a float graph on the rows that losses are measured on."""
-        return self.outputs_of(open_graph(path, self.task.head))
-
-    def outputs_of(self, session: Session | Overridden) -> Outputs:
-        """Outputs of a session on these rows."""
-        return run_rows(
-            session, self.compared.flat, self.tokenizer.pad_id, per_token=self.task.per_token
-        )
+    def result_of(self, session: Session | Overridden) -> Result:
+        """Result of a session on the rows that losses are measured on."""
+        rows, pad_id = self.compared.flat, self.tokenizer.pad_id
+        outputs = run_rows(session, rows, pad_id, per_token=self.task.per_token)
+        return Result(outputs, self.compared)
 
 
 def open_graph(path: Path, head: str) -> Session:

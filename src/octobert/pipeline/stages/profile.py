@@ -12,7 +12,6 @@ from octobert.core.results import CaptureFacts
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import latency
 from octobert.inspection import inspector
-from octobert.inspection.execution import execution
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -51,7 +50,7 @@ def run(
     settings = SessionOptions(threads=threads, entries=entries)
     family = capture.read(_artifacts.CAPTURED, CaptureFacts).family
     try:
-        executed = execution(
+        executed = inspector.execution(
             inspector.executed(target, file, settings, workload, runs=runs, family=family)
         )
     # A profile explains results; a run that has them does not fail because a runtime's profiler does.

@@ -38,7 +38,6 @@ from octobert.core.pruning import (
 from octobert.core.session import Session
 from octobert.core.trials import Trials
 from octobert.evaluation import latency, level_times
-from octobert.evaluation.divergence import divergence
 from octobert.evaluation.judging import AccuracyJudge
 from octobert.graph import cutting, operators, parts, sites
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
@@ -56,7 +55,7 @@ from octobert.pipeline.stages._prunable import (
 from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
 from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
-from octobert.tasks import Outputs
+from octobert.tasks import Result
 
 # Ends the name of the file with the curve of a training, beside its graph.
 _CURVE = ".curve.json"
@@ -108,7 +107,7 @@ def run(
     ]
     with whole.timed("times"):
         whole_ms, times = _times(context, capture, whole, timing, workloads, seed)
-    reference = whole.outputs(whole.path)
+    reference = whole.result_of(open_graph(whole.path, whole.task.head))
     units = {module: [level.units for level in of_module] for module, of_module in levels.items()}
     table = Table(
         whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms
@@ -171,7 +170,7 @@ class _Pruner:
 
     Args:
         table: times and losses of the levels.
-        reference: outputs of the whole model on the rows that losses are measured on.
+        reference: result of the whole model on the rows that losses are measured on.
         folder: for graphs of the models.
         paths: model → its float graph.
         fastest: the largest speedup that was measured; None before the first.
@@ -187,7 +186,7 @@ class _Pruner:
     judge: AccuracyJudge
     levels: Mapping[str, Sequence[Level]]
     table: Table
-    reference: Outputs
+    reference: Result
     workloads: Sequence[latency.Workload]
     folder: Path
     paths: dict[PrunedModel, Path] = field(default_factory=dict)
@@ -214,7 +213,7 @@ class _Pruner:
         with whole.timed("judging"):
             session = open_graph(path, whole.task.head)
             judged = self.judge.judge(session)
-            loss = divergence(whole.task, whole.outputs_of(session), self.reference, whole.compared)
+            loss = whole.task.divergence(whole.result_of(session), self.reference)
         (figures,) = judged.metrics.values()
         model = PrunedModel(
             speedup=reached.measured,
@@ -325,12 +324,12 @@ def _counts(kind: SublayerKind, sublayers: Sequence[Sublayer]) -> tuple[int, int
 
 
 def _losses(
-    context: Context, whole: Whole, levels: Mapping[str, Sequence[Level]], reference: Outputs
+    context: Context, whole: Whole, levels: Mapping[str, Sequence[Level]], reference: Result
 ) -> dict[str, list[float]]:
     """Module → the loss of the model at each of its levels."""
 
     def loss(session: sublayer_losses.Overridden) -> float:
-        return divergence(whole.task, whole.outputs_of(session), reference, whole.compared)
+        return whole.task.divergence(whole.result_of(session), reference)
 
     with whole.timed("losses"):
         progress = lambda done, of: context.progress("measuring what sublayers give", done, of)  # noqa: E731

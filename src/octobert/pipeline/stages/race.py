@@ -17,7 +17,7 @@ from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import Goal, SessionEntries
-from octobert.evaluation import latency, throughput
+from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Workload
 from octobert.evaluation.worker import Worker
@@ -161,7 +161,7 @@ def _timed(
     )
     samples = {latency_of.candidate: latency_of.samples_ms for latency_of in measured.latencies}
     if settings.goal == "throughput":
-        rates, _ = throughput.measure(racing, workload, settings, on_progress=progress)
+        rates, _ = benchmarking.measure_throughput(racing, workload, settings, on_progress=progress)
         samples = {
             rate.candidate: tuple(1000 * turn.seconds / turn.rows for turn in rate.turns)
             for rate in rates

@@ -38,7 +38,7 @@ from octobert.core.results import (
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
-from octobert.evaluation.changes import changed_rows
+from octobert.evaluation.scoring import changed_rows
 from octobert.models.heads import head_of
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,

@@ -13,6 +13,7 @@ from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 from octobert.targets.runtimes.torch import TorchSession
+from octobert.tasks import Result
 
 
 def run(
@@ -45,9 +46,8 @@ def run(
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
     simulated = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
-    fidelity = task.fidelity(
-        _artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS)), simulated, encoded
-    )
+    exported = _artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS))
+    fidelity = task.fidelity(Result(exported, encoded), Result(simulated, encoded))
     result = Simulated(
         name=fidelity.name,
         agreement=fidelity.agreement,

@@ -19,6 +19,7 @@ from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import observer, sensitivity
 from octobert.quantization.calibrators import interval_of, load
+from octobert.tasks import Result
 
 FACTS = "sweep.json"
 JUDGED_ROWS = 256
@@ -72,7 +73,7 @@ def run(
             continue
         quantized = _plans.opened(graph, plan, {}, target, session)
         outputs = run_rows(quantized, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
-        fidelity = task.fidelity(outputs, reference, encoded)
+        fidelity = task.fidelity(Result(outputs, encoded), Result(reference, encoded))
         fidelity_name = fidelity.name
         quantizers = {
             site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics

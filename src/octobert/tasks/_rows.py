@@ -1,0 +1,198 @@
+"""Rows of a data set as tasks read them: columns, cells and texts, with errors that say where something is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octobert.core.errors import ColumnError, DataError, did_you_mean
+from octobert.core.plain import preview
+from octobert.data.sampling import ROW_NUMBER, Row
+
+# Of one input. Windows over a text of so many take about two seconds to make and 100 MB; a long novel is about as long.
+MOST_CHARACTERS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, and where they are.
+
+    Args:
+        rows: of the data set.
+        where: their file, for errors.
+    """
+
+    rows: Sequence[Row]
+    where: str
+
+    @property
+    def columns(self) -> str:
+        """The columns of the user's data, as errors name them.
+
+        Example:
+            >>> Table([{"text": "a", "label": 0, "__row__": 1}], where="dev.tsv").columns
+            'columns text, label'
+        """
+        return f"columns {', '.join(str(name) for name in self.rows[0] if name != ROW_NUMBER)}"
+
+    def need(self, *columns: str) -> None:
+        """Check that rows have all of these columns.
+
+        Raises:
+            DataError: there are no rows.
+            ColumnError: columns are missing; the message names all of them, and the nearest name for one.
+        """
+        if not self.rows:
+            raise DataError("there are no rows", where=self.where, fix="check the file")
+        missing = [column for column in columns if column not in self.rows[0]]
+        if missing:
+            what = "there is no column " + " and no column ".join(f'"{name}"' for name in missing)
+            fix = "rename the columns of the file"
+            if len(missing) == 1:
+                names = [str(name) for name in self.rows[0] if name != ROW_NUMBER]
+                fix = did_you_mean(missing[0], names)
+            raise ColumnError(what, where=self.where, got=self.columns, fix=fix)
+
+    def first(self, groups: Sequence[tuple[str, ...]], kind: str) -> tuple[str, ...]:
+        """The first of several usual groups of columns that the rows have all of.
+
+        Args:
+            groups: columns that stand together, the usual ones first.
+            kind: what the columns hold, for the error.
+
+        Raises:
+            DataError: there are no rows.
+            ColumnError: they have none of them.
+        """
+        rows = self.rows
+        group = next((group for group in groups if rows and set(group) <= set(rows[0])), None)
+        if group is None and rows and len(groups) > 1:
+            raise ColumnError(
+                f"no column is recognized as {kind}",
+                where=self.where,
+                got=self.columns,
+                expected=" or ".join(" + ".join(group) for group in groups),
+                fix="rename a column of the file",
+            )
+        group = group or groups[0]
+        self.need(*group)
+        return group
+
+    def first_column(self, names: Sequence[str]) -> str:
+        """The first of several usual columns that the rows have; errors as of `first`."""
+        return self.first([(name,) for name in names], names[0])[0]
+
+    def place(self, column: str, index: int) -> str:
+        """The place of a cell, for errors.
+
+        Example:
+            >>> Table([{"text": "a"}], where="dev.tsv").place("text", 0)
+            'dev.tsv, row 1, column "text"'
+        """
+        number = self.rows[index].get(ROW_NUMBER, index + 1)
+        return f'{self.where}, row {number}, column "{column}"'
+
+    def cells(self, column: str) -> Iterator[tuple[Any, str]]:
+        """(cell, its place) of each row.
+
+        Example:
+            >>> list(Table([{"text": "a"}], where="dev.tsv").cells("text"))
+            [('a', 'dev.tsv, row 1, column "text"')]
+        """
+        for index, row in enumerate(self.rows):
+            yield row[column], self.place(column, index)
+
+    def texts(self, column: str) -> list[str]:
+        """The cells of a column as texts.
+
+        Raises:
+            DataError: a cell is empty, or is not a text.
+        """
+        return [_text_of(*cell) for cell in self.cells(column)]
+
+
+def is_number(name: str) -> bool:
+    """Whether a label in the data is the number of a class."""
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def label_index(name: str, labels: Sequence[str]) -> int | None:
+    """The index of a label, which may be written in another case where that means one label only.
+
+    Example:
+        >>> label_index("Positive", ["negative", "positive"]), label_index("us", ["US", "Us"])
+        (1, None)
+    """
+    if name in labels:
+        return labels.index(name)
+    alike = [index for index, label in enumerate(labels) if label.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _text_of(value: Any, place: str) -> str:
+    # Parquet files from pandas have NaN where a text is missing.
+    value = None if isinstance(value, float) and math.isnan(value) else value
+    try:
+        if isinstance(value, (list, tuple, dict)):
+            raise ValueError
+        text = "" if value is None else str(value)
+    except ValueError:  # also a number of thousands of digits
+        raise DataError("the cell is not a text", where=place, got=preview(value)) from None
+    check_texts([text], where=place, fix="remove the row or fill it in")
+    return text
+
+
+def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least one word") -> None:
+    """Refuse an input with a text that is empty or not Unicode, or with more characters than are read at once.
+
+    Args:
+        texts: of one input.
+        fix: of an empty text.
+
+    Raises:
+        DataError: with what is wrong.
+    """
+    if (count := sum(map(len, texts))) > MOST_CHARACTERS:
+        raise DataError(
+            "the text is too long",
+            where=where,
+            got=f"{count:,} characters",
+            expected=f"at most {MOST_CHARACTERS:,}",
+            fix="give it in parts",
+        )
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            place = where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}"
+            raise DataError("the text is empty", where=place, fix=fix)
+        try:
+            # JSON can write lone surrogates, and no encoding can.
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                "the text is not Unicode",
+                where=where,
+                got=ascii(text)[:100],
+                fix="decode it from its own encoding first",
+            ) from None
+
+
+def number_of(value: Any, place: str) -> float:
+    """A gold score.
+
+    Raises:
+        DataError: it is not a finite number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(
+            "the score is not a number",
+            where=place,
+            got=preview(value, 60),
+            fix="remove the row or correct it",
+        )
+    return number
