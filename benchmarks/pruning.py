@@ -51,7 +51,7 @@ from octobert.inference.batching import run_rows
 from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer
 from octobert.quantization.methods import static
-from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning import fitting, removal, sublayer_losses
 from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.quantization.transforms import smoothquant
@@ -172,7 +172,7 @@ def add_levels_(model: Model) -> None:
         for s in model.sublayers
     }
     with model.timed("moments"):
-        gathered = moments.moments(
+        gathered = removal.moments(
             model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values()))
         )
     with model.timed("removal"):

@@ -31,7 +31,7 @@ from octobert.core.settings import Setting, Tuned
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
-from octobert.graph.passes import static_shapes
+from octobert.graph.passes import npu
 from octobert.inference import tuned_file
 from octobert.inference.opened import opened
 from octobert.models.heads import HEADS
@@ -83,7 +83,7 @@ def half(source: Path, path: Path) -> None:
 def fixed(source: Path, path: Path) -> None:
     """A file for two rows of 24 tokens."""
     model = ir.load(source)
-    static_shapes.make_static_(model, batch=2, sequence=24)
+    npu.make_static_(model, batch=2, sequence=24)
     operators.save(model, path)
 
 

@@ -19,7 +19,7 @@ from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.capture import shapes
 from octobert.quantization import apply_corrections, corrections, placements, sensitivity
-from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
+from octobert.quantization.corrections import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
 from tests.support.graphs import capabilities, constant, encoded, outputs_of, ranges, ranges_for
 

@@ -9,7 +9,7 @@ import functools
 
 from octobert.core.capability import Capabilities
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
-from octobert.graph.passes import static_shapes
+from octobert.graph.passes import npu
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -41,4 +41,4 @@ _PROVIDER = ort.Provider(
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 # The Q/DQ graph with a static shape.
-export = functools.partial(files.write, passes=(static_shapes.STATIC,))
+export = functools.partial(files.write, passes=(npu.STATIC,))

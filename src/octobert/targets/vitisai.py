@@ -9,7 +9,7 @@ import functools
 
 import onnx_ir as ir
 
-from octobert.graph.passes import Pass, contrib, static_shapes
+from octobert.graph.passes import Pass, npu
 from octobert.targets import qnn
 from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
@@ -45,11 +45,9 @@ probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files
 
 def _describe_(model: ir.Model) -> int:
     """Add the metadata that the provider reads: types by the names of onnxruntime's quantizer. Capture wrote the model type."""
-    model.metadata_props.update(contrib.pair_types(model), quant_type="OnnxStaticQuantization")
+    model.metadata_props.update(npu.pair_types(model), quant_type="OnnxStaticQuantization")
     return 1
 
 
 # The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
-export = functools.partial(
-    files.write, passes=(static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_))
-)
+export = functools.partial(files.write, passes=(npu.STATIC, npu.GELU, npu.PAIRS, Pass(_describe_)))

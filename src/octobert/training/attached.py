@@ -18,8 +18,8 @@ from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
-from octobert.training.checkpoints import non_finite_weight
 from octobert.training.interception import ALL_VALUES
+from octobert.training.job import non_finite_weight
 from octobert.training.simulation import Simulation
 
 # What `finish` writes beside the checkpoint, last of all.

@@ -14,9 +14,14 @@ import transformers
 
 from octobert.config.training import Qat, Training
 from octobert.core.errors import ModelError
-from octobert.training.checkpoints import last_checkpoint, mark_complete, non_finite_weight
 from octobert.training.distributed import decision_of_first, is_first, rank, wait_for_all
-from octobert.training.job import Job, row_order
+from octobert.training.job import (
+    Job,
+    last_checkpoint,
+    mark_complete,
+    non_finite_weight,
+    row_order,
+)
 
 
 class RowSampler(torch.utils.data.Sampler[int]):

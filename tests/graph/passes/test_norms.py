@@ -11,7 +11,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core import environment, plugins
 from octobert.graph import operators, sites
-from octobert.graph.passes import norms
+from octobert.graph.passes import cpu
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
 from octobert.quantization.methods import static
@@ -24,7 +24,7 @@ WITHOUT = ("mobilebert",)
 
 def vectorized(model: ir.Model) -> tuple[ir.Model, int]:
     copy = model.clone()
-    return copy, norms.vectorize_norms_(copy)
+    return copy, cpu.vectorize_norms_(copy)
 
 
 @pytest.mark.parametrize(("name", "head"), FAMILY_HEADS)

@@ -14,7 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
-from octobert.graph.passes import first_token, norms, opset, qoperator
+from octobert.graph.passes import cpu, first_token, opset
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -62,7 +62,7 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         ("first_token", first_token.slice_first_token_, capabilities.first_token),
         (
             "fast_norms",
-            norms.vectorize_norms_,
+            cpu.vectorize_norms_,
             form.fast_norms and is_for_it_alone(plan, capabilities),
         ),
     )
@@ -83,7 +83,7 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     as_integers = {
         "qdq": False,
         "qoperator": bool(plan.quantized),
-        "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
+        "auto": takes_integer_operators(plan, capabilities) and cpu.count_products(model) > 0,
     }[form.format]
     details = ExportOptions(
         shape=form.shape, float_parts=parts, opset=wanted, qoperator=as_integers

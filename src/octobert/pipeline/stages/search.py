@@ -37,7 +37,7 @@ from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import apply_corrections, search
-from octobert.quantization.layers import LayerChange
+from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
 
 # Rounds in which the kinds of units are timed against each other.

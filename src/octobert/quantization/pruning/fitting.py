@@ -22,7 +22,6 @@ from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import cutting, operators, parts, sites
 from octobert.graph.capture import shapes
 from octobert.quantization.pruning import removal
-from octobert.quantization.pruning.moments import Sums
 from octobert.quantization.pruning.sublayer_losses import constants
 
 # Most tokens of a batch.
@@ -138,7 +137,7 @@ def _solved(
     damping: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weight and bias with the least damped squared error over the tokens that are real."""
-    collected = Sums(len(weight), len(bias))
+    collected = removal.Sums(len(weight), len(bias))
     for x, target, mask in zip(inputs, targets, real, strict=True):
         collected.add(x[mask], target[mask] - x[mask] @ weight - bias)
     change = np.linalg.solve(

@@ -27,9 +27,7 @@ from octobert.core.session import (
     SessionOptions,
     static_lengths,
 )
-from octobert.targets.shared import openvino_norms, running
-from octobert.targets.shared.importing import unavailable
-from octobert.targets.shared.static_shape import static_if_fixed
+from octobert.targets.shared import openvino_norms, sessions
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -87,7 +85,7 @@ def precision_problem(precision: str) -> str | None:
 
 
 def _unavailable() -> Probe | None:
-    return unavailable("openvino", environment.install("openvino"))
+    return sessions.unavailable("openvino", environment.install("openvino"))
 
 
 def _core(what: str, where: str) -> Any:
@@ -234,7 +232,7 @@ def ports_of(path: Path) -> Ports:
 
 
 def _read(path: Path) -> Any:
-    with running.runtime_errors("openvino cannot read the model", path):
+    with sessions.runtime_errors("openvino cannot read the model", path):
         return _core("an IR is read by openvino", str(path)).read_model(str(path))
 
 
@@ -320,7 +318,7 @@ class Device:
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Compile an IR or an ONNX file. Batches are padded to the axes that are fixed in it."""
         precise = options.model_copy(update={"precision": options.precision or self.precision})
-        return static_if_fixed(OpenvinoSession(path, precise, self.name))
+        return sessions.static_if_fixed(OpenvinoSession(path, precise, self.name))
 
 
 class OpenvinoSession:
@@ -345,9 +343,9 @@ class OpenvinoSession:
         with _FIRST_USE:
             _ = openvino.Tensor(np.zeros(1, np.int64)).data, openvino.Type.i64.to_dtype()
         if options.threads:
-            options = running.with_streams(options)
+            options = sessions.with_streams(options)
         core, self._path, self._chosen = openvino.Core(), path, options.device
-        with running.runtime_errors("openvino cannot compile the model", path):
+        with sessions.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
             inputs, outputs = (
@@ -368,7 +366,7 @@ class OpenvinoSession:
             self._free.put(
                 {length: model.create_infer_request() for length, model in models.items()}
             )
-        self._inputs = running.Inputs(inputs, path)
+        self._inputs = sessions.Inputs(inputs, path)
         reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
         places = {
@@ -416,7 +414,7 @@ class OpenvinoSession:
         requests = self._free.get()
         request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
         try:
-            with running.runtime_errors("openvino cannot run the model", self._path):
+            with sessions.runtime_errors("openvino cannot run the model", self._path):
                 for i, array in enumerate(arrays):
                     request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
@@ -443,7 +441,7 @@ class OpenvinoSession:
 
         jobs.set_callback(finished)
         numbered = enumerate(batches)
-        with running.runtime_errors("openvino cannot run the model", self._path):
+        with sessions.runtime_errors("openvino cannot run the model", self._path):
             # It waits for a free request.
             while (
                 jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None
@@ -454,7 +452,7 @@ class OpenvinoSession:
 
     def _outputs(self, request: Any) -> dict[str, np.ndarray]:
         return {
-            name: running.wide(np.array(request.get_output_tensor(i).data))
+            name: sessions.wide(np.array(request.get_output_tensor(i).data))
             for name, i in self._reads.items()
         }
 

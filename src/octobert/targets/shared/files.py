@@ -42,10 +42,10 @@ def write(
     import onnx_ir as ir
 
     from octobert.graph import operators
-    from octobert.graph.passes import float16, opset, qoperator, wanted
+    from octobert.graph.passes import cpu, float16, opset, wanted
 
     path = model_file(folder)
-    before = (qoperator.INTEGERS,) if passes is None else passes
+    before = (cpu.INTEGERS,) if passes is None else passes
     asked = wanted((*before, float16.FLOAT_PARTS, opset.OPSET), options)
     if not asked:
         for file in quantized.parent.glob(f"{quantized.name}*"):
