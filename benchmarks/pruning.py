@@ -251,7 +251,7 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
         static.Options(),
     )
     qdq.write(graph, plan)
-    if plugin.CAPABILITIES.first_token:
+    if plugin.CAPABILITIES.rewrites.first_token:
         first_token.slice_first_token_(graph)
     operators.save(graph, folder / "model_quantized.onnx")
     plugin.export(folder / "model_quantized.onnx", folder, ExportOptions(shape=None))

@@ -213,7 +213,7 @@ def _precision(inspection: Inspection) -> Iterator[str]:
         precision = inspection.floating.precision
         yield f"The float model ran in {precision}, so INT8 is compared with {precision}."
     halves = sorted(set(inspection.environment.features) & {"avx512_bf16", "amx_bf16"})
-    if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.float_precisions:
+    if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.baseline_precisions:
         yield (
             f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).TITLE} runs a float model in "
             f"bf16. Here the float model ran in {inspection.floating.precision if inspection.floating else 'f32'}."

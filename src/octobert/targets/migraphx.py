@@ -7,7 +7,7 @@ float16. `cache` keeps compiled models.
 
 import functools
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
 from octobert.graph.passes import npu
 from octobert.targets.runtimes import ort
@@ -19,15 +19,12 @@ CAPABILITIES = Capabilities(
     description="MIGraphX on AMD GPUs",
     device="AMD GPU",
     placement="matmul-attention",
-    activations=(("int8", True),),
+    activations=Activations(computed=(("int8", True),)),
+    float_parts=FloatParts(in_files=("float16", "float32")),
     roles=(*LINEAR, *ATTENTION, *HEAD),
-    float_parts=("float16", "float32"),
+    onnx=OnnxRules(opset=(13, 19), refuses=("DynamicQuantizeLinear",), lowest_constant=-65504.0),
     shapes="fixed",
-    opset=(13, 19),
-    refuses=("DynamicQuantizeLinear",),
-    lowest_constant=-65504.0,
-    build="onnxruntime-migraphx",
-    drivers=("rocm", "migraphx"),
+    needs=Needs(build="onnxruntime-migraphx", drivers=("rocm", "migraphx")),
     written_anywhere=True,
     status="structurally checked, not run",
 )

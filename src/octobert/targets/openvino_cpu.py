@@ -9,7 +9,14 @@ converts it when it opens it.
 
 from pathlib import Path
 
-from octobert.core.capability import INTEGER_UNITS, Capabilities
+from octobert.core.capability import (
+    INTEGER_UNITS,
+    Activations,
+    Capabilities,
+    FloatParts,
+    Needs,
+    OnnxRules,
+)
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.core.session import ExportOptions
 from octobert.targets.runtimes import openvino
@@ -19,23 +26,27 @@ CAPABILITIES = Capabilities(
     name="openvino-cpu",
     runtime="openvino",
     description="OpenVINO on the CPU",
-    float_precisions=("f32", "bf16"),
+    baseline_precisions=("f32", "bf16"),
     placement="matmul-scores",
-    activations=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
-    symmetric_int8=("scores.query", "scores.key"),
-    simulated_activations=(("uint16", False), ("int16", True)),
+    activations=Activations(
+        computed=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
+        symmetric_int8=("scores.query", "scores.key"),
+        simulated=(("uint16", False), ("int16", True)),
+    ),
+    float_parts=FloatParts(
+        in_files=("float32", "float16"),
+        by_options={
+            "bfloat16": {"INFERENCE_PRECISION_HINT": "bf16"},
+            "float16": {"INFERENCE_PRECISION_HINT": "f16"},
+        },
+    ),
     saturates_without=INTEGER_UNITS,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
-    simulated=(*RESIDUAL, *OUTPUTS),
-    float_parts=("float32", "float16"),
-    float_entries={
-        "bfloat16": {"INFERENCE_PRECISION_HINT": "bf16"},
-        "float16": {"INFERENCE_PRECISION_HINT": "f16"},
-    },
+    simulated_roles=(*RESIDUAL, *OUTPUTS),
+    onnx=OnnxRules(opset=(13, 22)),
     static_lengths=True,
-    opset=(13, 22),
     formats=("onnx", "openvino"),
-    extra="openvino",
+    needs=Needs(extra="openvino"),
     status="run here",
 )
 RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS

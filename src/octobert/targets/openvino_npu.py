@@ -27,19 +27,17 @@ from octobert.targets import openvino_gpu
 from octobert.targets.runtimes import NO_OPTIONS, openvino
 from octobert.targets.shared import files
 
-CAPABILITIES = openvino_gpu.CAPABILITIES.model_copy(
-    update={
-        "name": "openvino-npu",
-        "description": "OpenVINO on Intel NPUs, also as EPContext for ONNX Runtime",
-        "device": "Intel NPU",
-        "float_precisions": (),
-        "placement": "matmul-scores",
-        "roles": (*LINEAR, *ATTENTION, *HEAD),
-        "shapes": "fixed",
-        "static_lengths": False,
-        "formats": ("onnx", "openvino", "encapsulated"),
-        "drivers": ("intel-npu",),
-    }
+CAPABILITIES = openvino_gpu.CAPABILITIES.but(
+    name="openvino-npu",
+    description="OpenVINO on Intel NPUs, also as EPContext for ONNX Runtime",
+    device="Intel NPU",
+    baseline_precisions=(),
+    placement="matmul-scores",
+    roles=(*LINEAR, *ATTENTION, *HEAD),
+    shapes="fixed",
+    static_lengths=False,
+    formats=("onnx", "openvino", "encapsulated"),
+    needs={"drivers": ("intel-npu",)},
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 

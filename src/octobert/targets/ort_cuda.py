@@ -40,7 +40,14 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import (
+    Activations,
+    Capabilities,
+    FloatParts,
+    Needs,
+    OnnxRules,
+    Rewrites,
+)
 from octobert.core.errors import ModelError, PlanError, TargetError
 from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
 from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
@@ -55,17 +62,14 @@ CAPABILITIES = Capabilities(
     description="ONNX Runtime on NVIDIA GPUs, fused int8 operators",
     device="NVIDIA GPU",
     placement="qordered",
-    activations=(("int8", True),),
+    activations=Activations(computed=(("int8", True),)),
+    float_parts=FloatParts(in_files=("float32", "float16", "bfloat16")),
     roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
-    float_parts=("float32", "float16", "bfloat16"),
-    opset=(13, 25),
-    domains=("com.microsoft",),
-    first_token=False,
-    pairs=False,
+    qdq=False,
+    onnx=OnnxRules(opset=(13, 25), domains=("com.microsoft",)),
+    rewrites=Rewrites(first_token=False),
     file="onnx/model_fused.onnx",
-    extra="gpu",
-    build="onnxruntime-gpu",
-    drivers=("nvidia", "cuda", "cudnn"),
+    needs=Needs(extra="gpu", build="onnxruntime-gpu", drivers=("nvidia", "cuda", "cudnn")),
     written_anywhere=True,
     status="structurally checked, not run",
 )

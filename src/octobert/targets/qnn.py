@@ -13,7 +13,14 @@ import json
 import platform
 from pathlib import Path
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import (
+    Activations,
+    Capabilities,
+    FloatParts,
+    Needs,
+    OnnxRules,
+    Weights,
+)
 from octobert.core.plan import WHOLE
 from octobert.core.session import ExportOptions
 from octobert.graph.passes import npu
@@ -44,17 +51,12 @@ CAPABILITIES = Capabilities(
     runtime="ort",
     description="Qualcomm NPUs, ONNX Runtime's QNN provider; on x86 its simulator, which is what was run",
     device="Qualcomm NPU",
-    float_precisions=(),
+    baseline_precisions=(),
     placement="whole",
-    activations=(("uint16", False), ("uint8", False)),
-    weights=("uint8", "int8"),
-    weight_axis=None,
+    activations=Activations(computed=(("uint16", False), ("uint8", False)), smallest_range=1e-4),
+    weights=Weights(types=("uint8", "int8"), axis=None),
+    float_parts=FloatParts(in_files=("float32", "float16")),
     roles=WHOLE,
-    smallest_range=1e-4,
-    float_parts=("float32", "float16"),
-    shapes="fixed",
-    opset=(13, 21),
-    refuses=("DynamicQuantizeLinear", "MatMulInteger"),
     integer_operators=(
         "MatMul",
         "Gemm",
@@ -65,9 +67,12 @@ CAPABILITIES = Capabilities(
         "Gelu",
         "Tanh",
     ),
-    whole_graph=True,
-    lowest_constant=-3.0e30,
-    extra="qnn",
+    integer_only=True,
+    onnx=OnnxRules(
+        opset=(13, 21), refuses=("DynamicQuantizeLinear", "MatMulInteger"), lowest_constant=-3.0e30
+    ),
+    shapes="fixed",
+    needs=Needs(extra="qnn"),
     written_anywhere=True,
     status="run here",
 )

@@ -14,21 +14,19 @@ from octobert.targets import qnn
 from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
 
-CAPABILITIES = qnn.CAPABILITIES.model_copy(
-    update={
-        "name": "vitisai",
-        "description": "AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
-        "device": "AMD NPU",
-        "activations": (("uint16", False), ("uint8", False), ("int8", True)),
-        "weights": ("int8", "uint8"),
+CAPABILITIES = qnn.CAPABILITIES.but(
+    name="vitisai",
+    description="AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
+    device="AMD NPU",
+    activations={
+        "computed": (("uint16", False), ("uint8", False), ("int8", True)),
         "smallest_range": 0.0,
-        "float_parts": ("float32",),
-        "opset": (13, 20),
-        "domains": ("com.microsoft",),
-        "extra": "",
-        "drivers": ("ryzen-ai",),
-        "status": "structurally checked, not run",
-    }
+    },
+    weights={"types": ("int8", "uint8")},
+    float_parts={"in_files": ("float32",)},
+    onnx={"opset": (13, 20), "domains": ("com.microsoft",)},
+    needs={"extra": "", "drivers": ("ryzen-ai",)},
+    status="structurally checked, not run",
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 

@@ -144,4 +144,4 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
         }
     assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
     assert not options[2]["export/openvino-cpu"].fast_norms
-    assert plugins.load("targets", "ort-cpu").CAPABILITIES.fast_norms == 4
+    assert plugins.load("targets", "ort-cpu").CAPABILITIES.rewrites.norms_up_to_cores == 4

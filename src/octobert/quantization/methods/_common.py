@@ -162,9 +162,9 @@ def weight(options: Any, capabilities: Capabilities) -> Quantizer:
         capabilities: of the target.
     """
     return Quantizer(
-        dtype=capabilities.weights[0],
+        dtype=capabilities.weights.types[0],
         symmetric=True,
-        axis=capabilities.weight_axis if options.per_channel else None,
+        axis=capabilities.weights.axis if options.per_channel else None,
         weight_ranges=options.weight_ranges,
         reduce_range=options.reduce_range is True,
     )
@@ -193,7 +193,7 @@ def float_parts(options: object, capabilities: Capabilities) -> FloatType:
         capabilities: of the target, whose default `auto` takes.
     """
     chosen = getattr(options, "float_parts", "float32")
-    return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)
+    return capabilities.float_parts.in_files[0] if chosen == AUTO else cast(FloatType, chosen)
 
 
 def no_kinds(options: object, targets: Sequence[Capabilities]) -> tuple[str, ...]:

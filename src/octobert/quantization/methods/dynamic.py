@@ -50,7 +50,7 @@ def offer(
     """Return one form, for targets that compute such activations in integers."""
     why = (
         None
-        if capabilities.dynamic
+        if capabilities.activations.dynamic
         else f"{capabilities.name} computes dynamically quantized activations in float"
     )
     return _common.offer_of_linears("dynamic", Form(precision="int8 dynamic", why_not=why))
