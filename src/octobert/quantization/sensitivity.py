@@ -59,8 +59,8 @@ def measure(
     }
     outputs = read_outputs([str(v.name) for v in model.graph.outputs])
     sites = write_switches_(model, plan, scales)
-    with shapes.open_session(model) as session:
-        names = {value.name for value in session.get_inputs()}
+    session = shapes.open_session(model)
+    names = {value.name for value in session.get_inputs()}
     feeds = []
     for group in batches(rows, max_tokens=_TOKENS_PER_BATCH):
         batch = feeds_of([rows[i] for i in group], pad_id)

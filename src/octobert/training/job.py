@@ -187,19 +187,15 @@ def last_checkpoint(folder: Path) -> str | None:
         key=lambda path: int(path.name.rpartition("-")[2]),
         reverse=True,
     ):
-        if _is_complete(path):
+        # Complete is a checkpoint that is as it was written.
+        digests = read_sealed(path / _COMPLETE)
+        if digests is not None and all(
+            digest_or_none(path / name) == digest for name, digest in json.loads(digests).items()
+        ):
             return str(path)
         if is_first():
             shutil.rmtree(path, ignore_errors=True)
     return None
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Whether a checkpoint is as it was written."""
-    listed = read_sealed(checkpoint / _COMPLETE)
-    return listed is not None and all(
-        digest_or_none(checkpoint / name) == d for name, d in json.loads(listed).items()
-    )
 
 
 def mark_complete(folder: Path, step: int) -> None:

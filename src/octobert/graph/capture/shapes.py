@@ -41,13 +41,12 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
         )
         return session_errors(what, expected=expected, fix="export it with dynamic axes")
 
-    with refused(*_PROBES[0]), open_session(model, values, optimized=False) as session:
-        for size in _PROBES:
-            with refused(*size):
-                feeds = {
-                    str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs
-                }
-                probed.append([result.shape for result in session.run(names, feeds)])
+    with refused(*_PROBES[0]):
+        session = open_session(model, values, optimized=False)
+    for size in _PROBES:
+        with refused(*size):
+            feeds = {str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs}
+            probed.append([result.shape for result in session.run(names, feeds)])
     (batch_1, sequence_1), (batch_2, sequence_2) = _PROBES
     axes = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
     axes[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
@@ -105,9 +104,9 @@ def fold_(
     ]
     if not ends:
         return
-    with open_session(model, ends) as session:
-        feeds = {value.name: np.ones(size, dtype=np.int64) for value in session.get_inputs()}
-        arrays = session.run([str(value.name) for value in ends], feeds)
+    session = open_session(model, ends)
+    feeds = {value.name: np.ones(size, dtype=np.int64) for value in session.get_inputs()}
+    arrays = session.run([str(value.name) for value in ends], feeds)
     for value, array in zip(ends, arrays, strict=True):
         ir.convenience.replace_all_uses_with(
             value, operators.initializer(model.graph, f"{value.name}.{suffix}", array)
@@ -130,10 +129,9 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
         raise ModelError(what, got=reason(error, -1), expected=expected, fix=fix) from error
 
 
-@contextmanager
 def open_session(
     model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True
-) -> Iterator[Any]:
+) -> Any:
     """Open a graph in ONNX Runtime on the CPU.
 
     Args:
@@ -149,7 +147,7 @@ def open_session(
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "model.onnx"
         save_with_outputs(model, list(model.graph.outputs) if values is None else values, path)
-        yield ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
 def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:
