@@ -115,14 +115,19 @@ def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray])
             reason = next((whole.reason for whole in left if whole.module == module), None)
             if reason is not None:
                 raise ModelError("a sublayer cannot be cut", where=module, got=reason)
-            expected = ", ".join(list(structures)[:3]) or "none can be cut"
-            raise ModelError("the graph has no such sublayer", got=module, expected=expected)
+            raise ModelError(
+                "the graph has no such sublayer",
+                got=module,
+                expected=", ".join(list(structures)[:3]) or "none can be cut",
+            )
         indices = np.unique(np.asarray(units, dtype=np.int64))
         count = structure.sublayer.units
         if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
-            got = f"{indices[0]} to {indices[-1]}"
             raise ModelError(
-                "a sublayer has no such unit", where=module, got=got, expected=f"0 to {count - 1}"
+                "a sublayer has no such unit",
+                where=module,
+                got=f"{indices[0]} to {indices[-1]}",
+                expected=f"0 to {count - 1}",
             )
         if len(indices) == count:
             continue

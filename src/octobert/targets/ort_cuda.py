@@ -252,10 +252,8 @@ def _residuals(graph: ir.Graph) -> list[ir.Node]:
 
 def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
     """Divide by the scale and quantize the context before its heads are merged; return False if the form does not match."""
-    above, below = (
-        operators.above(softmax.inputs[0], *_ABOVE),
-        operators.below(softmax.outputs[0], *_BELOW),
-    )
+    above = operators.above(softmax.inputs[0], *_ABOVE)
+    below = operators.below(softmax.outputs[0], *_BELOW)
     split = operators.above(above[-1].inputs[0], "Transpose", "Reshape") if above else []
     if not split or not below:
         return False

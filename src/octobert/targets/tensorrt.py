@@ -103,10 +103,8 @@ def write_profiled(
         The file; and the profile: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`.
     """
     assert options.shape is not None
-    path, largest = (
-        files.write(quantized, folder, options),
-        (options.shape.batch, options.shape.sequence),
-    )
+    path = files.write(quantized, folder, options)
+    largest = (options.shape.batch, options.shape.sequence)
     inputs = files.inputs_of(path)
     shapes = {
         end: ",".join(f"{name}:{batch}x{length}" for name in inputs)

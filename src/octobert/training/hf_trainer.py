@@ -125,10 +125,8 @@ class JobCallback(transformers.TrainerCallback):
         if loss is None:
             return
         if not math.isfinite(float(loss)):
-            last, low = (
-                last_checkpoint(Path(args.output_dir)),
-                self._job.settings.precision != "float32",
-            )
+            last = last_checkpoint(Path(args.output_dir))
+            low = self._job.settings.precision != "float32"
             raise ModelError(
                 "the training loss is not a number",
                 where=f"step {state.global_step} of {state.max_steps}",

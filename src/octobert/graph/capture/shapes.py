@@ -35,10 +35,8 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     names, probed = [str(value.name) for value in values], []
 
     def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
-        what, expected = (
-            f"the graph does not run on {rows} rows of {tokens} tokens",
-            "a graph with dynamic batch and sequence",
-        )
+        what = f"the graph does not run on {rows} rows of {tokens} tokens"
+        expected = "a graph with dynamic batch and sequence"
         return session_errors(what, expected=expected, fix="export it with dynamic axes")
 
     with refused(*_PROBES[0]):

@@ -60,12 +60,12 @@ def rewrite_products_(model: ir.Model) -> int:
     operators.clean_(model)
     worst = parity.largest_difference(parity.onnx_outputs(model, batches, names), reference)
     if not worst <= TOLERANCE:
-        what, got = (
+        raise ParityError(
             "the integer operators do not compute what the Q/DQ graph computes",
-            f"a relative difference of {worst:.2e}",
+            got=f"a relative difference of {worst:.2e}",
+            expected=f"at most {TOLERANCE:g}",
+            fix="set format: qdq, and please report this model",
         )
-        fix = "set format: qdq, and please report this model"
-        raise ParityError(what, got=got, expected=f"at most {TOLERANCE:g}", fix=fix)
     return len(products)
 
 
@@ -186,11 +186,9 @@ def _write_norm_(graph: ir.Graph, node: ir.Node) -> None:
     def constant(part: str, numbers: operators.Numbers) -> ir.Value:
         return operators.shared_initializer(graph, f"octobert.norm.{part}", numbers)
 
-    one, zero, rows = (
-        constant("one", [1.0]),
-        constant("zero", [0.0]),
-        constant(str(channels), [-1, 1, channels]),
-    )
+    one = constant("one", [1.0])
+    zero = constant("zero", [0.0])
+    rows = constant(str(channels), [-1, 1, channels])
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     unit = chain.InstanceNormalization(
         "unit_rows", chain.Reshape("rows", x, rows), one, zero, epsilon=epsilon

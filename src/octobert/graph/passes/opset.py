@@ -189,10 +189,8 @@ def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
 def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     """Write Shape with a start and an end as Shape and Slice."""
     output = node.outputs[0]
-    start, end = (
-        node.attributes.get_int("start", 0),
-        node.attributes.get_int("end", np.iinfo(np.int32).max),
-    )
+    start = node.attributes.get_int("start", 0)
+    end = node.attributes.get_int("end", np.iinfo(np.int32).max)
     node.attributes.pop("start", None)
     node.attributes.pop("end", None)
     ends = [

@@ -138,13 +138,28 @@ def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
     matched = {site for site in sites if matches(pattern, site)}
     if not matched:
         words = {word for s in sites for word in s.module.split(".")}
-        near = did_you_mean(pattern, sorted({s.module for s in sites} if "." in pattern else words))
-        raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
+        raise PlanError(
+            f'the pattern "{pattern}" matches no module',
+            where=where,
+            fix=did_you_mean(
+                pattern, sorted({s.module for s in sites} if "." in pattern else words)
+            ),
+        )
     return matched
 
 
 class LinearOptions(FrozenModel):
-    """The options of methods that quantize linear layers and nothing else; each describes its own."""
+    """The options of methods that quantize linear layers and nothing else.
+
+    Args:
+        per_channel: one scale per output channel of a weight, instead of one per weight.
+        weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+        reduce_range: each method describes its own.
+        embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports
+            them.
+        disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
+        enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
+    """
 
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"

@@ -147,15 +147,12 @@ def check_device(device: str) -> None:
     known = {*present, *(name.partition(".")[0] for name in present)}
     if device == _CHOOSERS[0] or known.issuperset(names):
         return
-    missing = ", ".join(name for name in names if name not in known) or "no list of devices"
-    expected = f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}"
-    fix = "use one of these; a GPU or an NPU needs its driver"
     raise TargetError(
         f"OpenVINO does not have the device {device}",
         where="device",
-        got=missing,
-        expected=expected,
-        fix=fix,
+        got=", ".join(name for name in names if name not in known) or "no list of devices",
+        expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
+        fix="use one of these; a GPU or an NPU needs its driver",
     )
 
 
@@ -190,9 +187,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     import openvino
 
     if entries.provider:
-        got, fix = ", ".join(entries.provider)[:200], "move them to options"
         raise RecipeError(
-            "OpenVINO has no execution providers", where="session.provider", got=got, fix=fix
+            "OpenVINO has no execution providers",
+            where="session.provider",
+            got=", ".join(entries.provider)[:200],
+            fix="move them to options",
         )
     core, short = openvino.Core(), device.split()[-1]
     if short not in {name.split(".")[0] for name in core.available_devices}:
@@ -200,12 +199,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     known = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
     for name in entries.options:
         if name not in known:
-            fix = did_you_mean(name, known)
             raise RecipeError(
                 f"OpenVINO has no such property of the {short}",
                 where="session.options",
                 got=name,
-                fix=fix,
+                fix=did_you_mean(name, known),
             )
 
 
@@ -263,9 +261,11 @@ def _check_process(path: Path) -> None:
     global _first_process
     _first_process = _first_process or os.getpid()
     if _first_process != os.getpid():
-        what = "OpenVINO does not work in a process that was forked after a model was opened"
-        fix = "load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target"
-        raise TargetError(what, where=str(path), fix=fix)
+        raise TargetError(
+            "OpenVINO does not work in a process that was forked after a model was opened",
+            where=str(path),
+            fix="load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target",
+        )
 
 
 def settings_of(options: SessionOptions) -> dict[str, Any]:
@@ -348,10 +348,8 @@ class OpenvinoSession:
         with sessions.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
-            inputs, outputs = (
-                [port_of(port) for port in model.inputs],
-                [port_of(port).name for port in model.outputs],
-            )
+            inputs = [port_of(port) for port in model.inputs]
+            outputs = [port_of(port).name for port in model.outputs]
             compiled: Any = core.compile_model(
                 model, options.device or device, settings_of(options)
             )

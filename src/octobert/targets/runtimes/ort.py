@@ -101,18 +101,22 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
             settings.add_session_config_entry(name, _text(value))
             continue
         if name not in fields:
-            what, fix = (
+            raise RecipeError(
                 "onnxruntime's SessionOptions has no such field",
-                did_you_mean(name, (*fields, _IO_BINDING)),
+                where="session.options",
+                got=name,
+                fix=did_you_mean(name, (*fields, _IO_BINDING)),
             )
-            raise RecipeError(what, where="session.options", got=name, fix=fix)
         try:
             setattr(settings, name, _field_value(getattr(settings, name), value))
         except (TypeError, ValueError, KeyError) as error:
             kind = type(getattr(settings, name))
-            expected = " or ".join(getattr(kind, "__members__", ())) or kind.__name__
-            where, what = f"session.options.{name}", "onnxruntime does not take this value"
-            raise RecipeError(what, where=where, got=preview(value), expected=expected) from error
+            raise RecipeError(
+                "onnxruntime does not take this value",
+                where=f"session.options.{name}",
+                got=preview(value),
+                expected=" or ".join(getattr(kind, "__members__", ())) or kind.__name__,
+            ) from error
 
 
 def _text(value: RuntimeOption) -> str:

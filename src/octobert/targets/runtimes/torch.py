@@ -76,12 +76,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
         RecipeError: something is set.
     """
     if given := [*entries.options, *entries.provider]:
-        fix = "remove it; benchmark.threads sets the threads of the timing"
         raise RecipeError(
             "PyTorch models are opened without options",
             where="session",
             got=", ".join(given)[:200],
-            fix=fix,
+            fix="remove it; benchmark.threads sets the threads of the timing",
         )
 
 
@@ -183,18 +182,19 @@ class TorchGraphSession:
     ) -> None:
         available = probe(device)
         if not available.available:
-            fix = available.install
             raise TargetError(
                 f"torch cannot run on {device} here",
                 where=str(path),
                 got=available.missing,
-                fix=fix,
+                fix=available.install,
             )
         precision = options.precision or "f32"
         if precision not in _DTYPES:
-            expected = ", ".join(_DTYPES)
             raise TargetError(
-                "torch has no such precision", where=str(path), got=precision, expected=expected
+                "torch has no such precision",
+                where=str(path),
+                got=precision,
+                expected=", ".join(_DTYPES),
             )
         import torch
 
@@ -231,12 +231,11 @@ class TorchGraphSession:
                 with torch.inference_mode():
                     results = self._module(*tensors)
             except torch._dynamo.exc.TorchDynamoException as error:
-                got, fix = (
-                    reason(error, 0),
-                    "open it without compilation (compile: false in SessionOptions)",
-                )
                 raise TargetError(
-                    "torch cannot compile the model here", where=str(self._path), got=got, fix=fix
+                    "torch cannot compile the model here",
+                    where=str(self._path),
+                    got=reason(error, 0),
+                    fix="open it without compilation (compile: false in SessionOptions)",
                 ) from error
         computed = dict(zip(self._computed, results, strict=True))
         return {name: computed[own].cpu().numpy() for name, own in self._reads.items()}

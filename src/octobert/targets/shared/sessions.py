@@ -112,12 +112,11 @@ class Inputs:
         if usual == ROW_NUMBERS and INPUTS[0] in feeds:
             return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
         if usual not in feeds:
-            got, expected = port.name[:_LONGEST], ", ".join(feeds)
             raise ModelError(
                 "the model has other inputs than an encoder",
                 where=str(self._path),
-                got=got,
-                expected=expected,
+                got=port.name[:_LONGEST],
+                expected=", ".join(feeds),
             )
         return feeds[usual].astype(port.dtype, copy=False)
 
