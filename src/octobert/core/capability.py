@@ -210,14 +210,14 @@ def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
     Args:
         features: of the CPU (`Environment.features`).
     """
-    return lacks(capabilities.saturates_without, features)
+    return has_none_of(capabilities.saturates_without, features)
 
 
-def lacks(needed: Collection[str], features: Collection[str]) -> bool:
+def has_none_of(needed: Collection[str], features: Collection[str]) -> bool:
     """Whether an x86 CPU has none of the needed features.
 
     Example:
-        >>> lacks(INTEGER_UNITS, ("avx2",)), lacks(INTEGER_UNITS, ("avx2", "avx_vnni"))
+        >>> has_none_of(INTEGER_UNITS, ("avx2",)), has_none_of(INTEGER_UNITS, ("avx2", "avx_vnni"))
         (True, False)
     """
     return bool(needed) and "avx2" in features and not set(needed) & set(features)

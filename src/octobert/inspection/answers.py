@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from octobert import targets
-from octobert.core.capability import lacks
+from octobert.core.capability import has_none_of
 from octobert.core.profile import Inspection, Operator, Profile
 from octobert.targets import runtimes
 
@@ -121,7 +121,7 @@ def _fallbacks(inspection: Inspection) -> Iterator[str]:
 
 
 def _products(inspection: Inspection, fast_with: Collection[str]) -> Iterator[str]:
-    lacking = lacks(fast_with, inspection.environment.features)
+    lacking = has_none_of(fast_with, inspection.environment.features)
     ours = inspection.profile.split
     no_vnni = "This CPU has neither VNNI nor AMX, so an 8-bit product needs several instructions instead of one."
     if inspection.floating is not None and inspection.floating.split.products_ms:

@@ -34,7 +34,7 @@ _PROVIDER = ort.Provider(
     "MIGraphXExecutionProvider",
     "pip install onnxruntime-migraphx",
     lambda path, options: {"migraphx_model_cache_dir": options.cache} if options.cache else {},
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 # The Q/DQ graph with a static shape.

@@ -37,7 +37,7 @@ _PROVIDER = ort.Provider(
     _settings,
     # onnxruntime's own optimizer would round biases to int32 before OpenVINO gets the graph.
     optimize=False,
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
 export, model_file = files.write, files.model_file

@@ -83,7 +83,7 @@ _PROVIDER = ort.Provider(
     "QNNExecutionProvider",
     "pip install onnxruntime-qnn",
     lambda path, options: PROVIDER_OPTIONS | (SIMULATED if platform.machine() in X86 else {}),
-    whole=True,
+    refuse_fallback=True,
     plugin="onnxruntime_qnn",
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file

@@ -36,7 +36,7 @@ _PROVIDER = ort.Provider(
     lambda path, options: (
         {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
     ),
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 

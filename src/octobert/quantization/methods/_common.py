@@ -185,7 +185,7 @@ def weight(options: Any, capabilities: Capabilities) -> Quantizer:
     )
 
 
-def float_because(site: Site, reason: str) -> Decision:
+def in_float(site: Site, reason: str) -> Decision:
     """Return the decision that keeps a site in float."""
     return Decision(site=site, quantizer=None, reason=reason)
 
@@ -196,7 +196,7 @@ def common_decision(
     """Return the decisions that all methods share: disabled sites and the word embedding table; None for other sites."""
     off = switches.off(site)
     if off is not None:
-        return float_because(site, f'disabled by "{off}"')
+        return in_float(site, f'disabled by "{off}"')
     return embedding(site, embeddings, capabilities) if site.role == "embedding.weight" else None
 
 
@@ -253,7 +253,7 @@ def plan_of_linears(
         ):
             decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
         else:
-            decisions.append(float_because(site, otherwise))
+            decisions.append(in_float(site, otherwise))
     return QuantPlan(
         method=method,
         placement=placement,
@@ -276,9 +276,9 @@ def offer_of_linears(method: str, form: Form) -> Offer:
 def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
     """Return the decision for the word embedding table."""
     if choice == "float":
-        return float_because(site, "option embeddings is float")
+        return in_float(site, "option embeddings is float")
     if choice == AUTO and site.role not in capabilities.roles:
-        return float_because(site, f"{capabilities.name} does not take int8 embedding rows")
+        return in_float(site, f"{capabilities.name} does not take int8 embedding rows")
     return Decision(
         site=site,
         quantizer=Quantizer(dtype="int8", symmetric=True, axis=0),

@@ -121,14 +121,12 @@ def plan(
             decisions.append(shared)
         elif site not in chosen:
             decisions.append(
-                _common.float_because(
+                _common.in_float(
                     site, _SIMULATED if site in simulated else placement.why_not(site, name)
                 )
             )
         elif site.value in outputs and not site.role.endswith(".output"):
-            decisions.append(
-                _common.float_because(site, "quantized at the operator that outputs it")
-            )
+            decisions.append(_common.in_float(site, "quantized at the operator that outputs it"))
         else:
             pattern = switches.on(site)
             reason = f'enabled by "{pattern}"' if pattern else f"placement {name}"

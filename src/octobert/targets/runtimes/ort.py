@@ -142,7 +142,7 @@ class Provider:
         name: in onnxruntime.
         install: the command that installs it, for error messages.
         settings: (model file, how it is opened) → options of the provider.
-        optimize, whole: as for `OrtSession`.
+        optimize, refuse_fallback: as for `OrtSession`.
         plugin: the Python package that holds the provider's library; None for a provider that is built into onnxruntime.
     """
 
@@ -150,7 +150,7 @@ class Provider:
     install: str = INSTALL
     settings: Callable[[Path, SessionOptions], dict[str, str]] = lambda path, options: {}
     optimize: bool = True
-    whole: bool = False
+    refuse_fallback: bool = False
     plugin: str | None = None
 
     def probe(self) -> Probe:
@@ -182,7 +182,7 @@ class Provider:
             self.settings(path, options),
             devices=_plugin_devices(self.plugin, self.name) if self.plugin else None,
             optimize=self.optimize,
-            whole=self.whole,
+            refuse_fallback=self.refuse_fallback,
         )
         return sessions.static_if_fixed(session)
 
@@ -217,8 +217,8 @@ class OrtSession:
         provider, provider_options: as onnxruntime names them.
         devices: the devices of a plugin provider; None for a provider that is built into onnxruntime.
         optimize: let onnxruntime's own optimizer change the graph before the provider gets it.
-        whole: an error if operators would run on the CPU instead, unless `options` allow that. Set it to False for providers
-            that leave operators on shapes to the CPU on purpose. That the provider is used at all is always checked.
+        refuse_fallback: an error if operators would run on the CPU instead, unless `options` allow that. Set it to False for
+            providers that leave operators on shapes to the CPU on purpose. That the provider is used at all is always checked.
 
     Raises:
         TargetError: onnxruntime cannot open the file, or runs it without the provider.
@@ -233,7 +233,7 @@ class OrtSession:
         *,
         devices: list[Any] | None = None,
         optimize: bool = True,
-        whole: bool = False,
+        refuse_fallback: bool = False,
     ) -> None:
         import onnxruntime as ort
 
@@ -243,7 +243,9 @@ class OrtSession:
         options = sessions.with_streams(options)
         self._path, self.streams, self.device = path, options.streams, None
         share = max(1, environment.cores() // self.streams)
-        settings = _settings(options, options.threads or share, optimize=optimize, whole=whole)
+        settings = _settings(
+            options, options.threads or share, optimize=optimize, refuse_fallback=refuse_fallback
+        )
         self.threads = settings.intra_op_num_threads or share
         tuned = {
             name: value
@@ -340,7 +342,7 @@ def port_of(found: Any) -> Port:
 
 
 def _settings(
-    options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False
+    options: SessionOptions, threads: int, *, optimize: bool = True, refuse_fallback: bool = False
 ) -> Any:
     """Return onnxruntime's session options: the target's, then tuned ones, then those of the recipe."""
     import onnxruntime as ort
@@ -353,7 +355,7 @@ def _settings(
     if options.threads or options.streams > 1 or environment.restricted():
         settings.intra_op_num_threads = threads
     _set_runtime_options_(settings, options.runtime_options)
-    if whole and not options.allow_fallback:
+    if refuse_fallback and not options.allow_fallback:
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
