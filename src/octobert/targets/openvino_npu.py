@@ -23,7 +23,7 @@ from octobert.core.plan import ATTENTION, HEAD, LINEAR
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.graph import operators
 from octobert.graph.passes import npu
-from octobert.targets import openvino_gpu
+from octobert.targets import openvino_cpu, openvino_gpu
 from octobert.targets.runtimes import NO_OPTIONS, openvino
 from octobert.targets.shared import files
 
@@ -69,12 +69,12 @@ _TYPES = {
 
 
 _DEVICE = openvino.Device("NPU")
-probe, model_file = _DEVICE.probe, openvino.model_file
+probe, model_file = _DEVICE.probe, openvino_cpu.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph with a static shape, its IR, and an ONNX file with an EPContext node that refers to the IR."""
-    openvino.convert(files.write(quantized, folder, options, (npu.STATIC,)), model_file(folder))
+    openvino_cpu.convert(files.write(quantized, folder, options, (npu.STATIC,)), model_file(folder))
     write_context(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 

@@ -1,8 +1,7 @@
-"""OpenVINO: probe it, convert an ONNX file to IR, compile either for a device or for several, run it."""
+"""OpenVINO: probe it, compile an IR or an ONNX file for a device or for several, run it."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import queue
@@ -27,7 +26,7 @@ from octobert.core.session import (
     SessionOptions,
     static_lengths,
 )
-from octobert.targets.shared import openvino_norms, sessions
+from octobert.targets.shared import sessions
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -110,11 +109,6 @@ def _cpu_types() -> tuple[str, ...]:
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
-def model_file(package: Path) -> Path:
-    """Return the path of the IR in a package: where optimum-intel and sentence-transformers look for it."""
-    return package / "openvino_model.xml"
-
-
 def probe(device: str) -> Probe:
     """Return whether openvino is installed and has a device.
 
@@ -154,28 +148,6 @@ def check_device(device: str) -> None:
         expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
         fix="use one of these; a GPU or an NPU needs its driver",
     )
-
-
-def convert(onnx_path: Path, xml_path: Path) -> None:
-    """Convert an ONNX file to IR. Weights stay as they are: compressing them to float16 would change the float operators.
-
-    Raises:
-        OSError: the IR cannot be written completely.
-    """
-    import openvino
-
-    xml_path.parent.mkdir(parents=True, exist_ok=True)
-    model = openvino.Core().read_model(str(onnx_path))
-    openvino_norms.separate_(model)
-    try:
-        openvino.save_model(model, str(xml_path), compress_to_fp16=False)
-    except RuntimeError as error:
-        # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
-        if "iostream" not in str(error):
-            raise
-        raise OSError(
-            errno.ENOSPC, "the IR could not be written completely", str(xml_path)
-        ) from error
 
 
 def check_entries(entries: SessionEntries, device: str) -> None:
