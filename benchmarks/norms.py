@@ -1,4 +1,4 @@
-"""Cost of norms in ONNX Runtime on the CPU: fused LayerNormalization compared with `graph/passes/norms.py`.
+"""Cost of norms in ONNX Runtime on the CPU: fused LayerNormalization compared with `graph/passes/cpu.py`.
 
     python benchmarks/norms.py [--threads 1 2] [--rounds 30]
 
@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from octobert.graph import operators
-from octobert.graph.passes import norms
+from octobert.graph.passes import cpu
 
 REPEATED = 12
 SHAPES = ((1, 16, 384), (1, 128, 384), (1, 16, 768), (1, 128, 768), (32, 128, 768))
@@ -71,7 +71,7 @@ def main() -> None:
         for *rows, channels in SHAPES:
             plain = make_graph(channels)
             rewritten = plain.clone()
-            assert norms.vectorize_norms_(rewritten) == REPEATED
+            assert cpu.vectorize_norms_(rewritten) == REPEATED
             sessions = [open_graph(model, threads) for model in (plain, rewritten)]
             feeds = {
                 name: np.random.default_rng(1).normal(size=(*rows, channels)).astype(np.float32)

@@ -6,7 +6,7 @@ QDQ.onnx is the file of an `ort-cpu` package made with `format: qdq`, FLOAT.onnx
 
     dynamic      quantize_dynamic of ONNX Runtime, defaults
     float, qdq   the two files
-    biases       products as integer operators with their biases (`graph/passes/qoperator.py`)
+    biases       products as integer operators with their biases (`graph/passes/cpu.py`)
     attention    biases, and MultiHeadAttention over the float outputs of Q, K and V
     QAttention   biases, and QAttention, which computes the products of Q, K and V as well; not where Q reads another token
 
@@ -33,7 +33,7 @@ import onnxruntime as ort
 from peers import ORT_DYNAMIC
 
 from octobert.graph import operators
-from octobert.graph.passes import qoperator
+from octobert.graph.passes import cpu
 
 TABLE = ("dynamic", "qdq", "biases")
 
@@ -137,9 +137,9 @@ def fuse_quantized_attention_(model: ir.Model) -> None:
 def forms(qdq: Path, floating: Path, folder: Path) -> dict[str, Path]:
     """Write the forms."""
     passes: dict[str, list[Callable[[ir.Model], object]]] = {
-        "biases": [qoperator.rewrite_],
-        "attention": [qoperator.rewrite_, fuse_attention_],
-        "QAttention": [fuse_quantized_attention_, qoperator.rewrite_],
+        "biases": [cpu.rewrite_products_],
+        "attention": [cpu.rewrite_products_, fuse_attention_],
+        "QAttention": [fuse_quantized_attention_, cpu.rewrite_products_],
     }
     written = {
         "dynamic": ORT_DYNAMIC(floating, [], folder, per_channel=False),

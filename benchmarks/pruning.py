@@ -50,7 +50,7 @@ from octobert.inference.batching import run_rows
 from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer
 from octobert.quantization.methods import static
-from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning import fitting, removal, sublayer_losses
 from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.quantization.transforms import smoothquant
@@ -171,7 +171,7 @@ def add_levels_(model: Model) -> None:
         for s in model.sublayers
     }
     with model.timed("moments"):
-        gathered = moments.moments(
+        gathered = removal.moments(
             model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values()))
         )
     with model.timed("removal"):
@@ -250,7 +250,7 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
         static.Options(),
     )
     qdq.write(graph, plan)
-    if plugin.CAPABILITIES.first_token:
+    if plugin.CAPABILITIES.rewrites.first_token:
         first_token.slice_first_token_(graph)
     operators.save(graph, folder / "model_quantized.onnx")
     plugin.export(folder / "model_quantized.onnx", folder, ExportOptions(shape=None))

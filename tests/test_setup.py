@@ -160,6 +160,6 @@ def test_drivers_are_found_by_files_libraries_and_variables(
     named = {
         name
         for _, (capabilities, _) in octobert.list_targets().items()
-        for name in capabilities.drivers
+        for name in capabilities.needs.drivers
     }
     assert named <= set(drivers.DRIVERS)

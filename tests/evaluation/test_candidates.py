@@ -60,9 +60,9 @@ def open_session(path, options):
     return mirror_runtime.session(path, options, {precision!r})
 """
 TARGETS = {
-    "mirror-cpu": ({"device": "CPU", "float_precisions": ("f32",)}, "f32"),
-    "mirror-gpu": ({"device": "Mirror GPU", "float_precisions": ("f32", "f16")}, "f16"),
-    "mirror-npu": ({"device": "Mirror NPU", "float_precisions": ()}, "f16"),
+    "mirror-cpu": ({"device": "CPU", "baseline_precisions": ("f32",)}, "f32"),
+    "mirror-gpu": ({"device": "Mirror GPU", "baseline_precisions": ("f32", "f16")}, "f16"),
+    "mirror-npu": ({"device": "Mirror NPU", "baseline_precisions": ()}, "f16"),
 }
 
 
@@ -112,8 +112,10 @@ def test_names_of_baselines_on_the_cpu_are_those_of_their_runtimes() -> None:
 @pytest.mark.parametrize("target", targets.names())
 def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) -> None:
     baseline, capabilities = candidates.baseline_of(target), targets.load(target).CAPABILITIES
-    if capabilities.float_precisions:
-        assert baseline == FloatBaseline(target=target, precision=capabilities.float_precisions[0])
+    if capabilities.baseline_precisions:
+        assert baseline == FloatBaseline(
+            target=target, precision=capabilities.baseline_precisions[0]
+        )
     else:
         assert baseline.target == runtimes.load(capabilities.runtime).CPU_TARGET
         assert baseline.capabilities.device == "CPU"
@@ -124,7 +126,7 @@ def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
     runtime = runtimes.load(name)
     capabilities = targets.load(runtime.CPU_TARGET).CAPABILITIES
     assert (capabilities.runtime, capabilities.device) == (name, "CPU")
-    assert capabilities.float_precisions[0] == "f32"
+    assert capabilities.baseline_precisions[0] == "f32"
     assert all((runtime.TITLE, runtime.PACKAGES, runtime.SUFFIXES))
 
 

@@ -213,7 +213,7 @@ def test_a_missing_range_is_an_error(model, bert) -> None:
 
 def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> None:
     plan_for(model, bert.family, activations="int8")
-    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
+    strict = capabilities("ort-cpu").but(activations={"simulated": ()})
     plan = static.plan(
         bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8")
     )
@@ -226,7 +226,7 @@ def test_a_plan_is_checked_against_the_target(model, bert) -> None:
     plan = plan_for(model, bert.family, "openvino-cpu", activations="int8")
     capability.check(plan, capabilities("openvino-cpu"))
     capability.check(plan, capabilities("ort-cpu"))
-    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
+    strict = capabilities("ort-cpu").but(activations={"simulated": ()})
     with pytest.raises(
         PlanError,
         match=r"breaks \d+ rules of the target.*takes .* activations, not asymmetric int8; .* and \d+ more",

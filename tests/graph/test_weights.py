@@ -151,7 +151,7 @@ def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_range
         }
 
     table = capabilities("ort-cpu")
-    folding = table.model_copy(update={"weight_form": "pair"})
+    folding = table.but(weights={"form": "pair"})
     assert [forms(table), forms(folding)] == [{False}, {True}]
     assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [
         {False},

@@ -29,7 +29,7 @@ from octobert.core.session import SessionOptions, Setting, Tuned
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
-from octobert.graph.passes import static_shapes
+from octobert.graph.passes import npu
 from octobert.inference import package_files
 from octobert.inference.opened import opened
 from octobert.models.heads import HEADS, outputs_of
@@ -80,7 +80,7 @@ def half(source: Path, path: Path) -> None:
 def fixed(source: Path, path: Path) -> None:
     """A file for two rows of 24 tokens."""
     model = ir.load(source)
-    static_shapes.make_static_(model, batch=2, sequence=24)
+    npu.make_static_(model, batch=2, sequence=24)
     operators.save(model, path)
 
 

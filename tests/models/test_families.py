@@ -21,7 +21,7 @@ from octobert.core.session import Feeds, Session, SessionOptions
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators, parity, parts, qdq, sites
 from octobert.graph.capture import capture, lowering, shapes, structure
-from octobert.graph.passes import static_shapes
+from octobert.graph.passes import npu
 from octobert.models.checkpoint import load_torch
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
@@ -501,7 +501,7 @@ def test_a_fixed_graph_is_static_and_computes_the_same(
     path = one.written(one.plan("ort-cpu"), "to-fix") if quantized else one.captured
     model = ir.load(path)
     before = sum(node.op_type == "DequantizeLinear" for node in model.graph)
-    static_shapes.make_static_(model, batch=2, sequence=16)
+    npu.make_static_(model, batch=2, sequence=16)
     operators.save(model, tmp_path / "fixed.onnx")
     assert_static(model)
     assert sum(node.op_type == "DequantizeLinear" for node in model.graph) == before

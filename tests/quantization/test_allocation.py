@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from octobert.quantization.pruning.allocation import allocate
+from octobert.quantization.pruning.budget import allocate
 
 
 def brute_force(times: list[list[float]], losses: list[list[float]], budget: float) -> float | None:

@@ -19,7 +19,7 @@ from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.capture import shapes
 from octobert.quantization import apply_corrections, corrections, placements, sensitivity
-from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
+from octobert.quantization.corrections import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
 from tests.support.graphs import capabilities, constant, encoded, outputs_of, ranges, ranges_for
 
@@ -329,13 +329,15 @@ def test_fused_q_k_and_v_have_one_range_a_layer(bert_sites, bert_ranges, target)
     assert groups[0] != groups[1]
     # OpenVINO takes symmetric Q and K beside an asymmetric V on CPUs.
     table = capabilities(target)
-    expected = {table.activations[0][1]} | ({True} if table.symmetric_int8 else set())
+    expected = {table.activations.computed[0][1]} | (
+        {True} if table.activations.symmetric_int8 else set()
+    )
     assert {fused[s].symmetric for s in fused if s.role in QKV} == expected
     # Weights with one scale each share it among Q, K and V.
     rest = [
         s
         for s in fused
-        if s.role not in (*QKV, "linear.weight" if table.weight_axis is None else "")
+        if s.role not in (*QKV, "linear.weight" if table.weights.axis is None else "")
     ]
     assert {s: fused[s] for s in rest} == {s: alone[s] for s in rest}
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
-from octobert.graph.passes.epcontext import OP_TYPE, SOURCE, Device, Port, read_ports
+from octobert.targets.openvino_npu import OP_TYPE, SOURCE, Device, Port, read_ports
 
 
 def check(path: Path) -> None:

@@ -55,7 +55,7 @@ def test_types_are_options_of_the_runtime_where_the_cpu_computes_in_them(monkeyp
 
 
 def test_a_plan_may_have_the_types_of_files_and_of_the_runtime() -> None:
-    assert CAPABILITIES.float_types == ("float32", "float16", "bfloat16")
+    assert CAPABILITIES.float_parts.accepted == ("float32", "float16", "bfloat16")
     plan = QuantPlan(
         method="float",
         placement="none",
@@ -69,7 +69,7 @@ def test_a_plan_may_have_the_types_of_files_and_of_the_runtime() -> None:
 
 def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() -> None:
     for name in targets.names():
-        for options in targets.load(name).CAPABILITIES.float_entries.values():
+        for options in targets.load(name).CAPABILITIES.float_parts.by_options.values():
             assert not SessionEntries(options=options).on_files
             if targets.load(name).probe().available:
                 runtime = runtimes.load(targets.load(name).CAPABILITIES.runtime)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from octobert.graph import qdq
-from octobert.targets.shared import openvino_norms
+from octobert.targets import openvino_cpu
 from tests.support.checkpoints import batch
 from tests.support.graphs import plan_for
 
@@ -43,7 +43,7 @@ def both(finished, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, 
     """The IR without and with rewritten norms, and how many norms were rewritten."""
     path = finished[1] / "openvino-cpu" / "onnx" / "model_quantized.onnx"
     plain, changed = (openvino.Core().read_model(str(path)) for _ in range(2))
-    return plain, changed, openvino_norms.separate_(changed)
+    return plain, changed, openvino_cpu.separate_norms_(changed)
 
 
 def test_only_attention_outputs_are_quantized_by_an_operator_of_their_own(both) -> None:
@@ -79,7 +79,7 @@ def test_readers_come_in_the_order_of_their_names() -> None:
     ]
     assert len(kept) == len(names)
     assert [
-        port.get_node().get_friendly_name() for port in openvino_norms._readers(source)
+        port.get_node().get_friendly_name() for port in openvino_cpu._readers(source)
     ] == sorted(names)
 
 
@@ -88,4 +88,6 @@ def test_a_norm_that_other_readers_take_as_it_is_stays(bert, tmp_path: Path) -> 
     model = bert.model.clone()
     qdq.write(model, plan_for(model, bert.family, "openvino-cpu"))
     ir.save(model, tmp_path / "model.onnx")
-    assert openvino_norms.separate_(openvino.Core().read_model(str(tmp_path / "model.onnx"))) == 0
+    assert (
+        openvino_cpu.separate_norms_(openvino.Core().read_model(str(tmp_path / "model.onnx"))) == 0
+    )

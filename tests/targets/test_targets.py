@@ -24,7 +24,7 @@ from octobert.core.plan import QuantPlan
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import ExportOptions, SessionOptions, StaticShape
 from octobert.graph import operators, qdq
-from octobert.graph.passes import contrib, float16
+from octobert.graph.passes import float16, npu
 from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
@@ -32,8 +32,7 @@ from octobert.quantization.methods import static
 from octobert.report import targets as report_targets
 from octobert.targets import qnn
 from octobert.targets.runtimes import ort as onnxruntime
-from octobert.targets.shared.importing import unavailable
-from octobert.targets.shared.static_shape import StaticShapeSession
+from octobert.targets.shared.sessions import StaticShapeSession, unavailable
 from tests.support.checkpoints import batch, make_checkpoint
 from tests.support.cli import octobert
 from tests.support.epcontext import check
@@ -165,7 +164,7 @@ def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path)
 def test_qnn_has_16_bit_activations_one_scale_a_weight_and_gemm(everywhere: Path) -> None:
     path = onnx_of(everywhere, "qnn")
     model = ir.load(path)
-    assert contrib.pair_types(model) == {"activation_dtype": "QUInt16", "weight_dtype": "QUInt8"}
+    assert npu.pair_types(model) == {"activation_dtype": "QUInt16", "weight_dtype": "QUInt8"}
     counted = [node.op_type for node in model.graph]
     assert counted.count("Gemm") == 14
     # Left are the two products of each attention.

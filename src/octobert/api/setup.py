@@ -152,8 +152,8 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
         capabilities = targets.load(name).CAPABILITIES
         # OpenVINO converts the files of its targets; other providers only run theirs.
         required = capabilities.runtime == "openvino" or not capabilities.written_anywhere
-        if capabilities.extra and not capabilities.build:
-            yield from _of_extra(capabilities.extra, f"target {name}", required=required)
+        if capabilities.needs.extra and not capabilities.needs.build:
+            yield from _of_extra(capabilities.needs.extra, f"target {name}", required=required)
 
 
 def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
@@ -213,13 +213,13 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
     for name in recipe.targets:
         target = targets.load(name)
         capabilities, probe = target.CAPABILITIES, target.probe()
-        if capabilities.build or (not capabilities.extra and not probe.available):
+        if capabilities.needs.build or (not capabilities.needs.extra and not probe.available):
             yield Need(
                 # Some makers give away their build with other software, under no name of a package index.
-                name=capabilities.build or f"a build of {capabilities.runtime} for {name}",
+                name=capabilities.needs.build or f"a build of {capabilities.runtime} for {name}",
                 kind="build",
                 wanted_by=(f"target {name}",),
-                found=_version(capabilities.build) if capabilities.build else None,
+                found=_version(capabilities.needs.build) if capabilities.needs.build else None,
                 fits=probe.available,
                 required=not capabilities.written_anywhere,
                 note=probe.missing or "",
@@ -230,7 +230,7 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
 def _drivers(recipe: Recipe) -> Iterator[Need]:
     """Drivers and libraries of the recipe's devices. Files are written without them."""
     for name in recipe.targets:
-        for driver in (DRIVERS[each] for each in targets.load(name).CAPABILITIES.drivers):
+        for driver in (DRIVERS[each] for each in targets.load(name).CAPABILITIES.needs.drivers):
             found = driver.detect()
             yield Need(
                 name=driver.title,

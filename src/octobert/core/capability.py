@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,107 @@ from octobert.core.session import RuntimeOption
 INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
+class Activations(FrozenModel):
+    """What a target takes of activations.
+
+    Args:
+        computed: (type, symmetric) pairs whose products are computed in integers; the first is the default.
+        simulated: pairs that are accepted, but dequantized and computed in float.
+        symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
+        dynamic: the target computes dynamically quantized activations in integers.
+        smallest_range: smallest width of an interval.
+    """
+
+    computed: tuple[tuple[DType, bool], ...]
+    simulated: tuple[tuple[DType, bool], ...] = ()
+    symmetric_int8: tuple[str, ...] = ()
+    dynamic: bool = False
+    smallest_range: float = 0.0
+
+    @property
+    def accepted(self) -> tuple[tuple[DType, bool], ...]:
+        """All accepted (type, symmetric) pairs, computed in integers or not."""
+        return self.computed + self.simulated
+
+
+class Weights(FrozenModel):
+    """What a target takes of weights and biases.
+
+    Args:
+        types: accepted types; the first is the default.
+        form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`.
+        axis: axis of a [in, out] weight with one scale per index; None if weights have one scale per tensor.
+        int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
+    """
+
+    types: tuple[DType, ...] = ("int8",)
+    form: Literal["integers", "pair"] = "integers"
+    axis: int | None = 1
+    int32_bias: bool = True
+
+
+class FloatParts(FrozenModel):
+    """Types of operators that are not quantized.
+
+    Args:
+        in_files: types that files may have; the first is the default.
+        by_options: type → options of the runtime that make it compute in the type, where the machine does so natively. A type
+            that is not among `in_files` as well leaves the file in float32.
+    """
+
+    in_files: tuple[FloatType, ...] = ("float32",)
+    by_options: dict[FloatType, dict[str, RuntimeOption]] = Field(default_factory=dict)
+
+    @property
+    def accepted(self) -> tuple[FloatType, ...]:
+        """All accepted types: in files, or by options of the runtime."""
+        return tuple(dict.fromkeys((*self.in_files, *self.by_options)))
+
+
+class OnnxRules(FrozenModel):
+    """What an ONNX file may hold.
+
+    Args:
+        opset: lowest and highest accepted opset.
+        domains: accepted operator domains besides ONNX's own.
+        refuses: operators that the target does not support.
+        lowest_constant: lowest constant of a mask that the target can represent.
+    """
+
+    opset: tuple[int, int]
+    domains: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    lowest_constant: float = -3.0e38
+
+
+class Rewrites(FrozenModel):
+    """What is rewritten in a file so that the target runs it faster.
+
+    Args:
+        first_token: the last layer computes the first token only, where the head reads no other token.
+        integer_products: products may be integer operators (`graph.passes.cpu`).
+        norms_up_to_cores: largest number of cores at which norms are written in vectorized operators (`graph.passes.cpu`).
+    """
+
+    first_token: bool = True
+    integer_products: bool = False
+    norms_up_to_cores: int = 0
+
+
+class Needs(FrozenModel):
+    """What has to be installed for a target.
+
+    Args:
+        extra: extra of octobert whose packages the target needs; empty if none.
+        build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
+        drivers: what its device needs of the system, by names in `octobert.api.drivers`.
+    """
+
+    extra: str = ""
+    build: str = ""
+    drivers: tuple[str, ...] = ()
+
+
 class Capabilities(FrozenModel):
     """What a target accepts, and what it runs fast.
 
@@ -24,42 +125,24 @@ class Capabilities(FrozenModel):
         runtime: a module of `octobert.targets.runtimes`, such as `ort`.
         description: one line for lists.
         device: what it runs on, such as `CPU` or `NVIDIA GPU`.
-        float_precisions: precisions in which the float model runs on this device; the first is the float baseline. Empty where
-            the device cannot run a float model: the CPU target of the same runtime is the baseline then.
-        float_model: what the float baseline opens in a run, the captured graph or the checkpoint (by transformers).
+        baseline_precisions: precisions in which the float model runs on this device; the first is the float baseline. Empty
+            where the device cannot run a float model: the CPU target of the same runtime is the baseline then.
+        baseline_model: what the float baseline opens in a run, the captured graph or the checkpoint (by transformers).
         placement: name of the placement that the runtime runs fastest; `placement: auto` takes it.
-        activations: accepted (type, symmetric) pairs; the first is the default.
-        simulated_activations: pairs that are accepted, but dequantized and computed in float.
-        dynamic: the target computes dynamically quantized activations in integers.
+        activations, weights, float_parts: types and forms of values.
         saturates_without: CPU features. On an x86 CPU with none of them 8-bit products saturate.
-        symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
-        weights: accepted weight types; the first is the default.
-        weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`.
-        weight_axis: axis of a [in, out] weight with one scale per index; None if weights have one scale per tensor.
         roles: roles of sites that the runtime computes in integers.
-        simulated: roles that are accepted, but dequantized and computed in float.
-        smallest_range: smallest width of the interval of an activation.
-        float_parts: types of operators that are not quantized which files may have; the first is the default.
-        float_entries: type of these operators → options of the runtime that make it compute in the type, where the machine does
-            so natively. A type that is not among `float_parts` as well leaves the file in float32.
+        simulated_roles: roles that are accepted, but dequantized and computed in float.
+        integer_operators: operators that run in integers if all their inputs are quantized.
+        integer_only: the device computes in integers only; other operators fall back to slower units.
+        qdq: operators between Quantize/DequantizeLinear run in integers; otherwise only the target's own operators do.
+        onnx: what its ONNX files may hold.
+        rewrites: what makes its files faster.
         shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
         static_lengths: a session may have models of static lengths for single rows besides the one for all shapes.
-        opset: lowest and highest accepted ONNX opset.
-        domains: accepted operator domains besides ONNX's own.
-        refuses: operators that the target does not support.
-        int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
-        integer_operators: operators that run in integers if all their inputs are quantized.
-        whole_graph: the device computes in integers only; other operators fall back to slower units.
-        qoperator: the target also takes products as integer operators (`graph.passes.qoperator`), which it runs faster.
-        first_token: the last layer may compute the first token only, where the head reads no other token.
-        fast_norms: largest number of cores at which norms are rewritten to vectorized operators (`graph.passes.norms`).
-        lowest_constant: lowest constant of a mask that the target can represent.
-        pairs: operators between Quantize/DequantizeLinear run in integers; otherwise only the target's own operators do.
         file: ONNX file of a package that the target opens, or from which its model file is made.
         formats: formats that are written into the package.
-        extra: extra of octobert whose packages the target needs; empty if none.
-        build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
-        drivers: what its device needs of the system, by names in `octobert.api.drivers`.
+        needs: what has to be installed.
         written_anywhere: files are also written on machines where the target cannot run, without measurements.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
@@ -68,47 +151,41 @@ class Capabilities(FrozenModel):
     runtime: str
     description: str
     device: str = "CPU"
-    float_precisions: tuple[str, ...] = ("f32",)
-    float_model: Literal["graph", "checkpoint"] = "graph"
+    baseline_precisions: tuple[str, ...] = ("f32",)
+    baseline_model: Literal["graph", "checkpoint"] = "graph"
     placement: str
-    activations: tuple[tuple[DType, bool], ...]
-    simulated_activations: tuple[tuple[DType, bool], ...] = ()
-    dynamic: bool = False
+    activations: Activations
+    weights: Weights = Weights()
+    float_parts: FloatParts = FloatParts()
     saturates_without: tuple[str, ...] = ()
-    symmetric_int8: tuple[str, ...] = ()
-    weights: tuple[DType, ...] = ("int8",)
-    weight_form: Literal["integers", "pair"] = "integers"
-    weight_axis: int | None = 1
     roles: tuple[str, ...]
-    simulated: tuple[str, ...] = ()
-    smallest_range: float = 0.0
-    float_parts: tuple[FloatType, ...] = ("float32",)
-    float_entries: dict[FloatType, dict[str, RuntimeOption]] = Field(default_factory=dict)
+    simulated_roles: tuple[str, ...] = ()
+    integer_operators: tuple[str, ...] = ("MatMul", "Gemm")
+    integer_only: bool = False
+    qdq: bool = True
+    onnx: OnnxRules
+    rewrites: Rewrites = Rewrites()
     shapes: Literal["dynamic", "profiles", "fixed"] = "dynamic"
     static_lengths: bool = False
-    opset: tuple[int, int]
-    domains: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
-    int32_bias: bool = True
-    integer_operators: tuple[str, ...] = ("MatMul", "Gemm")
-    whole_graph: bool = False
-    qoperator: bool = False
-    first_token: bool = True
-    fast_norms: int = 0
-    lowest_constant: float = -3.0e38
-    pairs: bool = True
     file: str = "onnx/model_quantized.onnx"
     formats: tuple[str, ...] = ("onnx",)
-    extra: str = ""
-    build: str = ""
-    drivers: tuple[str, ...] = ()
+    needs: Needs = Needs()
     written_anywhere: bool = False
     status: str
 
-    @property
-    def float_types(self) -> tuple[FloatType, ...]:
-        """Accepted types of operators that are not quantized: in files, or by options of the runtime."""
-        return tuple(dict.fromkeys((*self.float_parts, *self.float_entries)))
+    def but(self, **changes: Any) -> Capabilities:
+        """Return a table with other values; a dictionary changes some values of a group.
+
+        Example:
+            >>> from octobert.targets import ort_cpu
+            >>> ort_cpu.CAPABILITIES.but(name="ort-cpu-per-tensor", weights={"axis": None}).weights.types
+            ('int8', 'uint8', 'float8e4m3')
+        """
+        for name, change in changes.items():
+            group = getattr(self, name, None)
+            if isinstance(change, dict) and isinstance(group, FrozenModel):
+                changes[name] = {**dict(group), **change}
+        return Capabilities(**{**dict(self), **changes})
 
 
 class Probe(FrozenModel):
@@ -133,14 +210,14 @@ def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
     Args:
         features: of the CPU (`Environment.features`).
     """
-    return lacks(capabilities.saturates_without, features)
+    return has_none_of(capabilities.saturates_without, features)
 
 
-def lacks(needed: Collection[str], features: Collection[str]) -> bool:
+def has_none_of(needed: Collection[str], features: Collection[str]) -> bool:
     """Whether an x86 CPU has none of the needed features.
 
     Example:
-        >>> lacks(INTEGER_UNITS, ("avx2",)), lacks(INTEGER_UNITS, ("avx2", "avx_vnni"))
+        >>> has_none_of(INTEGER_UNITS, ("avx2",)), has_none_of(INTEGER_UNITS, ("avx2", "avx_vnni"))
         (True, False)
     """
     return bool(needed) and "avx2" in features and not set(needed) & set(features)
@@ -148,7 +225,7 @@ def lacks(needed: Collection[str], features: Collection[str]) -> bool:
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     """Return the rules of a target that a plan breaks, as sentences without a full stop."""
-    types = capabilities.float_types
+    types = capabilities.float_parts.accepted
     wrong = f"{capabilities.name} takes float parts of type {' or '.join(types)}, not {plan.float_parts}"
     broken = [] if plan.float_parts in types else [wrong]
     broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
@@ -177,8 +254,8 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
     """Return the plan with each broken rule repaired by the closest change. The reasons of the decisions name the changes."""
     parts = (
         plan.float_parts
-        if plan.float_parts in capabilities.float_types
-        else capabilities.float_parts[0]
+        if plan.float_parts in capabilities.float_parts.accepted
+        else capabilities.float_parts.in_files[0]
     )
     decisions = tuple(_repaired(decision, capabilities) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
@@ -203,14 +280,14 @@ def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Q
     site, quantizer, name = decision.site, decision.quantizer, capabilities.name
     if quantizer is None:
         return []
-    if site.role not in capabilities.roles + capabilities.simulated:
+    if site.role not in capabilities.roles + capabilities.simulated_roles:
         return [(f"{site.node}: {name} does not support 8-bit {site.role}", None)]
     if site.is_weight:
         return _broken_weight(site, quantizer, capabilities)
     if quantizer.dynamic:
         sentence = f"{site.value}: {name} computes dynamically quantized activations in float"
-        return [] if capabilities.dynamic else [(sentence, None)]
-    accepted = capabilities.activations + capabilities.simulated_activations
+        return [] if capabilities.activations.dynamic else [(sentence, None)]
+    accepted = capabilities.activations.accepted
     broken: list[tuple[str, Quantizer | None]] = []
     if (quantizer.dtype, quantizer.symmetric) not in accepted:
         expected = " or ".join(kind_of(*pair) for pair in accepted)
@@ -218,9 +295,9 @@ def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Q
         broken.append((sentence, _retyped(quantizer, *accepted[0])))
     elif quantizer.low is None or quantizer.high is None:
         broken.append((f"{site.value}: an activation needs a range", None))
-    elif quantizer.high - quantizer.low < capabilities.smallest_range:
-        sentence = f"{site.value}: {name} takes ranges of at least {capabilities.smallest_range:g}"
-        middle = quantizer.low + capabilities.smallest_range
+    elif quantizer.high - quantizer.low < capabilities.activations.smallest_range:
+        sentence = f"{site.value}: {name} takes ranges of at least {capabilities.activations.smallest_range:g}"
+        middle = quantizer.low + capabilities.activations.smallest_range
         low, high = (-middle, middle) if quantizer.symmetric else (quantizer.low, middle)
         broken.append((sentence, quantizer.model_copy(update={"low": low, "high": high})))
     return broken
@@ -231,8 +308,8 @@ def _broken_weight(
 ) -> list[tuple[str, Quantizer | None]]:
     broken: list[tuple[str, Quantizer | None]] = []
     is_table = site.role == "embedding.weight"
-    accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights
-    axis = 0 if is_table else capabilities.weight_axis
+    accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights.types
+    axis = 0 if is_table else capabilities.weights.axis
     if quantizer.dtype not in accepted or not quantizer.symmetric:
         changed = quantizer.model_copy(update={"dtype": accepted[0], "symmetric": True})
         broken.append((f"{site.value}: weights must be symmetric {' or '.join(accepted)}", changed))

@@ -32,7 +32,7 @@ class FloatBaseline(FrozenModel):
 
     Args:
         target: the target whose session opens it.
-        precision: one of the target's `float_precisions`.
+        precision: one of the target's `baseline_precisions`.
     """
 
     target: str
@@ -65,7 +65,7 @@ def float_baselines() -> dict[str, FloatBaseline]:
     baselines = [
         FloatBaseline(target=name, precision=precision)
         for name in targets.names()
-        for precision in targets.load(name).CAPABILITIES.float_precisions
+        for precision in targets.load(name).CAPABILITIES.baseline_precisions
     ]
     baselines.sort(
         key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu)
@@ -82,8 +82,8 @@ def baseline_of(target: str, measured: Collection[str] | None = None) -> FloatBa
             example, a model that came as ONNX has no checkpoint for PyTorch to run.
     """
     capabilities = targets.load(target).CAPABILITIES
-    if capabilities.float_precisions:
-        baseline = FloatBaseline(target=target, precision=capabilities.float_precisions[0])
+    if capabilities.baseline_precisions:
+        baseline = FloatBaseline(target=target, precision=capabilities.baseline_precisions[0])
     else:
         baseline = FloatBaseline(target=runtimes.load(capabilities.runtime).CPU_TARGET)
     return baseline if measured is None or baseline.name in measured else REFERENCE
@@ -165,7 +165,7 @@ def why_not(baseline: FloatBaseline, *, is_checkpoint: bool) -> str | None:
         is_checkpoint: whether the model is a checkpoint, not an ONNX file.
     """
     runtime = runtimes.load(baseline.capabilities.runtime)
-    if baseline.capabilities.float_model == "checkpoint":
+    if baseline.capabilities.baseline_model == "checkpoint":
         if not is_checkpoint:
             return f"the model came as ONNX, so there is no checkpoint for {runtime.TITLE} to run"
         missing = [
@@ -179,7 +179,7 @@ def why_not(baseline: FloatBaseline, *, is_checkpoint: bool) -> str | None:
 def source_of(name: str) -> Source:
     """Return what a candidate opens in a run: the user's checkpoint, the captured float graph, or its target's package."""
     baseline = float_baselines().get(name)
-    return "package" if baseline is None else baseline.capabilities.float_model
+    return "package" if baseline is None else baseline.capabilities.baseline_model
 
 
 class Candidate(FrozenModel):

@@ -112,13 +112,22 @@ def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray])
     for module, units in kept.items():
         structure = structures.get(module)
         if structure is None:
-            raise _unknown(module, structures, left)
+            reason = next((whole.reason for whole in left if whole.module == module), None)
+            if reason is not None:
+                raise ModelError("a sublayer cannot be cut", where=module, got=reason)
+            raise ModelError(
+                "the graph has no such sublayer",
+                got=module,
+                expected=", ".join(list(structures)[:3]) or "none can be cut",
+            )
         indices = np.unique(np.asarray(units, dtype=np.int64))
         count = structure.sublayer.units
         if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
-            got = f"{indices[0]} to {indices[-1]}"
             raise ModelError(
-                "a sublayer has no such unit", where=module, got=got, expected=f"0 to {count - 1}"
+                "a sublayer has no such unit",
+                where=module,
+                got=f"{indices[0]} to {indices[-1]}",
+                expected=f"0 to {count - 1}",
             )
         if len(indices) == count:
             continue
@@ -422,16 +431,3 @@ def _set_bias_(graph: ir.Graph, linear: parts.Linear, bias: np.ndarray) -> None:
     graph.insert_after(matmul, add)
     for reader, place in uses:
         reader.replace_input_with(place, add.outputs[0])
-
-
-def _unknown(
-    module: str, structures: Mapping[str, _Structure], left: list[LeftWhole]
-) -> ModelError:
-    reason = next((each.reason for each in left if each.module == module), None)
-    if reason is not None:
-        return ModelError("a sublayer cannot be cut", where=module, got=reason)
-    return ModelError(
-        "the graph has no such sublayer",
-        got=module,
-        expected=", ".join(list(structures)[:3]) or "none can be cut",
-    )

@@ -79,14 +79,10 @@ def onnx_outputs(
     Raises:
         ModelError: the graph does not run.
     """
-    what, fix = (
-        "the ONNX model does not run on batches of several lengths",
-        "export it with dynamic batch and sequence",
-    )
-    with (
-        shapes.session_errors(what, fix=fix),
-        shapes.open_session(model, optimized=optimized) as session,
-    ):
+    what = "the ONNX model does not run on batches of several lengths"
+    fix = "export it with dynamic batch and sequence"
+    with shapes.session_errors(what, fix=fix):
+        session = shapes.open_session(model, optimized=optimized)
         inputs = [(i.name, input_named(i.name), i.type) for i in session.get_inputs()]
         outputs = [o.name for o in session.get_outputs()]
         chosen = names if set(names) <= set(outputs) else outputs[: len(names)]

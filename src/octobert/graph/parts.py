@@ -1,4 +1,4 @@
-"""Linear layers and norms in a graph of the form that `canonical.prepare_` produces."""
+"""Linear layers and norms in a graph of the form that `lowering.prepare_` produces."""
 
 from __future__ import annotations
 

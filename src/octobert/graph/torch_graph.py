@@ -169,8 +169,11 @@ class _Writer:
 
     def _type(self, dtype: ir.DataType | None, node: ir.Node) -> torch.dtype:
         if dtype is None or dtype not in self._types:
-            got = dtype.name if dtype is not None else "no type"
-            raise ModelError("PyTorch cannot run a type", where=f"node {node.name}", got=got)
+            raise ModelError(
+                "PyTorch cannot run a type",
+                where=f"node {node.name}",
+                got=dtype.name if dtype is not None else "no type",
+            )
         return self._types[dtype]
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
@@ -208,11 +211,9 @@ class _Writer:
         """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
-        weight, quantized, scale_type = (
-            _Weight.of(node),
-            _Activation.of(node),
-            operators.input_of(node, 1).dtype,
-        )
+        weight = _Weight.of(node)
+        quantized = _Activation.of(node)
+        scale_type = operators.input_of(node, 1).dtype
         if weight is not None:
             return self._buffer(
                 str(value.name), torch.from_numpy(weight.floats).to(self._type(scale_type, node))
@@ -246,20 +247,16 @@ class _Writer:
         key = (weight.value, quantized.node.inputs[1])
         if key not in self._weights:
             self._weights[key] = self._stored(layer)
-        integers, dtype = (
-            self._value(quantized.node.outputs[0]),
-            self._type(layer.dtype, quantized.node),
-        )
+        integers = self._value(quantized.node.outputs[0])
+        dtype = self._type(layer.dtype, quantized.node)
         options = {"width": weight.integers.shape[1], "dtype": dtype, "units": self._units}
         return self._call(torch_operators.integer_linear, integers, *self._weights[key], **options)
 
     def _stored(self, layer: _Linear) -> tuple[fx.Node, fx.Node | None, fx.Node]:
         """Return the buffers of a linear layer: integers, correction for the zero point, scales."""
-        name, integers, zero = (
-            str(layer.weight.value.name),
-            layer.weight.integers,
-            layer.activation.zero_point,
-        )
+        name = str(layer.weight.value.name)
+        integers = layer.weight.integers
+        zero = layer.activation.zero_point
         added = [(0, -size % torch_operators.INT_MM_MULTIPLE) for size in integers.shape]
         # Column-major, as NVIDIA's 8-bit products need it.
         columns = np.ascontiguousarray(np.pad(integers, added).T)

@@ -253,29 +253,12 @@ def _transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
     return x.permute(perm if perm is not None else tuple(reversed(range(x.ndim))))
 
 
+# Operators of one input that PyTorch calls the same, in lower case.
+_SAME_NAMES = (
+    "Abs Ceil Cos Erf Exp Floor IsNaN Log Reciprocal Relu Round Sigmoid Sign Sin Sqrt Tanh"
+)
 OPERATORS: dict[str, Callable[..., Any]] = {
-    **{
-        name: _on_tensors(getattr(torch, function))
-        for name, function in {
-            **{
-                n: n.lower()
-                for n in (
-                    "Abs",
-                    "Ceil",
-                    "Cos",
-                    "Erf",
-                    "Exp",
-                    "Floor",
-                    "IsNaN",
-                    "Log",
-                    "Reciprocal",
-                    "Round",
-                )
-            },
-            **{n: n.lower() for n in ("Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh")},
-            "Not": "logical_not",
-        }.items()
-    },
+    **{name: _on_tensors(getattr(torch, name.lower())) for name in _SAME_NAMES.split()},
     "Add": _pairwise(operator.add),
     "And": _pairwise(torch.logical_and),
     "Cast": _cast,
@@ -300,6 +283,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Min": _most(torch.minimum),
     "Mul": _pairwise(operator.mul),
     "Neg": operator.neg,
+    "Not": _on_tensors(torch.logical_not),
     "Or": _pairwise(torch.logical_or),
     "Pad": _pad,
     "Pow": operator.pow,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from octobert import targets
-from octobert.core.capability import lacks
+from octobert.core.capability import has_none_of
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.targets import runtimes
 
@@ -121,7 +121,7 @@ def _fallbacks(inspection: Inspection) -> Iterator[str]:
 
 
 def _products(inspection: Inspection, fast_with: Collection[str]) -> Iterator[str]:
-    lacking = lacks(fast_with, inspection.environment.features)
+    lacking = has_none_of(fast_with, inspection.environment.features)
     ours = inspection.profile.split
     no_vnni = "This CPU has neither VNNI nor AMX, so an 8-bit product needs several instructions instead of one."
     if inspection.floating is not None and inspection.floating.split.products_ms:
@@ -211,7 +211,7 @@ def _precision(inspection: Inspection) -> Iterator[str]:
         precision = inspection.floating.precision
         yield f"The float model ran in {precision}, so INT8 is compared with {precision}."
     halves = sorted(set(inspection.environment.features) & {"avx512_bf16", "amx_bf16"})
-    if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.float_precisions:
+    if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.baseline_precisions:
         yield (
             f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).TITLE} runs a float model in "
             f"bf16. Here the float model ran in {inspection.floating.precision if inspection.floating else 'f32'}."

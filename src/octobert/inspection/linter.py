@@ -74,7 +74,7 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
     whole = [
         node
         for node in graph
-        if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.refuses
+        if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.onnx.refuses
     ]
     findings = [
         *_about_file(path, graph, capabilities),
@@ -105,7 +105,7 @@ class _Rule(NamedTuple):
 
 def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[Finding]:
     opset = graph.opset_imports.get("", 0)
-    low, high = target.opset
+    low, high = target.onnx.opset
     if not low <= opset <= high:
         yield Finding(
             severity="refused",
@@ -165,14 +165,14 @@ def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[tuple[str, _
 
 
 def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
-    if node.op_type in target.refuses:
+    if node.op_type in target.onnx.refuses:
         yield _Rule(
             "refused",
             "operator",
             f"{target.name} does not support {node.op_type}",
             "quantize statically",
         )
-    elif node.domain not in (*_ONNX, *target.domains):
+    elif node.domain not in (*_ONNX, *target.onnx.domains):
         yield _Rule(
             "refused",
             "domain",
@@ -185,7 +185,7 @@ def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
         why = _why_float(node, target)
         if why is not None:
             yield _Rule("float", "product", f"{node.op_type} runs in float: {why[0]}", why[1])
-    elif target.whole_graph and not _is_integer(node, target):
+    elif target.integer_only and not _is_integer(node, target):
         yield _Rule(
             "float",
             "operator",
@@ -198,7 +198,7 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     source, scale = node.inputs[0], operators.const_array(node.inputs[1])
     assert source is not None
     if source.dtype == ir.DataType.INT32:
-        if not target.int32_bias:
+        if not target.weights.int32_bias:
             yield _Rule(
                 "refused",
                 "bias",
@@ -230,29 +230,29 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
 def _about_activation(
     dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
 ) -> Iterator[_Rule]:
-    if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
+    if not _accepts(target.activations.accepted, dtype, symmetric):
         yield _Rule(
             "refused",
             "activation",
             f"{target.name} takes {_activations(target)} activations, not {kind_of(dtype, symmetric)}",
             f"quantize activations to {_activations(target)}",
         )
-    if scale is not None and target.smallest_range:
+    if scale is not None and target.activations.smallest_range:
         low, high = LIMITS[dtype]
-        if float(scale.max()) * (high - low) < target.smallest_range:
+        if float(scale.max()) * (high - low) < target.activations.smallest_range:
             yield _Rule(
                 "refused",
                 "range",
-                f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}",
-                f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})",
+                f"a range is narrower than {target.name}'s minimum, {target.activations.smallest_range:g}",
+                f"widen it (onnxruntime: MinimumRealRange {target.activations.smallest_range:g})",
             )
 
 
 def _about_weight(
     node: ir.Node, dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
 ) -> Iterator[_Rule]:
-    if dtype not in target.weights or not symmetric:
-        expected = " or ".join(target.weights)
+    if dtype not in target.weights.types or not symmetric:
+        expected = " or ".join(target.weights.types)
         yield _Rule(
             "refused",
             "weight",
@@ -261,7 +261,7 @@ def _about_weight(
         )
     if scale is not None and scale.size > 1:
         yield from _about_channels(node, target)
-    if target.weight_form == "pair" and operators.const_array(node.inputs[0]) is not None:
+    if target.weights.form == "pair" and operators.const_array(node.inputs[0]) is not None:
         yield _Rule(
             "note",
             "weight-form",
@@ -272,7 +272,7 @@ def _about_weight(
 
 def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     """Yield the broken rules of per-channel scales. The channels are the output axis, which is the first one in some Gemms."""
-    if target.weight_axis is None:
+    if target.weights.axis is None:
         yield _Rule(
             "refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false"
         )
@@ -290,7 +290,7 @@ def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
         if reader.op_type not in _PRODUCTS or index != 1:
             continue
         swapped = reader.attributes.get_int("transB", 0)
-        expected = 0 if reader.op_type == "Gemm" and swapped else target.weight_axis
+        expected = 0 if reader.op_type == "Gemm" and swapped else target.weights.axis
         if axis % 2 != expected:
             text = f"{target.name} takes one scale per output channel (axis {expected}), not per index of axis {axis}"
             yield _Rule("refused", "channels", text, "quantize weights per output channel")
@@ -298,7 +298,7 @@ def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
 
 def _about_constant(tensor: ir.TensorProtocol, target: Capabilities) -> Iterator[_Rule]:
     """Yield the broken rules of a constant. Only small constants are read."""
-    taken: tuple[FloatType, ...] = (*target.float_parts, "float32")
+    taken: tuple[FloatType, ...] = (*target.float_parts.in_files, "float32")
     kind = _FLOATS.get(tensor.dtype)
     if tensor.dtype == ir.DataType.DOUBLE:
         yield _Rule("refused", "type", f"{target.name} does not take float64", "export in float32")
@@ -311,11 +311,11 @@ def _about_constant(tensor: ir.TensorProtocol, target: Capabilities) -> Iterator
         )
     elif kind is not None and tensor.size <= 64:
         lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
-        if lowest < target.lowest_constant:
+        if lowest < target.onnx.lowest_constant:
             yield _Rule(
                 "refused",
                 "constant",
-                f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity",
+                f"a constant is below {target.onnx.lowest_constant:g}, which {target.name} treats as minus infinity",
                 "mask with -1e4 instead",
             )
 
@@ -325,7 +325,7 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
     sides = [operators.producer(value, "DequantizeLinear") for value in node.inputs[:2]]
     if all(side is None for side in sides):
         return "neither input is quantized", None
-    if not target.pairs:
+    if not target.qdq:
         return f"{target.name} computes only its own integer operators, not Q/DQ", "placement: auto"
     if any(side is None for side in sides):
         side = sides[0] or sides[1]
@@ -336,7 +336,9 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
         dtype, symmetric = _type_of(side)
         if dtype is None:
             return f"an input of type {_pair_type(side)}", None
-        if _weight_behind(side) is None and not _accepts(target.activations, dtype, symmetric):
+        if _weight_behind(side) is None and not _accepts(
+            target.activations.computed, dtype, symmetric
+        ):
             return (
                 f"{kind_of(dtype, symmetric)} activations are dequantized first",
                 f"quantize them to {_activations(target)}",
@@ -400,4 +402,4 @@ def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool)
 
 
 def _activations(target: Capabilities) -> str:
-    return " or ".join(kind_of(*pair) for pair in target.activations)
+    return " or ".join(kind_of(*pair) for pair in target.activations.computed)

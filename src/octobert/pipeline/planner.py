@@ -336,7 +336,7 @@ def _form(facts: RunFacts, target: str) -> export.Form:
     recipe, capabilities = facts.recipe, targets.load(target).CAPABILITIES
     return export.Form(
         target=target,
-        fast_norms=facts.here.cores <= capabilities.fast_norms,
+        fast_norms=facts.here.cores <= capabilities.rewrites.norms_up_to_cores,
         token_states=recipe.token_states,
         shape=facts.shape(capabilities),
         opset=recipe.opset,

@@ -48,9 +48,11 @@ def check(
         _check_opset(module.CAPABILITIES, recipe.opset)
         if recipe.measure and probe.available:
             _check_float_parts(recipe, module.CAPABILITIES)
-        if recipe.format == "qoperator" and not module.CAPABILITIES.qoperator:
+        if recipe.format == "qoperator" and not module.CAPABILITIES.rewrites.integer_products:
             takers = [
-                other for other in targets.names() if targets.load(other).CAPABILITIES.qoperator
+                other
+                for other in targets.names()
+                if targets.load(other).CAPABILITIES.rewrites.integer_products
             ]
             what, fix = (
                 f"the target {name} takes quantized products as Q/DQ only",
@@ -124,7 +126,7 @@ def absent_targets(recipe: Recipe) -> dict[str, str]:
 
 def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
     """Refuse an opset that a target does not take."""
-    low, high = capabilities.opset
+    low, high = capabilities.onnx.opset
     if opset is not None and not low <= opset <= high:
         what, fix = (
             f"the target {capabilities.name} does not take this opset",
@@ -136,7 +138,10 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
 def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
     """Refuse a type of float operators that would change nothing: the file stays float32, and this machine computes in that."""
     parts = methods.float_parts(options_of(recipe.quantize, "methods"), capabilities)
-    if parts in capabilities.float_parts or parts not in capabilities.float_entries:
+    if (
+        parts in capabilities.float_parts.in_files
+        or parts not in capabilities.float_parts.by_options
+    ):
         return
     problem = runtimes.float_problems(capabilities)[parts]
     if problem is not None:

@@ -17,8 +17,13 @@ from octobert.core.plan import OUTPUT, Quantizer, QuantPlan, Site
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.quantization import observer
-from octobert.quantization.corrections import Correction
-from octobert.quantization.layers import LayerChange, LinearLayer, Moments, MomentsCollector
+from octobert.quantization.corrections import (
+    Correction,
+    LayerChange,
+    LinearLayer,
+    Moments,
+    MomentsCollector,
+)
 
 # Limit of the covariance matrices that are held at once. Each pass over the rows collects as many layers as fit.
 _PRODUCTS_BYTES = 1 << 29

@@ -170,18 +170,16 @@ def check_provider(provider: str) -> None:
 
     installed = ort.get_available_providers()
     if provider not in installed:
-        fix = (
-            did_you_mean(provider, installed)
-            if provider not in ort.get_all_providers()
-            else "install a build that has it"
-        )
-        what = "this build of onnxruntime does not have the provider"
         raise TargetError(
-            what,
+            "this build of onnxruntime does not have the provider",
             where="calibration_provider",
             got=provider,
             expected=" or ".join(installed),
-            fix=fix,
+            fix=(
+                did_you_mean(provider, installed)
+                if provider not in ort.get_all_providers()
+                else "install a build that has it"
+            ),
         )
 
 
@@ -225,15 +223,11 @@ def open_with_outputs(
         session = ort.InferenceSession(str(path), options, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():
         # onnxruntime drops a provider that does not start, and runs everything on the CPU.
-        got, fix = (
-            f"it uses {', '.join(session.get_providers())}",
-            "see the provider's requirements, or calibrate on the CPU",
-        )
         raise TargetError(
             f"onnxruntime runs the model without {provider}",
             where="calibration_provider",
-            got=got,
-            fix=fix,
+            got=f"it uses {', '.join(session.get_providers())}",
+            fix="see the provider's requirements, or calibrate on the CPU",
         )
     return session, layouts
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,14 @@ def read(path: Path) -> dict[str, Interval]:
             "the calibration table cannot be read", where=str(path), got=error.strerror
         ) from error
     try:
-        pairs = list(_reader(path.suffix, content)(content))
+        if path.suffix == ".flatbuffers":
+            pairs = list(_from_flatbuffers(content))
+        elif path.suffix == ".json":
+            pairs = list(_from_json(content))
+        elif content.startswith(_HEADER.encode()):
+            pairs = list(_from_tensorrt(content))
+        else:
+            pairs = list(_from_cache(content))
         if not pairs:
             raise ValueError("no values")
         _once(pairs)
@@ -107,14 +114,6 @@ def read(path: Path) -> dict[str, Interval]:
             fix="write the table again, or use the suffix of its format",
         ) from error
     return dict(pairs)
-
-
-def _reader(suffix: str, content: bytes) -> Callable[[bytes], Iterable[tuple[str, Interval]]]:
-    if suffix == ".flatbuffers":
-        return _from_flatbuffers
-    if suffix == ".json":
-        return _from_json
-    return _from_tensorrt if content.startswith(_HEADER.encode()) else _from_cache
 
 
 def _bounds(intervals: Intervals) -> dict[str, np.float32]:

@@ -35,49 +35,63 @@ def page(targets: Sequence[Capabilities]) -> str:
 
 
 def _section(target: Capabilities) -> str:
-    weights = f"symmetric {' or '.join(target.weights)}"
+    weights = f"symmetric {' or '.join(target.weights.types)}"
     channels = (
         "one scale per tensor"
-        if target.weight_axis is None
+        if target.weights.axis is None
         else "one scale per output channel or per tensor"
     )
     form = (
         "floats followed by a QuantizeLinear/DequantizeLinear pair"
-        if target.weight_form == "pair"
+        if target.weights.form == "pair"
         else "integers"
     )
     rows = [
-        ("activations computed in integers", _kinds(target.activations)),
-        ("activations accepted, computed in float", _kinds(target.simulated_activations)),
+        ("activations computed in integers", _kinds(target.activations.computed)),
+        ("activations accepted, computed in float", _kinds(target.activations.simulated)),
         (
             "dynamic quantization",
-            "computed in integers" if target.dynamic else "not computed in integers",
+            "computed in integers" if target.activations.dynamic else "not computed in integers",
         ),
-        ("narrowest range", f"{target.smallest_range:g}" if target.smallest_range else ""),
+        (
+            "narrowest range",
+            f"{target.activations.smallest_range:g}" if target.activations.smallest_range else "",
+        ),
         ("weights", f"{weights}; {channels}; {form}"),
-        ("biases", "float, or int32 with a DequantizeLinear" if target.int32_bias else "float"),
+        (
+            "biases",
+            "float, or int32 with a DequantizeLinear" if target.weights.int32_bias else "float",
+        ),
         ("site roles computed in integers", ", ".join(target.roles)),
-        ("site roles accepted, computed in float", ", ".join(target.simulated)),
-        ("float types in files", ", ".join(target.float_parts)),
-        ("float types computed where the CPU has units for them", ", ".join(target.float_entries)),
+        ("site roles accepted, computed in float", ", ".join(target.simulated_roles)),
+        ("float types in files", ", ".join(target.float_parts.in_files)),
+        (
+            "float types computed where the CPU has units for them",
+            ", ".join(target.float_parts.by_options),
+        ),
         ("shapes", _SHAPES[target.shapes]),
         (
             "last layer",
-            "first token only, if the head reads no other" if target.first_token else "all tokens",
+            "first token only, if the head reads no other"
+            if target.rewrites.first_token
+            else "all tokens",
         ),
         (
             "norms",
-            f"InstanceNormalization on machines with up to {target.fast_norms} cores"
-            if target.fast_norms
+            f"InstanceNormalization on machines with up to {target.rewrites.norms_up_to_cores} cores"
+            if target.rewrites.norms_up_to_cores
             else "",
         ),
-        ("format", "integer operators (qoperator) or Q/DQ" if target.qoperator else "Q/DQ"),
-        ("opset", f"{target.opset[0]} to {target.opset[1]}"),
-        ("further operator domains", ", ".join(target.domains)),
-        ("operators that are refused", ", ".join(target.refuses)),
+        (
+            "format",
+            "integer operators (qoperator) or Q/DQ" if target.rewrites.integer_products else "Q/DQ",
+        ),
+        ("opset", f"{target.onnx.opset[0]} to {target.onnx.opset[1]}"),
+        ("further operator domains", ", ".join(target.onnx.domains)),
+        ("operators that are refused", ", ".join(target.onnx.refuses)),
         (
             "lowest mask constant",
-            f"{target.lowest_constant:g}" if target.lowest_constant > -1e38 else "",
+            f"{target.onnx.lowest_constant:g}" if target.onnx.lowest_constant > -1e38 else "",
         ),
         ("files in the package", ", ".join(target.formats)),
         ("status", target.status),

@@ -7,9 +7,9 @@ float16. `cache` keeps compiled models.
 
 import functools
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
-from octobert.graph.passes import static_shapes
+from octobert.graph.passes import npu
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -19,15 +19,12 @@ CAPABILITIES = Capabilities(
     description="MIGraphX on AMD GPUs",
     device="AMD GPU",
     placement="matmul-attention",
-    activations=(("int8", True),),
+    activations=Activations(computed=(("int8", True),)),
+    float_parts=FloatParts(in_files=("float16", "float32")),
     roles=(*LINEAR, *ATTENTION, *HEAD),
-    float_parts=("float16", "float32"),
+    onnx=OnnxRules(opset=(13, 19), refuses=("DynamicQuantizeLinear",), lowest_constant=-65504.0),
     shapes="fixed",
-    opset=(13, 19),
-    refuses=("DynamicQuantizeLinear",),
-    lowest_constant=-65504.0,
-    build="onnxruntime-migraphx",
-    drivers=("rocm", "migraphx"),
+    needs=Needs(build="onnxruntime-migraphx", drivers=("rocm", "migraphx")),
     written_anywhere=True,
     status="structurally checked, not run",
 )
@@ -37,8 +34,8 @@ _PROVIDER = ort.Provider(
     "MIGraphXExecutionProvider",
     "pip install onnxruntime-migraphx",
     lambda path, options: {"migraphx_model_cache_dir": options.cache} if options.cache else {},
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 # The Q/DQ graph with a static shape.
-export = functools.partial(files.write, passes=(static_shapes.STATIC,))
+export = functools.partial(files.write, passes=(npu.STATIC,))

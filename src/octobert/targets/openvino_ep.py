@@ -11,19 +11,16 @@ from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
 
-CAPABILITIES = openvino_cpu.CAPABILITIES.model_copy(
-    update={
-        "name": "openvino-ep",
-        "runtime": "ort",
-        "description": "OpenVINO as a provider of ONNX Runtime, on the CPU",
-        "float_precisions": ("f32",),
-        "static_lengths": False,
-        "domains": ("com.microsoft",),
-        "formats": ("onnx",),
-        "extra": "",
-        "build": "onnxruntime-openvino",
-        "written_anywhere": True,
-    }
+CAPABILITIES = openvino_cpu.CAPABILITIES.but(
+    name="openvino-ep",
+    runtime="ort",
+    description="OpenVINO as a provider of ONNX Runtime, on the CPU",
+    baseline_precisions=("f32",),
+    onnx={"domains": ("com.microsoft",)},
+    static_lengths=False,
+    formats=("onnx",),
+    needs={"extra": "", "build": "onnxruntime-openvino"},
+    written_anywhere=True,
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 
@@ -40,7 +37,7 @@ _PROVIDER = ort.Provider(
     _settings,
     # onnxruntime's own optimizer would round biases to int32 before OpenVINO gets the graph.
     optimize=False,
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
 export, model_file = files.write, files.model_file

@@ -1,6 +1,6 @@
 """OpenVINO on Intel GPUs. It opens the files of `openvino-cpu`; operators that are not quantized run in float16."""
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import NO_OPTIONS, openvino
@@ -10,18 +10,18 @@ CAPABILITIES = Capabilities(
     runtime="openvino",
     description="OpenVINO on Intel GPUs",
     device="Intel GPU",
-    float_precisions=("f32", "f16"),
+    baseline_precisions=("f32", "f16"),
     placement="matmul",
-    activations=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True)),
+    activations=Activations(
+        computed=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True))
+    ),
+    float_parts=FloatParts(in_files=("float32", "float16")),
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
-    simulated=(*RESIDUAL, *OUTPUTS),
-    float_parts=("float32", "float16"),
+    simulated_roles=(*RESIDUAL, *OUTPUTS),
+    onnx=OnnxRules(opset=(13, 22), lowest_constant=-65504.0),
     static_lengths=True,
-    opset=(13, 22),
-    lowest_constant=-65504.0,
     formats=("onnx", "openvino"),
-    extra="openvino",
-    drivers=("intel-gpu",),
+    needs=Needs(extra="openvino", drivers=("intel-gpu",)),
     written_anywhere=True,
     status="structurally checked, not run",
 )

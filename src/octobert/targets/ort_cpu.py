@@ -5,7 +5,15 @@ fused in float. This fusion exists for uint8 activations. On x86, an int8 activa
 run in float.
 """
 
-from octobert.core.capability import INTEGER_UNITS, Capabilities
+from octobert.core.capability import (
+    INTEGER_UNITS,
+    Activations,
+    Capabilities,
+    FloatParts,
+    OnnxRules,
+    Rewrites,
+    Weights,
+)
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
@@ -15,24 +23,24 @@ CAPABILITIES = Capabilities(
     runtime="ort",
     description="ONNX Runtime on the CPU",
     placement="matmul",
-    activations=(("uint8", False), ("uint8", True)),
-    simulated_activations=(
-        ("int8", True),
-        ("int8", False),
-        ("uint16", False),
-        ("int16", True),
-        ("float8e4m3", True),
+    activations=Activations(
+        computed=(("uint8", False), ("uint8", True)),
+        simulated=(
+            ("int8", True),
+            ("int8", False),
+            ("uint16", False),
+            ("int16", True),
+            ("float8e4m3", True),
+        ),
+        dynamic=True,
     ),
-    dynamic=True,
+    weights=Weights(types=("int8", "uint8", "float8e4m3")),
+    float_parts=FloatParts(in_files=("float32", "float16")),
     saturates_without=INTEGER_UNITS,
-    weights=("int8", "uint8", "float8e4m3"),
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
-    simulated=(*RESIDUAL, *OUTPUTS),
-    float_parts=("float32", "float16"),
-    opset=(13, 25),
-    domains=("com.microsoft",),
-    qoperator=True,
-    fast_norms=4,
+    simulated_roles=(*RESIDUAL, *OUTPUTS),
+    onnx=OnnxRules(opset=(13, 25), domains=("com.microsoft",)),
+    rewrites=Rewrites(integer_products=True, norms_up_to_cores=4),
     status="run here",
 )
 RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS

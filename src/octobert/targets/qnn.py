@@ -13,16 +13,20 @@ import json
 import platform
 from pathlib import Path
 
-from octobert.core.capability import Capabilities, Probe
+from octobert.core.capability import (
+    Activations,
+    Capabilities,
+    FloatParts,
+    Needs,
+    OnnxRules,
+    Weights,
+)
 from octobert.core.plan import WHOLE
-from octobert.core.session import ExportOptions, Session, SessionOptions
-from octobert.graph.passes import contrib, gemm, static_shapes
+from octobert.core.session import ExportOptions
+from octobert.graph.passes import npu
 from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import StaticShapeSession
 
-PROVIDER = "QNNExecutionProvider"
-PACKAGE = "onnxruntime_qnn"
 # Names of the 64-bit x86 architecture on Linux and Windows.
 X86 = ("x86_64", "AMD64")
 SESSION = "session.json"
@@ -47,17 +51,12 @@ CAPABILITIES = Capabilities(
     runtime="ort",
     description="Qualcomm NPUs, ONNX Runtime's QNN provider; on x86 its simulator, which is what was run",
     device="Qualcomm NPU",
-    float_precisions=(),
+    baseline_precisions=(),
     placement="whole",
-    activations=(("uint16", False), ("uint8", False)),
-    weights=("uint8", "int8"),
-    weight_axis=None,
+    activations=Activations(computed=(("uint16", False), ("uint8", False)), smallest_range=1e-4),
+    weights=Weights(types=("uint8", "int8"), axis=None),
+    float_parts=FloatParts(in_files=("float32", "float16")),
     roles=WHOLE,
-    smallest_range=1e-4,
-    float_parts=("float32", "float16"),
-    shapes="fixed",
-    opset=(13, 21),
-    refuses=("DynamicQuantizeLinear", "MatMulInteger"),
     integer_operators=(
         "MatMul",
         "Gemm",
@@ -68,20 +67,26 @@ CAPABILITIES = Capabilities(
         "Gelu",
         "Tanh",
     ),
-    whole_graph=True,
-    lowest_constant=-3.0e30,
-    extra="qnn",
+    integer_only=True,
+    onnx=OnnxRules(
+        opset=(13, 21), refuses=("DynamicQuantizeLinear", "MatMulInteger"), lowest_constant=-3.0e30
+    ),
+    shapes="fixed",
+    needs=Needs(extra="qnn"),
     written_anywhere=True,
     status="run here",
 )
-PASSES = (static_shapes.STATIC, contrib.OWN_GELU, gemm.GEMM)
+PASSES = (npu.STATIC, npu.OWN_GELU, npu.GEMM)
 RUNTIME_OPTIONS = NO_OPTIONS
-model_file = files.model_file
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.plugin_probe(PACKAGE, "pip install onnxruntime-qnn")
+_PROVIDER = ort.Provider(
+    "QNNExecutionProvider",
+    "pip install onnxruntime-qnn",
+    lambda path, options: PROVIDER_OPTIONS | (SIMULATED if platform.machine() in X86 else {}),
+    refuse_fallback=True,
+    plugin="onnxruntime_qnn",
+)
+probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -89,13 +94,4 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     path = files.write(quantized, folder, options, PASSES)
     (path.parent / SESSION).write_text(
         json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1)
-    )
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file."""
-    settings = PROVIDER_OPTIONS | (SIMULATED if platform.machine() in X86 else {})
-    devices = ort.plugin_devices(PACKAGE, PROVIDER)
-    return StaticShapeSession(
-        ort.OrtSession(path, options, PROVIDER, settings, devices=devices, whole=True)
     )

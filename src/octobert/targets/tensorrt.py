@@ -9,7 +9,14 @@ the same profile as options of ONNX Runtime's provider.
 import json
 from pathlib import Path
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import (
+    Activations,
+    Capabilities,
+    FloatParts,
+    Needs,
+    OnnxRules,
+    Weights,
+)
 from octobert.core.files import content_of
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.core.session import ExportOptions, SessionOptions
@@ -25,20 +32,20 @@ CAPABILITIES = Capabilities(
     description="TensorRT on NVIDIA GPUs, strongly typed",
     device="NVIDIA GPU",
     placement="tensorrt",
-    activations=(("int8", True), ("float8e4m3", True)),
-    weights=("int8", "float8e4m3"),
-    weight_form="pair",
+    activations=Activations(computed=(("int8", True), ("float8e4m3", True))),
+    weights=Weights(types=("int8", "float8e4m3"), form="pair", int32_bias=False),
+    float_parts=FloatParts(in_files=("float16", "bfloat16", "float32")),
     roles=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD),
-    float_parts=("float16", "bfloat16", "float32"),
-    shapes="profiles",
-    opset=(13, 21),
-    refuses=("DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul"),
-    int32_bias=False,
     integer_operators=("MatMul", "Gemm", "Add"),
-    lowest_constant=-65504.0,
-    extra="gpu",
-    build="onnxruntime-gpu",
-    drivers=("nvidia", "cuda", "cudnn", "tensorrt"),
+    onnx=OnnxRules(
+        opset=(13, 21),
+        refuses=("DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul"),
+        lowest_constant=-65504.0,
+    ),
+    shapes="profiles",
+    needs=Needs(
+        extra="gpu", build="onnxruntime-gpu", drivers=("nvidia", "cuda", "cudnn", "tensorrt")
+    ),
     written_anywhere=True,
     status="structurally checked, not run",
 )
@@ -96,10 +103,8 @@ def write_profiled(
         The file; and the profile: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`.
     """
     assert options.shape is not None
-    path, largest = (
-        files.write(quantized, folder, options),
-        (options.shape.batch, options.shape.sequence),
-    )
+    path = files.write(quantized, folder, options)
+    largest = (options.shape.batch, options.shape.sequence)
     inputs = files.inputs_of(path)
     shapes = {
         end: ",".join(f"{name}:{batch}x{length}" for name in inputs)

@@ -12,15 +12,11 @@ from octobert.targets import tensorrt
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
-CAPABILITIES = tensorrt.CAPABILITIES.model_copy(
-    update={
-        "name": "tensorrt-rtx",
-        "description": "TensorRT for RTX on NVIDIA GPUs, strongly typed",
-        "device": "NVIDIA RTX GPU",
-        "extra": "",
-        "build": "",
-        "drivers": ("nvidia", "tensorrt-rtx"),
-    }
+CAPABILITIES = tensorrt.CAPABILITIES.but(
+    name="tensorrt-rtx",
+    description="TensorRT for RTX on NVIDIA GPUs, strongly typed",
+    device="NVIDIA RTX GPU",
+    needs={"extra": "", "build": "", "drivers": ("nvidia", "tensorrt-rtx")},
 )
 RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "enable_cuda_graph": ("0", "1")}
 

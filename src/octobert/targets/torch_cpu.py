@@ -5,7 +5,7 @@ Without, that is 50 to 70 times slower than float32, so float32 units compute th
 the float model. Models run eagerly unless `SessionOptions.compile` is set.
 """
 
-from octobert.core.capability import Capabilities
+from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.targets.runtimes import NO_OPTIONS, torch
 from octobert.targets.shared import files
@@ -14,15 +14,17 @@ CAPABILITIES = Capabilities(
     name="torch-cpu",
     runtime="torch",
     description="PyTorch on the CPU",
-    float_model="checkpoint",
+    baseline_model="checkpoint",
     placement="matmul",
-    activations=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
-    simulated_activations=(("uint16", False), ("int16", True)),
+    activations=Activations(
+        computed=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
+        simulated=(("uint16", False), ("int16", True)),
+    ),
+    float_parts=FloatParts(in_files=("float32", "float16", "bfloat16")),
     roles=(*LINEAR, *HEAD, *EMBEDDING),
-    simulated=(*ATTENTION, *RESIDUAL, *OUTPUTS),
-    float_parts=("float32", "float16", "bfloat16"),
-    opset=(13, 25),
-    extra="torch",
+    simulated_roles=(*ATTENTION, *RESIDUAL, *OUTPUTS),
+    onnx=OnnxRules(opset=(13, 25)),
+    needs=Needs(extra="torch"),
     status="run here",
 )
 RUNTIME_OPTIONS = NO_OPTIONS

@@ -8,16 +8,14 @@ All other quantized operators are rounded and computed in float.
 from octobert.targets import torch_cpu
 from octobert.targets.runtimes import torch
 
-CAPABILITIES = torch_cpu.CAPABILITIES.model_copy(
-    update={
-        "name": "torch-cuda",
-        "description": "PyTorch on NVIDIA GPUs, compiled",
-        "device": "NVIDIA GPU",
-        "float_model": "graph",
-        "drivers": ("nvidia",),
-        "written_anywhere": True,
-        "status": "structurally checked, not run",
-    }
+CAPABILITIES = torch_cpu.CAPABILITIES.but(
+    name="torch-cuda",
+    description="PyTorch on NVIDIA GPUs, compiled",
+    device="NVIDIA GPU",
+    baseline_model="graph",
+    needs={"drivers": ("nvidia",)},
+    written_anywhere=True,
+    status="structurally checked, not run",
 )
 RUNTIME_OPTIONS = torch_cpu.RUNTIME_OPTIONS
 

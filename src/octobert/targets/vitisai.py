@@ -9,26 +9,24 @@ import functools
 
 import onnx_ir as ir
 
-from octobert.graph.passes import Pass, contrib, static_shapes
+from octobert.graph.passes import Pass, npu
 from octobert.targets import qnn
 from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
 
-CAPABILITIES = qnn.CAPABILITIES.model_copy(
-    update={
-        "name": "vitisai",
-        "description": "AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
-        "device": "AMD NPU",
-        "activations": (("uint16", False), ("uint8", False), ("int8", True)),
-        "weights": ("int8", "uint8"),
+CAPABILITIES = qnn.CAPABILITIES.but(
+    name="vitisai",
+    description="AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
+    device="AMD NPU",
+    activations={
+        "computed": (("uint16", False), ("uint8", False), ("int8", True)),
         "smallest_range": 0.0,
-        "float_parts": ("float32",),
-        "opset": (13, 20),
-        "domains": ("com.microsoft",),
-        "extra": "",
-        "drivers": ("ryzen-ai",),
-        "status": "structurally checked, not run",
-    }
+    },
+    weights={"types": ("int8", "uint8")},
+    float_parts={"in_files": ("float32",)},
+    onnx={"opset": (13, 20), "domains": ("com.microsoft",)},
+    needs={"extra": "", "drivers": ("ryzen-ai",)},
+    status="structurally checked, not run",
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 
@@ -38,18 +36,16 @@ _PROVIDER = ort.Provider(
     lambda path, options: (
         {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
     ),
-    whole=True,
+    refuse_fallback=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def _describe_(model: ir.Model) -> int:
     """Add the metadata that the provider reads: types by the names of onnxruntime's quantizer. Capture wrote the model type."""
-    model.metadata_props.update(contrib.pair_types(model), quant_type="OnnxStaticQuantization")
+    model.metadata_props.update(npu.pair_types(model), quant_type="OnnxStaticQuantization")
     return 1
 
 
 # The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
-export = functools.partial(
-    files.write, passes=(static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_))
-)
+export = functools.partial(files.write, passes=(npu.STATIC, npu.GELU, npu.PAIRS, Pass(_describe_)))

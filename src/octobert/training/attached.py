@@ -18,8 +18,8 @@ from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
-from octobert.training.checkpoints import non_finite_weight
 from octobert.training.interception import ALL_VALUES
+from octobert.training.job import non_finite_weight
 from octobert.training.simulation import Simulation
 
 # What `finish` writes beside the checkpoint, last of all.
@@ -129,20 +129,18 @@ def attach(
     """See `octobert.attach`."""
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if model_type is None or not hasattr(model, "save_pretrained"):
-        expected = (
-            "a model of transformers, such as AutoModelForSequenceClassification.from_pretrained(…)"
-        )
         raise RecipeError(
             "not a model that can be quantized",
             where="model",
             got=type(model).__name__,
-            expected=expected,
+            expected="a model of transformers, such as AutoModelForSequenceClassification.from_pretrained(…)",
         )
     family = family_of(str(model_type))
     if family is None:
-        fix = did_you_mean(str(model_type), families())
         raise ModelError(
-            f'model type "{model_type}" is not supported', where="model.config", fix=fix
+            f'model type "{model_type}" is not supported',
+            where="model.config",
+            fix=did_you_mean(str(model_type), families()),
         )
     if hasattr(model, Simulation.ATTRIBUTE):
         raise PlanError(
@@ -175,9 +173,10 @@ def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
         quantizer, value = decision.quantizer, decision.site.value
         if quantizer is not None and quantizer.low is not None:
             if value not in intervals:
-                fix = "give the ranges of the same run: octobert.manifest(…).ranges"
                 raise PlanError(
-                    "there is no range of a value that the plan quantizes", where=value, fix=fix
+                    "there is no range of a value that the plan quantizes",
+                    where=value,
+                    fix="give the ranges of the same run: octobert.manifest(…).ranges",
                 )
             own = intervals[value]
             low, high = (-own.bound, own.bound) if quantizer.symmetric else (own.low, own.high)
@@ -196,17 +195,18 @@ def read(folder: Path) -> Quantization:
     """
     path = folder / QUANTIZATION
     if not path.is_file():
-        fix = "give the folder that finish() of octobert.attach wrote"
         raise ModelError(
             "the folder holds no finished training",
             where=str(folder),
             got=f"no {QUANTIZATION}",
-            fix=fix,
+            fix="give the folder that finish() of octobert.attach wrote",
         )
     try:
         return Quantization.model_validate_json(content_of(path))
     except ValueError as error:
-        what = first_problem(error) if hasattr(error, "errors") else str(error)
         raise ModelError(
-            "the finished training cannot be read", where=str(path), got=what, fix="train again"
+            "the finished training cannot be read",
+            where=str(path),
+            got=first_problem(error) if hasattr(error, "errors") else str(error),
+            fix="train again",
         ) from error

@@ -195,8 +195,11 @@ def check_teacher(
         if tokenizer_file(folder)
     ]
     if len(set(vocabularies)) > 1:
-        where, fix = str(tokenizer_file(folders[0])), "give a teacher with the same vocabulary"
-        raise ModelError("the teacher has another tokenizer", where=where, fix=fix)
+        raise ModelError(
+            "the teacher has another tokenizer",
+            where=str(tokenizer_file(folders[0])),
+            fix="give a teacher with the same vocabulary",
+        )
     for key in ("hidden_size", "num_hidden_layers") if settings.hidden else ():
         sizes = [model.config.get(key) for model in (teacher, student)]
         if sizes[0] != sizes[1]:

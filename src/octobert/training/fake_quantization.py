@@ -171,10 +171,8 @@ class ActivationRanges(torch.nn.Module):
         low, high = observed[0].clamp(max=0.0), (-observed[1]).clamp(min=0.0)
         bound = torch.maximum(-low, high)
         symmetric = self.symmetric.to(device)
-        low, high = (
-            torch.where(symmetric, -bound, low),
-            torch.minimum(torch.where(symmetric, bound, high), self.ceiling),
-        )
+        low = torch.where(symmetric, -bound, low)
+        high = torch.minimum(torch.where(symmetric, bound, high), self.ceiling)
         has_data = ~torch.isinf(observed[0])
         for current, batch in ((self.low, low), (self.high, high)):
             moved = torch.where(current.isnan(), batch, current + rate * (batch - current))

@@ -109,13 +109,12 @@ def _shares(
     order = np.random.default_rng(seed).permutation(len(rows))[:samples]
     count = min(_MOST_HELD_OUT, max(1, round(_HELD_OUT * len(order))))
     if len(order) < 2:
-        fix = "give more training rows, or leave prune.recover out"
         raise DataError(
             "there are too few rows to train on",
             where="prune.recover",
             got=str(len(order)),
             expected="2",
-            fix=fix,
+            fix="give more training rows, or leave prune.recover out",
         )
     return [rows[i] for i in order[count:]], [rows[i] for i in order[:count]]
 
@@ -221,11 +220,10 @@ def _loss(
             total += float(teacher.loss(outputs, inputs)) * len(part)
         count += len(part)
     if not np.isfinite(total):
-        fix = "lower prune.recover.learning_rate, or leave prune.recover out"
         raise ModelError(
             "the loss of the pruned model is not a number",
             where="prune.recover",
             got=str(total),
-            fix=fix,
+            fix="lower prune.recover.learning_rate, or leave prune.recover out",
         )
     return total / count

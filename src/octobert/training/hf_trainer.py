@@ -14,9 +14,14 @@ import transformers
 
 from octobert.config.training import Qat, Training
 from octobert.core.errors import ModelError
-from octobert.training.checkpoints import last_checkpoint, mark_complete, non_finite_weight
 from octobert.training.distributed import decision_of_first, is_first, rank, wait_for_all
-from octobert.training.job import Job, row_order
+from octobert.training.job import (
+    Job,
+    last_checkpoint,
+    mark_complete,
+    non_finite_weight,
+    row_order,
+)
 
 
 class RowSampler(torch.utils.data.Sampler[int]):
@@ -120,10 +125,8 @@ class JobCallback(transformers.TrainerCallback):
         if loss is None:
             return
         if not math.isfinite(float(loss)):
-            last, low = (
-                last_checkpoint(Path(args.output_dir)),
-                self._job.settings.precision != "float32",
-            )
+            last = last_checkpoint(Path(args.output_dir))
+            low = self._job.settings.precision != "float32"
             raise ModelError(
                 "the training loss is not a number",
                 where=f"step {state.global_step} of {state.max_steps}",

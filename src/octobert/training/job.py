@@ -1,7 +1,9 @@
-"""One training as data: the model, the rows and the settings. A training function of the user gets a `Job`."""
+"""One training as data: the model, the rows, the settings and its checkpoints. A training function of the user gets a `Job`."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octobert.config.training import Training, TrainingSettings
+from octobert.core.errors import ModelError
+from octobert.core.files import digest_or_none, digests_of, read_sealed, write_sealed
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.models.checkpoint import inputs_of
-from octobert.training.distributed import rank, world_size
+from octobert.training.distributed import is_first, rank, world_size
 
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 IGNORED_TARGET = -100
 # Rows of this many batches are sorted by length together.
 _SORTED_BATCHES = 50
+# The last file that is written into a checkpoint.
+_COMPLETE = "complete"
+_IDENTITY = "identity.json"
+_IDENTITY_PARTS = {"seed": "seed", "of": "plan, model or data", "settings": "settings"}
 
 
 @dataclass(frozen=True)
@@ -147,3 +155,59 @@ def row_order(lengths: np.ndarray, batch: int, seed: int, epoch: int) -> np.ndar
         batches += [part[i : i + batch] for i in range(0, len(part), batch)]
     full, rest = [b for b in batches if len(b) == batch], [b for b in batches if len(b) < batch]
     return np.concatenate([full[i] for i in generator.permutation(len(full))] + rest)
+
+
+def check_same_training(job: Job) -> None:
+    """Refuse checkpoints of another training; in an empty scratch folder, write down which training this is.
+
+    Raises:
+        ModelError: the checkpoints belong to another plan, model, data set, seed or settings.
+    """
+    path = job.scratch / _IDENTITY
+    own = {"seed": job.seed, "of": job.identity, "settings": job.settings.model_dump(mode="json")}
+    if (content := read_sealed(path)) is not None:
+        other = json.loads(content)
+        different = [part for part in own if other.get(part) != own[part]]
+        if different:
+            raise ModelError(
+                "the folder holds the checkpoints of another training",
+                where=str(job.scratch),
+                got=f"another {' and '.join(_IDENTITY_PARTS[part] for part in different)}",
+                fix="remove the folder to start again, or repeat the command that was interrupted",
+            )
+    elif is_first():
+        job.scratch.mkdir(parents=True, exist_ok=True)
+        write_sealed(path, json.dumps(own).encode())
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the newest complete checkpoint, and remove those after it. None without a complete one."""
+    for path in sorted(
+        folder.glob("checkpoint-*"),
+        key=lambda path: int(path.name.rpartition("-")[2]),
+        reverse=True,
+    ):
+        # Complete is a checkpoint that is as it was written.
+        digests = read_sealed(path / _COMPLETE)
+        if digests is not None and all(
+            digest_or_none(path / name) == digest for name, digest in json.loads(digests).items()
+        ):
+            return str(path)
+        if is_first():
+            shutil.rmtree(path, ignore_errors=True)
+    return None
+
+
+def mark_complete(folder: Path, step: int) -> None:
+    """Mark the checkpoint of a step as complete: the digests of its files."""
+    checkpoint = folder / f"checkpoint-{step}"
+    write_sealed(checkpoint / _COMPLETE, json.dumps(digests_of(checkpoint)).encode())
+
+
+def non_finite_weight(model: Any) -> str | None:
+    """Return the name of a weight with a NaN or an infinity; None if all weights are finite."""
+    import torch
+
+    return next(
+        (name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None
+    )

@@ -80,9 +80,11 @@ class Simulation:
         quantizers: dict[Any, tuple[int, Quantizer]] = {}
         for site, quantizer in plan.quantized:
             if quantizer.dynamic:
-                what = "quantization-aware training needs fixed ranges"
                 raise PlanError(
-                    what, where=site.node, got="a dynamic activation", fix="use the method static"
+                    "quantization-aware training needs fixed ranges",
+                    where=site.node,
+                    got="a dynamic activation",
+                    fix="use the method static",
                 )
             if site.is_weight:
                 self._weights[site.value.removesuffix(".weight")] = quantizer
@@ -175,12 +177,11 @@ class Simulation:
         weights = {path: p for path, p in self._matrices().items() if path in self._weights}
         missing = sorted(set(self._weights) - set(weights) - set(self.names.tables.values()))
         if missing:
-            fix = f'disable it: quantize: {{static: {{disable: ["{missing[0]}"]}}}}'
             raise PlanError(
                 "the plan does not fit the model",
                 where=missing[0],
                 got="no such weight in the model",
-                fix=fix,
+                fix=f'disable it: quantize: {{static: {{disable: ["{missing[0]}"]}}}}',
             )
         self._bound_names: dict[str, str] = {}
         bounds = torch.nn.Module()

@@ -17,9 +17,14 @@ from octobert.core import environment, user_code
 from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
 from octobert.models.checkpoint import inputs_of
-from octobert.training.checkpoints import check_same_training, last_checkpoint, non_finite_weight
 from octobert.training.distributed import is_first, world_size
-from octobert.training.job import Job, collate
+from octobert.training.job import (
+    Job,
+    check_same_training,
+    collate,
+    last_checkpoint,
+    non_finite_weight,
+)
 
 if TYPE_CHECKING:
     import transformers

@@ -19,7 +19,7 @@ from octobert.core.family import part_of
 from octobert.core.plan import ROLES
 from octobert.core.results import Sizes
 from octobert.graph import operators, parity, sites
-from octobert.graph.capture import canonical, capture, shapes, structure
+from octobert.graph.capture import canonical, capture, lowering, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
 from octobert.models.heads import HEADS
@@ -419,7 +419,7 @@ def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
     with pytest.raises(
         ModelError, match=r"classifier\.weight: the model's weights are in half precision"
     ):
-        canonical.prepare_(half)
+        lowering.prepare_(half)
 
 
 @pytest.mark.parametrize(

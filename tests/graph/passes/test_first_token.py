@@ -14,7 +14,7 @@ from octobert.core.model_config import Normalize, Pooling
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import shapes
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.graph.passes import first_token, norms
+from octobert.graph.passes import cpu, first_token
 from octobert.models.pooling import Pooler
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import FAMILY_HEADS, exact_options, pad_of
@@ -81,7 +81,7 @@ def test_what_is_exported_states_true_shapes(captured, tmp_path, capfd, name: st
         static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), exact_options(static)),
     )
     assert first_token.slice_first_token_(model)
-    norms.vectorize_norms_(model)
+    cpu.vectorize_norms_(model)
     values = [v for node in model.graph for v in node.outputs if v.shape is not None and v.uses()]
     measured = shapes.measure(model, values)
     assert {str(v.name): str(list(v.shape)) for v in values} == {

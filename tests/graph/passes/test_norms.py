@@ -11,7 +11,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core import environment, plugins
 from octobert.graph import operators, sites
-from octobert.graph.passes import norms
+from octobert.graph.passes import cpu
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
 from octobert.quantization.methods import static
@@ -24,7 +24,7 @@ WITHOUT = ("mobilebert",)
 
 def vectorized(model: ir.Model) -> tuple[ir.Model, int]:
     copy = model.clone()
-    return copy, norms.vectorize_norms_(copy)
+    return copy, cpu.vectorize_norms_(copy)
 
 
 @pytest.mark.parametrize(("name", "head"), FAMILY_HEADS)
@@ -144,4 +144,4 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
         }
     assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
     assert not options[2]["export/openvino-cpu"].fast_norms
-    assert plugins.load("targets", "ort-cpu").CAPABILITIES.fast_norms == 4
+    assert plugins.load("targets", "ort-cpu").CAPABILITIES.rewrites.norms_up_to_cores == 4

@@ -117,7 +117,7 @@ def test_a_static_integer_file_keeps_its_norms(captured, tmp_path: Path) -> None
     model = got.model.clone()
     qdq.write(model, plan_for(model, got.family, "vitisai"))
     operators.save(model, tmp_path / "quantized.onnx")
-    wanted = WrittenOpset(opset=17, domains=vitisai.CAPABILITIES.domains, whole_graph=True)
+    wanted = WrittenOpset(opset=17, domains=vitisai.CAPABILITIES.onnx.domains, whole_graph=True)
     options = ExportOptions(shape=StaticShape(batch=2, sequence=16), opset=wanted)
     vitisai.export(tmp_path / "quantized.onnx", tmp_path / "out", options)
     written = ir.load(vitisai.model_file(tmp_path / "out"))

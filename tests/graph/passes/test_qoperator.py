@@ -15,7 +15,7 @@ from octobert.core.errors import ModelError, RecipeError
 from octobert.core.session import ExportOptions, SessionOptions, WrittenOpset
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, parity, qdq, sites
-from octobert.graph.passes import qoperator
+from octobert.graph.passes import cpu
 from octobert.inspection import linter
 from octobert.inspection.profilers import ort as profiler
 from octobert.pipeline import planner
@@ -61,7 +61,7 @@ def test_the_same_numbers_in_other_operators(
 ) -> None:
     model = written(captured(name, "sequence-classification"), tmp_path / "pairs.onnx", **options)
     copy = model.clone()
-    count = qoperator.rewrite_(copy)
+    count = cpu.rewrite_products_(copy)
     counts = Counter(node.op_type for node in copy.graph)
     found = {
         kind: counts[kind] for kind in ("MatMulIntegerToFloat", "QLinearMatMul") if counts[kind]
@@ -72,7 +72,7 @@ def test_the_same_numbers_in_other_operators(
     operators.save(copy, tmp_path / "model.onnx")
     onnx.checker.check_model(str(tmp_path / "model.onnx"))
     assert difference(copy, model) <= (
-        SAME if options.get("placement") != "whole" else qoperator.TOLERANCE
+        SAME if options.get("placement") != "whole" else cpu.TOLERANCE
     )
 
 
@@ -118,7 +118,7 @@ def test_dynamic_activations_are_integer_operators_already(captured) -> None:
         dynamic.plan(placed, nothing, capabilities("ort-cpu"), exact_options(dynamic, "ort-cpu")),
     )
     before = Counter(node.op_type for node in model.graph)
-    assert qoperator.rewrite_(model) == 0
+    assert cpu.rewrite_products_(model) == 0
     assert Counter(node.op_type for node in model.graph) == before
 
 
@@ -129,7 +129,7 @@ def test_sixteen_bits_have_no_such_operators(captured, tmp_path: Path) -> None:
     with pytest.raises(
         ModelError, match=r"no product of the model can be an integer operator .*set format: qdq"
     ):
-        qoperator.rewrite_(model)
+        cpu.rewrite_products_(model)
 
 
 def test_ort_cpu_gets_integer_operators_with_their_biases_by_default(finished) -> None:

@@ -15,8 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octobert.core.errors import ModelError
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
-from octobert.graph.passes.gemm import matmul_add_to_gemm_
-from octobert.graph.passes.static_shapes import make_static_
+from octobert.graph.passes.npu import make_static_, matmul_add_to_gemm_
 from octobert.quantization.methods import static
 from tests.support.checkpoints import batch, exact_options, pad_of
 from tests.support.graphs import (

@@ -10,7 +10,6 @@ from octobert.data.tokenization import Encoded
 from octobert.graph import cutting, operators, parts, sites
 from octobert.quantization import observer
 from octobert.quantization.pruning import fitting, removal
-from octobert.quantization.pruning.moments import moments
 
 # Float32 sums within a batch, against float64 sums over all tokens.
 SUMMED = 1e-5
@@ -51,7 +50,7 @@ def pruned(result, path, keep: float) -> tuple[ir.Model, list, list]:
     model = ir.load(path)
     sublayers, _ = cutting.find(model.graph, result.family)
     names = {each.module: str(linear(model.graph, each.module).x.name) for each in sublayers}
-    collected = moments(path, ROWS, 0, sorted(set(names.values())))
+    collected = removal.moments(path, ROWS, 0, sorted(set(names.values())))
     levels = []
     for each in sublayers:
         units = {sublayers[-2].module: 0, sublayers[0].module: each.units}.get(
@@ -78,7 +77,7 @@ def pruned(result, path, keep: float) -> tuple[ir.Model, list, list]:
 
 def test_moments_are_sums_over_real_tokens(float_path, bert) -> None:
     name = str(linear(bert.model.graph, "encoder.layer.1.output.dense").x.name)
-    found = moments(float_path, ROWS, 0, [name])[name]
+    found = removal.moments(float_path, ROWS, 0, [name])[name]
     x = values(float_path, [name])[name]
     ones = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     assert found.count == len(x) == sum(map(len, ROWS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octobert.core.frozen import FrozenModel
-from octobert.quantization.layers import LinearLayer, Moments
+from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
 

@@ -1,4 +1,4 @@
-"""Bring the float ONNX graph of a supported encoder into the canonical form that all later steps expect.
+"""The canonical form of a float graph, which all later steps expect: its attentions are rebuilt, and its parts are named.
 
 Canonical form:
     opset 18; int64 inputs `input_ids`, `attention_mask` and, if the family has segments, `token_type_ids`, each [B, S] with
@@ -6,12 +6,16 @@ Canonical form:
     linear layers as MatMul over [in, out] and Add; norms as LayerNormalization
     attention as MatMul → Mul (scale) → Add (each term of positions) → Add (mask) → Softmax → MatMul over [B, H, S, K]
     the padding mask as one shared term of 0 and `MASK_VALUE`; no NaN guards
-    names from the module paths of the family (`naming`)
+    names from the module paths of the family: `family.part(3, "query")` is the name of a node and of its output, and the prefix
+        of its weights, `….weight` [in, out] and `….bias`; nodes outside the encoder layers have the module path that the
+        exporter noted, or keep their names
 
 The outputs stay the same, which `graph.parity` verifies.
 """
 
 from __future__ import annotations
+
+import ast
 
 import numpy as np
 import onnx_ir as ir
@@ -19,69 +23,24 @@ from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
-from octobert.core.onnx_files import INPUTS, input_named
 from octobert.graph import operators, parts
-from octobert.graph.capture import folding, lowering, structure
-from octobert.graph.capture.attention import Attention, AttentionInput, Term
+from octobert.graph.capture.structure import (
+    Attention,
+    AttentionInput,
+    EncoderLayer,
+    FeedForward,
+    Term,
+)
 
 OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
-_QUANTIZED = (
-    *operators.PAIR,
-    "DynamicQuantizeLinear",
-    "MatMulInteger",
-    "QLinearMatMul",
-    "MatMulNBits",
-)
-INTEGER_OPERATORS = (
-    "DynamicQuantizeLinear",
-    "MatMulInteger",
-    "QLinearMatMul",
-    "QGemm",
-    "MatMulNBits",
-)
-
-
-def prepare_(model: ir.Model) -> None:
-    """Normalize opset, inputs, linear layers and norms of a raw graph, in place, so that `structure` can read it.
-
-    Raises:
-        ModelError: the model is quantized or in half precision, its opset cannot be converted, or its inputs are not those of
-            an encoder.
-    """
-    quantized = [node.op_type for node in model.graph.all_nodes() if node.op_type in _QUANTIZED]
-    _refuse("the model is quantized already", quantized, "a float model", "use the float ONNX file")
-    _lift_(model)
-    _unshare_(model)
-    lowering.lower_fused_(model.graph)
-    lowering.order_gelu_(model.graph)
-    _refuse(
-        "the model has operators that are not part of ONNX",
-        sorted(
-            {
-                f"{n.domain}.{n.op_type}"
-                for n in model.graph.all_nodes()
-                if n.domain not in ("", "ai.onnx")
-            }
-        )[:5],
-        f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
-        "use the file as it was exported, before optimization for a runtime",
-    )
-    _refuse_half(model.graph)
-    _set_opset_(model)
-    name_inputs_(model.graph)
-    _gemm_to_matmul_(model.graph)
-    _bias_second_(model.graph)
-    _fuse_layer_norms_(model.graph)
-    common.CommonSubexpressionEliminationPass()(model)
-    operators.clean_(model)
-    folding.fold_linears_(model)
+_SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def rebuild_attention_(
-    model: ir.Model, layers: list[structure.EncoderLayer], heads: list[int], family: EncoderFamily
+    model: ir.Model, layers: list[EncoderLayer], heads: list[int], family: EncoderFamily
 ) -> None:
     """Rewrite every attention in canonical form, with shared masks, in place.
 
@@ -112,195 +71,6 @@ def rebuild_attention_(
             graph, attention, head_count, family.part(index, "attention"), others, masks.of(masking)
         )
     operators.clean_(model)
-
-
-def _unshare_(model: ir.Model) -> None:
-    """Give every vector its own constant again: PyTorch's older exporter writes equal ones once, and Identity for the others.
-
-    Tables that several nodes read stay shared.
-    """
-    for node in [node for node in model.graph if node.op_type == "Identity"]:
-        array, value = operators.const_array(node.inputs[0]), node.outputs[0]
-        if array is not None and array.ndim == 1 and not value.is_graph_output():
-            own = operators.initializer(model.graph, str(value.name), array)
-            ir.convenience.replace_all_uses_with(value, own)
-    common.IdentityEliminationPass()(model)
-    common.RemoveUnusedNodesPass()(model)
-
-
-def _refuse_half(graph: ir.Graph) -> None:
-    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    for name, value in graph.initializers.items():
-        if (
-            value.const_value is not None
-            and value.const_value.dtype in half
-            and value.const_value.size > 1
-        ):
-            raise ModelError(
-                "the model's weights are in half precision",
-                where=name,
-                got=str(value.const_value.dtype),
-                expected="float32, from which scales are computed",
-                fix="export the model in float32",
-            )
-
-
-def _set_opset_(model: ir.Model) -> None:
-    """Convert the graph to `OPSET`: older graphs by the official converter, newer ones by changing the number.
-
-    `lowering` has removed Gelu before. The other operators of encoders differ between 18 and later opsets only in accepted
-    types and in attributes for float8; `parity` compares the result with the original.
-    """
-    version = model.opset_imports.get("", 0)
-    if version < OPSET:
-        from onnxscript import version_converter
-
-        version_converter.convert_version(model, target_version=OPSET, fallback=True)
-    elif version > OPSET:
-        for node in model.graph:
-            node.version = None
-            if node.op_type == "Cast":
-                for attribute in set(node.attributes) - {"to"}:
-                    node.attributes.pop(attribute)
-        model.opset_imports[""] = OPSET
-    if model.opset_imports.get("") != OPSET:
-        raise ModelError(
-            "the opset cannot be converted",
-            got=f"opset {version}",
-            expected=f"an opset near {OPSET}",
-        )
-
-
-def prepare_pairs_(model: ir.Model) -> None:
-    """Give a graph with Q/DQ pairs the inputs of the canonical form, in place; its operators stay as they are.
-
-    Raises:
-        ModelError: its operators compute with integers themselves, or its inputs are not those of an encoder.
-    """
-    _refuse(
-        "the model computes with integer operators, which have no float form to fuse",
-        [node.op_type for node in model.graph.all_nodes() if node.op_type in INTEGER_OPERATORS],
-        "a float model, or one with QuantizeLinear and DequantizeLinear",
-        "use the float ONNX file, or quantize it in the QDQ format",
-    )
-    _lift_(model)
-    name_inputs_(model.graph)
-    operators.clean_(model)
-
-
-def _lift_(model: ir.Model) -> None:
-    """Write functions out, and make every constant an initializer that is no input."""
-    common.InlinePass()(model)
-    common.RemoveInitializersFromInputsPass()(model)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-
-
-def _refuse(what: str, operator_types: list[str], expected: str, fix: str) -> None:
-    """Raise an error that names operators, if there are any."""
-    if operator_types:
-        raise ModelError(
-            what, got=", ".join(sorted(set(operator_types))), expected=expected, fix=fix
-        )
-
-
-def name_inputs_(graph: ir.Graph) -> None:
-    """Give the inputs their usual names and int64, in place.
-
-    Raises:
-        ModelError: they are not those of an encoder.
-    """
-    for value in graph.inputs:
-        value.name = input_named(str(value.name))
-    unknown = [v.name for v in graph.inputs if v.name not in INPUTS]
-    if unknown or "input_ids" not in [v.name for v in graph.inputs]:
-        raise ModelError(
-            "the inputs are not those of an encoder",
-            got=", ".join(str(v.name) for v in graph.inputs),
-            expected="input_ids, attention_mask and optionally token_type_ids",
-        )
-    for value in list(graph.inputs):
-        value.shape = ir.Shape(["batch", "sequence"])
-        dtype = value.dtype
-        if dtype is not None and dtype != ir.DataType.INT64:
-            cast = ir.node("Cast", [value], {"to": dtype}, name=f"{value.name}.cast")
-            cast.outputs[0].type = ir.TensorType(dtype)
-            ir.convenience.replace_all_uses_with(value, cast.outputs[0])
-            cast.replace_input_with(0, value)
-            graph.insert_before(graph[0], cast)
-            value.type = ir.TensorType(ir.DataType.INT64)
-
-
-def _gemm_to_matmul_(graph: ir.Graph) -> None:
-    """Replace Gemm and MatMul with a transposed constant by MatMul over [in, out] (and Add)."""
-    for node in list(graph):
-        if node.op_type == "Gemm" and operators.const_array(node.inputs[1]) is not None:
-            _replace_gemm_(graph, node)
-        elif node.op_type == "MatMul":
-            transpose = operators.producer(node.inputs[1], "Transpose")
-            weight = operators.const_array(transpose.inputs[0]) if transpose is not None else None
-            if weight is not None and weight.ndim == 2:
-                name = f"{operators.input_of(node, 1).name}.constant"
-                array = np.ascontiguousarray(weight.T)
-                node.replace_input_with(1, operators.shared_initializer(graph, name, array))
-
-
-def _replace_gemm_(graph: ir.Graph, gemm: ir.Node) -> None:
-    flags = gemm.attributes
-    if (
-        flags.get_int("transA", 0)
-        or flags.get_float("alpha", 1.0) != 1.0
-        or flags.get_float("beta", 1.0) != 1.0
-    ):
-        return
-    x, matrix, bias = operators.inputs_of(gemm, 3)
-    weight = operators.constant_of(matrix)
-    if flags.get_int("transB", 0):
-        weight = np.ascontiguousarray(weight.T)
-    chain = operators.Chain(graph, str(gemm.outputs[0].name))
-    product = chain.MatMul(
-        "matmul", x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight)
-    )
-    if bias is not None:
-        chain.Add("biased", product, bias)
-    chain.replace_(gemm)
-
-
-def _bias_second_(graph: ir.Graph) -> None:
-    """Swap `Add(bias, x)` to `Add(x, bias)`, and Mul alike."""
-    for node in graph:
-        if node.op_type not in ("Add", "Mul") or operators.const_array(node.inputs[0]) is None:
-            continue
-        first, second = node.inputs
-        if operators.const_array(second) is None:
-            node.replace_input_with(0, second)
-            node.replace_input_with(1, first)
-
-
-def _fuse_layer_norms_(graph: ir.Graph) -> None:
-    """Replace (x - mean) / sqrt(var + eps) * gamma (+ beta), which exporters before opset 17 write, by LayerNormalization."""
-    for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
-        quotient = operators.above(gamma_mul.inputs[0], "Div", "Sub")
-        if not quotient or not parts.is_vector(gamma_mul.inputs[1]):
-            continue
-        div, sub = quotient
-        root = operators.above(div.inputs[1], "Sqrt", "Add")
-        epsilon = operators.const_scalar(root[1].inputs[1]) if root else None
-        mean = operators.producer(sub.inputs[1], "ReduceMean")
-        if mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
-            continue
-        last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
-        shift = operators.only_reader(gamma_mul.outputs[0], "Add")
-        if shift is not None and parts.is_vector(shift.inputs[1]):
-            last = shift
-            inputs.append(last.inputs[1])
-        name = f"{last.outputs[0].name}.norm"
-        norm = operators.make_node(
-            "LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon}
-        )
-        norm.metadata_props.update(div.metadata_props)
-        ir.convenience.replace_nodes_and_values(
-            graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]]
-        )
 
 
 class _Masks:
@@ -429,3 +199,189 @@ def _placed(term: Term, chain: operators.Chain) -> ir.Value:
 
 def _nth(index: int) -> str:
     return f"_{index}" if index else ""
+
+
+def name_(model: ir.Model, layers: list[EncoderLayer], family: EncoderFamily) -> None:
+    """Rename the nodes of a graph in place, and remove the exporter's notes.
+
+    Args:
+        layers: its encoder layers, from `structure.find_layers`.
+
+    Raises:
+        ModelError: a layer has a part that the family has no name for.
+    """
+    graph = model.graph
+    named = _Names(graph)
+    for index, layer in enumerate(layers):
+        _check_parts(layer, family)
+        for role, linear in layer.linears.items():
+            named.linear_(linear, family.part(index, role), family.module(index, role))
+        for role, norm in layer.norms.items():
+            named.norm_(norm, family.part(index, role), family.module(index, role))
+            named.residual_(norm, family.part(index, role))
+        for role, feed_forward in layer.feed_forwards.items():
+            named.activation_(feed_forward, family.part(index, role))
+        named.heads_(layer.attention, family.part(index, "attention"))
+    first = next(first for node in graph if (first := parts.norm_of(node.outputs[0])) is not None)
+    named.norm_(first, family.embeddings_norm)
+    last = parts.norm_behind(layers[-1].output)
+    if family.final_norm and last is not None:
+        named.norm_(last, family.final_norm)
+        named.residual_(last, family.final_norm)
+    named.rest_(family)
+    common.ClearMetadataAndDocStringPass()(model)
+    operators.clean_(model)
+
+
+def _check_parts(layer: EncoderLayer, family: EncoderFamily) -> None:
+    missing = [
+        role
+        for role in (*layer.linears, *layer.norms, *layer.feed_forwards)
+        if role not in family.parts
+    ]
+    if missing:
+        raise ModelError(
+            f"an encoder layer has a part that {family.model_types[0]} models do not have",
+            where=f"node {layer.attention.softmax.name}",
+            got=", ".join(missing),
+            expected=", ".join(family.parts),
+            fix="put the config.json of the model beside it, which names its family",
+        )
+
+
+class _Names:
+    """Renames the parts of one graph, and records which nodes and initializers have been named."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.done: set[ir.Node] = set()
+        # Name → the initializer that has it.
+        self.owned: dict[str, ir.Value] = {}
+        self.taken = {str(v.name) for v in (*graph.inputs, *graph.outputs)}
+
+    def node_(self, node: ir.Node, name: str) -> None:
+        node.name = name
+        output = node.outputs[0]
+        if not output.is_graph_output():
+            output.name = self._free(name)
+        self.done.add(node)
+
+    def linear_(self, linear: parts.Linear, path: str, module: str | None = None) -> None:
+        """Name a linear layer; its weights are named by `module`, which layers with shared weights have in common."""
+        stem = module or path
+        if linear.add is not None:
+            self.node_(linear.matmul, f"{path}.matmul")
+            self.node_(linear.add, path)
+            self._own_(linear.add, 1, f"{stem}.bias")
+        else:
+            self.node_(linear.matmul, path)
+        self._own_(linear.matmul, 1, f"{stem}.weight")
+
+    def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
+        """Name a norm, and its weights as those of a linear layer."""
+        stem = module or path
+        self.node_(norm.node, path)
+        if norm.mul is not None:
+            self.node_(norm.mul, f"{path}.mul")
+            self._own_(norm.mul, 1, f"{stem}.weight")
+            self._own_(norm.node, 1, f"{stem}.bias")
+            return
+        self._own_(norm.node, 1, f"{stem}.weight")
+        if len(norm.node.inputs) > 2 and norm.node.inputs[2] is not None:
+            self._own_(norm.node, 2, f"{stem}.bias")
+
+    def residual_(self, norm: parts.Norm, path: str) -> None:
+        """Name the residual add that a norm reads, if there is one."""
+        if norm.residual is not None:
+            self.node_(norm.residual, f"{path}.input")
+
+    def activation_(self, feed_forward: FeedForward, path: str) -> None:
+        """Name the nodes between the two linear layers of a feed-forward: the activation, its parts, and the gate."""
+        inside = operators.ancestors(feed_forward.down.x) - operators.ancestors(feed_forward.up.y)
+        nodes = [n for n in self.graph if n.outputs[0] in inside]
+        ends = {feed_forward.down.x: path}
+        if feed_forward.gated:
+            ends[feed_forward.down.x] = f"{path}.gated"
+            gate = operators.producer(feed_forward.down.x)
+            # The factor that is not the output of the Split is the activation.
+            factors = (
+                [v for v in gate.inputs if operators.producer(v, "Split", "Slice") is None]
+                if gate is not None
+                else []
+            )
+            ends |= {value: path for value in factors if value is not None}
+        for node in nodes:
+            end = ends.get(node.outputs[0])
+            self.node_(node, end or self._free(f"{path}.{node.op_type.lower()}", reserve=False))
+
+    def heads_(self, attention: Attention, path: str) -> None:
+        """Name the inputs of the products that were not rebuilt; rebuilt ones have their names already."""
+        for part, source in zip(("query", "key", "value"), attention.inputs, strict=True):
+            node = source.heads.producer() if source.heads is not None else None
+            if node is not None:
+                self.node_(node, f"{path}.{part}_heads")
+
+    def rest_(self, family: EncoderFamily) -> None:
+        """Name the nodes and weights outside the encoder layers."""
+        for node in self.graph:
+            # A decoder over the vocabulary may share this table, and exporters name it after either of the two.
+            if (
+                node.op_type == "Gather"
+                and operators.input_of(node, 1).name == "input_ids"
+                and _module_path(node, family)
+            ):
+                self._own_(node, 0, f"{_module_path(node, family)}.weight")
+        for linear in parts.all_linears(self.graph):
+            path = _module_path(linear.matmul, family) or _stem(linear, family)
+            if linear.matmul not in self.done and path:
+                self.linear_(linear, path)
+        for node in self.graph:
+            path = _module_path(node, family)
+            if node not in self.done and (path or not node.name):
+                stem = path or str(node.outputs[0].name)
+                self.node_(node, self._free(f"{stem}.{node.op_type.lower()}", reserve=False))
+        for name, value in list(self.graph.initializers.items()):
+            if name.startswith(f"{family.prefix}."):
+                value.name = self._free(family.strip_prefix(name))
+
+    def _own_(self, node: ir.Node, index: int, name: str) -> None:
+        """Give a part its own initializer under its own name; exporters merge equal initializers of different parts.
+
+        Parts of the same name are one module that is applied several times, and keep sharing the initializer.
+        """
+        value = operators.input_of(node, index)
+        if name in self.owned and np.array_equal(
+            operators.constant_of(self.owned[name]), operators.constant_of(value)
+        ):
+            node.replace_input_with(index, self.owned[name])
+            return
+        if value.name != name:
+            if len(value.uses()) == 1 and not value.is_graph_output():
+                value.name = self._free(name)
+            else:
+                value = operators.initializer(
+                    self.graph, self._free(name), operators.constant_of(value)
+                )
+                node.replace_input_with(index, value)
+        self.owned[name] = value
+
+    def _free(self, name: str, *, reserve: bool = True) -> str:
+        candidate = operators.free_name(name, self.taken, self.graph.initializers)
+        if reserve:
+            self.taken.add(candidate)
+        return candidate
+
+
+def _module_path(node: ir.Node, family: EncoderFamily) -> str:
+    """Return the innermost module that the exporter noted for a node, without the base model's prefix, or an empty string."""
+    noted = node.metadata_props.get(_SCOPES)
+    if not noted:
+        return ""
+    scopes = [s for s in ast.literal_eval(noted)[:-1] if s and not s.startswith("_")]
+    return family.strip_prefix(scopes[-1]) if scopes else ""
+
+
+def _stem(linear: parts.Linear, family: EncoderFamily) -> str:
+    """Return the module path of a linear layer by the name of its bias (`classifier.bias`), which exporters keep."""
+    name = str(linear.bias.name) if linear.bias is not None else ""
+    return family.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""

@@ -20,7 +20,7 @@ from octobert.core.onnx_files import read_onnx
 from octobert.core.results import Parity, Sizes
 from octobert.core.session import STATES
 from octobert.graph import operators, parity
-from octobert.graph.capture import canonical, naming, shapes, structure
+from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, heads
 from octobert.models.heads import Head, head_of
@@ -87,7 +87,7 @@ def _capture_onnx(
 ) -> Captured:
     raw, original = load_onnx(source.path), load_onnx(source.path)
     family = source.family
-    canonical.prepare_(raw)
+    lowering.prepare_(raw)
     _choose_outputs_(raw, head, source.path)
     sizes = canonicalize_(raw, family, prepared=True)
     pooler = pooler_of(source.tokenizer_folder, allow_pickle=allow_pickle) if head.pooled else None
@@ -120,10 +120,10 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
     """
     model, original = load_onnx(path), load_onnx(path)
     if any(
-        node.op_type in ("DequantizeLinear", *canonical.INTEGER_OPERATORS)
+        node.op_type in ("DequantizeLinear", *lowering.INTEGER_OPERATORS)
         for node in model.graph.all_nodes()
     ):
-        canonical.prepare_pairs_(model)
+        lowering.prepare_pairs_(model)
         return model
     canonicalize_(model, family)
     feeds = parity.sample_batches(model)
@@ -169,7 +169,7 @@ def export(torch_model: Any, head: str) -> ir.Model:
 def canonicalize_(model: ir.Model, family: EncoderFamily, *, prepared: bool = False) -> Sizes:
     """Bring a raw graph into canonical form in place, and return its sizes."""
     if not prepared:
-        canonical.prepare_(model)
+        lowering.prepare_(model)
     layers = structure.find_layers(model.graph)
     probs = [layer.attention.softmax.outputs[0] for layer in layers]
     split = [x.heads for layer in layers for x in layer.attention.inputs if x.heads is not None]
@@ -177,7 +177,7 @@ def canonicalize_(model: ir.Model, family: EncoderFamily, *, prepared: bool = Fa
     heads = [_heads(measured[str(value.name)], str(value.name)) for value in (*probs, *split)]
     canonical.rebuild_attention_(model, layers, heads[: len(layers)], family)
     layers = structure.find_layers(model.graph)
-    naming.name_(model, layers, family)
+    canonical.name_(model, layers, family)
     return Sizes(layers=len(layers), heads=heads[0], hidden=layers[-1].width)
 
 

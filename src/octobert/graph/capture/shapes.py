@@ -1,12 +1,14 @@
-"""Measure which axes of every value are batch and sequence, by running the graph at two sizes.
+"""Run a graph to learn what depends on the numbers of its inputs.
 
-Unlike symbolic shape inference this works for every operator, and it verifies that the graph is dynamic in both axes.
+`measure` finds which axes of every value are batch and sequence, by running the graph at two sizes. Unlike symbolic shape
+inference this works for every operator, and it verifies that the graph is dynamic in both axes. `fold_` replaces values that do
+not depend on the numbers of the inputs by constants.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,19 +35,16 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     names, probed = [str(value.name) for value in values], []
 
     def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
-        what, expected = (
-            f"the graph does not run on {rows} rows of {tokens} tokens",
-            "a graph with dynamic batch and sequence",
-        )
+        what = f"the graph does not run on {rows} rows of {tokens} tokens"
+        expected = "a graph with dynamic batch and sequence"
         return session_errors(what, expected=expected, fix="export it with dynamic axes")
 
-    with refused(*_PROBES[0]), open_session(model, values, optimized=False) as session:
-        for size in _PROBES:
-            with refused(*size):
-                feeds = {
-                    str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs
-                }
-                probed.append([result.shape for result in session.run(names, feeds)])
+    with refused(*_PROBES[0]):
+        session = open_session(model, values, optimized=False)
+    for size in _PROBES:
+        with refused(*size):
+            feeds = {str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs}
+            probed.append([result.shape for result in session.run(names, feeds)])
     (batch_1, sequence_1), (batch_2, sequence_2) = _PROBES
     axes = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
     axes[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
@@ -65,6 +64,54 @@ def annotate_(model: ir.Model) -> None:
         value.shape = ir.Shape(list(measured[str(value.name)]))
 
 
+def fold_linears_(model: ir.Model) -> None:
+    """Replace the outputs of linear layers over constants by constants, in place.
+
+    A runtime folds linear layers over constants, such as projections of a table of relative positions (DeBERTa), when it loads
+    a float model. Behind 8-bit weights it cannot, and would project the whole table for every text.
+    """
+    constant: set[ir.Value] = set()
+    through_linear: dict[ir.Value, None] = {}
+    for node in model.graph:
+        inputs = [v for v in node.inputs if v is not None]
+        if inputs and all(v in constant or v.const_value is not None for v in inputs):
+            constant.update(node.outputs)
+            if node.op_type == "MatMul" or any(v in through_linear for v in inputs):
+                through_linear.update(dict.fromkeys(node.outputs))
+    fold_(model, through_linear, constant, "folded")
+
+
+def fold_(
+    model: ir.Model,
+    values: Iterable[ir.Value],
+    inside: Container[ir.Value],
+    suffix: str,
+    size: tuple[int, int] = (1, 2),
+) -> None:
+    """Replace values by constants of the same name and a suffix, in place, where an operator reads them from outside.
+
+    Args:
+        values: they depend on the shapes of the inputs at most.
+        inside: the outputs of operators that are gone then.
+        size: rows and tokens of the inputs, which are filled with ones.
+    """
+    ends = [
+        value
+        for value in values
+        if any(node.outputs[0] not in inside for node in operators.readers(value))
+    ]
+    if not ends:
+        return
+    session = open_session(model, ends)
+    feeds = {value.name: np.ones(size, dtype=np.int64) for value in session.get_inputs()}
+    arrays = session.run([str(value.name) for value in ends], feeds)
+    for value, array in zip(ends, arrays, strict=True):
+        ir.convenience.replace_all_uses_with(
+            value, operators.initializer(model.graph, f"{value.name}.{suffix}", array)
+        )
+    operators.clean_(model)
+
+
 @contextmanager
 def session_errors(what: str, *, fix: str, expected: str | None = None) -> Iterator[None]:
     """Turn errors of ONNX Runtime into one sentence; errors of the disk pass as they are.
@@ -80,10 +127,9 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
         raise ModelError(what, got=reason(error, -1), expected=expected, fix=fix) from error
 
 
-@contextmanager
 def open_session(
     model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True
-) -> Iterator[Any]:
+) -> Any:
     """Open a graph in ONNX Runtime on the CPU.
 
     Args:
@@ -99,7 +145,7 @@ def open_session(
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "model.onnx"
         save_with_outputs(model, list(model.graph.outputs) if values is None else values, path)
-        yield ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
 def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:

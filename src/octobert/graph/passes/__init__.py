@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from octobert.core.session import ExportOptions
 
 
@@ -24,12 +21,3 @@ class Pass:
 
     apply_: Callable[..., int]
     options: Callable[[ExportOptions], Mapping[str, Any] | None] = lambda form: {}
-
-
-def wanted(passes: Iterable[Pass], form: ExportOptions) -> list[Callable[[ir.Model], int]]:
-    """Return the passes that a form of writing asks for, each with its keyword arguments."""
-    return [
-        functools.partial(graph_pass.apply_, **options)
-        for graph_pass in passes
-        if (options := graph_pass.options(form)) is not None
-    ]

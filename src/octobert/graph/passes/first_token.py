@@ -224,10 +224,8 @@ class _Region:
         return [node.attributes.get_ints("perm")[axis]] if "perm" in node.attributes else None
 
     def _reshaped(self, node: ir.Node, axis: int) -> Needs | None:
-        sizes, concat = (
-            operators.const_array(node.inputs[1]),
-            operators.producer(node.inputs[1], "Concat"),
-        )
+        sizes = operators.const_array(node.inputs[1])
+        concat = operators.producer(node.inputs[1], "Concat")
         if sizes is not None:
             known = 0 not in sizes or not node.attributes.get_int("allowzero", 0)
         else:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -73,6 +72,8 @@ def convert_(
     Raises:
         ModelError: the opset cannot hold the graph; the message names the least that can.
     """
+    import onnx
+
     graph, before = model.graph, model.opset_imports[""]
     if opset == before:
         return Converted(opset, before, 0, 0)
@@ -105,7 +106,9 @@ def convert_(
         _write_older_(graph, node, opset)
         node.version = None
     graph.opset_imports[""] = opset
-    model.ir_version = max(model.ir_version, _ir_version(opset))
+    # The first version of the file format that has the opset.
+    ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    model.ir_version = max(model.ir_version, int(ir_version))
     operators.clean_(model)
     return Converted(opset, before, len(norms), len(moved))
 
@@ -146,16 +149,13 @@ def _exists(node: ir.Node, opset: int) -> bool:
     inputs = len(node.inputs) - (
         opset < _AXES_SINCE and _has_axes(node) and len(schema.inputs) == 1
     )
-    return inputs <= schema.max_input and all(
-        _takes(schema, index, value)
-        for index, value in enumerate(node.inputs[:inputs])
-        if value is not None
-    )
-
-
-def _takes(schema: Any, index: int, value: ir.Value) -> bool:
-    formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-    return value.dtype is None or f"tensor({value.dtype.name.lower()})" in formal.types
+    if inputs > schema.max_input:
+        return False
+    for index, value in enumerate(node.inputs[:inputs]):
+        types = schema.inputs[min(index, len(schema.inputs) - 1)].types
+        if value is not None and value.dtype and f"tensor({value.dtype.name.lower()})" not in types:
+            return False
+    return True
 
 
 def _has_axes(node: ir.Node) -> bool:
@@ -189,10 +189,8 @@ def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
 def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     """Write Shape with a start and an end as Shape and Slice."""
     output = node.outputs[0]
-    start, end = (
-        node.attributes.get_int("start", 0),
-        node.attributes.get_int("end", np.iinfo(np.int32).max),
-    )
+    start = node.attributes.get_int("start", 0)
+    end = node.attributes.get_int("end", np.iinfo(np.int32).max)
     node.attributes.pop("start", None)
     node.attributes.pop("end", None)
     ends = [
@@ -233,13 +231,6 @@ def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
     if bias is not None:
         chain.Add("shifted", scaled, bias)
     chain.replace_(node)
-
-
-def _ir_version(opset: int) -> int:
-    """The first version of the ONNX file format that has an opset."""
-    import onnx
-
-    return int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
 
 
 def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:

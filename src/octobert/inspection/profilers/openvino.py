@@ -14,7 +14,7 @@ from octobert.core.profile import Kind, Operand, Operator, Product, Profile, spl
 from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import openvino as _openvino
-from octobert.targets.shared import running
+from octobert.targets.shared import sessions
 
 _IDLE = {"Input", "Const", "Output", "Result", "Parameter", "Constant"}
 _PRODUCTS = {
@@ -46,7 +46,7 @@ def profile(
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
-        inputs = running.Inputs([_openvino.port_of(port) for port in model.inputs], path).of(feeds)
+        inputs = sessions.Inputs([_openvino.port_of(port) for port in model.inputs], path).of(feeds)
         request = compiled.create_infer_request()
         whole, sums = [], []
         for number in range(warmup + runs):

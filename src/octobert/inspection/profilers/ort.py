@@ -22,7 +22,7 @@ from octobert.core.session import Feeds, SessionOptions
 from octobert.graph import operators
 from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import ort as _ort
-from octobert.targets.shared import running
+from octobert.targets.shared import sessions
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
 _INTEGER_PRODUCTS = {
@@ -82,9 +82,9 @@ def profile(
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            inputs = running.Inputs([_ort.port_of(each) for each in session.get_inputs()], path).of(
-                feeds
-            )
+            inputs = sessions.Inputs(
+                [_ort.port_of(each) for each in session.get_inputs()], path
+            ).of(feeds)
             for _ in range(warmup + runs):
                 session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

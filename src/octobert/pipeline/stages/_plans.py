@@ -18,7 +18,7 @@ from octobert.graph import operators, qdq, sites
 from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages import _artifacts
 from octobert.quantization import apply_corrections, methods
-from octobert.quantization.layers import LayerChange
+from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
 
 

@@ -14,7 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
-from octobert.graph.passes import first_token, norms, opset, qoperator
+from octobert.graph.passes import cpu, first_token, opset
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -56,13 +56,13 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     target = targets.load(form.target)
     capabilities, model = target.CAPABILITIES, ir.load(written)
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
-    states = form.token_states and capabilities.shapes != "fixed" and capabilities.pairs
+    states = form.token_states and capabilities.shapes != "fixed" and capabilities.qdq
     passes = (
         ("states", operators.drop_states_, not states),
-        ("first_token", first_token.slice_first_token_, capabilities.first_token),
+        ("first_token", first_token.slice_first_token_, capabilities.rewrites.first_token),
         (
             "fast_norms",
-            norms.vectorize_norms_,
+            cpu.vectorize_norms_,
             form.fast_norms and is_for_it_alone(plan, capabilities),
         ),
     )
@@ -72,18 +72,18 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
         rewriting.mkdir()
         written = rewriting / written.name
         operators.save(model, written)
-    holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
+    holds = {"domains": capabilities.onnx.domains, "whole_graph": capabilities.integer_only}
     opset_written = (
         WrittenOpset.model_validate({"opset": form.opset, **holds})
         if form.opset is not None
         else None
     )
     # Other types are a matter of how the file is opened.
-    parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
+    parts = plan.float_parts if plan.float_parts in capabilities.float_parts.in_files else "float32"
     as_integers = {
         "qdq": False,
         "qoperator": bool(plan.quantized),
-        "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
+        "auto": takes_integer_operators(plan, capabilities) and cpu.count_products(model) > 0,
     }[form.format]
     details = ExportOptions(
         shape=form.shape, float_parts=parts, opset=opset_written, qoperator=as_integers
@@ -117,7 +117,7 @@ def takes_integer_operators(plan: QuantPlan, capabilities: Capabilities) -> bool
         (q.dtype, q.symmetric) for site, q in plan.quantized if not site.is_weight and not q.dynamic
     }
     return (
-        capabilities.qoperator
+        capabilities.rewrites.integer_products
         and is_for_it_alone(plan, capabilities)
-        and activations <= set(capabilities.activations)
+        and activations <= set(capabilities.activations.computed)
     )

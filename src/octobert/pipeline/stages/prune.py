@@ -52,7 +52,7 @@ from octobert.pipeline.stages._prunable import (
     units_of,
     whole_of,
 )
-from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning import fitting, removal, sublayer_losses
 from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.tasks import Result
@@ -261,7 +261,7 @@ def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list
         for s in whole.sublayers
     }
     with whole.timed("moments"):
-        gathered = moments.moments(
+        gathered = removal.moments(
             whole.path,
             whole.rows,
             whole.tokenizer.pad_id,

@@ -13,8 +13,7 @@ from octobert.core.ranges import Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import apply_corrections
-from octobert.quantization.corrections import load
-from octobert.quantization.layers import LayerChange
+from octobert.quantization.corrections import LayerChange, load
 
 
 def run(

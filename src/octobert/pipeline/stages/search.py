@@ -38,7 +38,7 @@ from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import apply_corrections, search
-from octobert.quantization.layers import LayerChange
+from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
 
 # Rounds in which the kinds of units are timed against each other.
@@ -251,9 +251,11 @@ def _sixteen_bits(capabilities: Capabilities, criterion: Accuracy) -> DType | No
     """The 16-bit type that units fall back to, or None for float."""
     if criterion.fallback == "float":
         return None
-    computed = [dtype for dtype, _ in capabilities.activations if dtype in ("int16", "uint16")]
+    computed = [
+        dtype for dtype, _ in capabilities.activations.computed if dtype in ("int16", "uint16")
+    ]
     simulated = [
-        dtype for dtype, _ in capabilities.simulated_activations if dtype in ("int16", "uint16")
+        dtype for dtype, _ in capabilities.activations.simulated if dtype in ("int16", "uint16")
     ]
     if criterion.fallback == "int16" and not computed + simulated:
         raise RecipeError(

@@ -1,13 +1,118 @@
-"""Weight corrections: one file each, adjust the constants of a linear layer to the inputs that it gets in 8 bits."""
+"""Weight corrections: one file each, adjust the constants of a linear layer to the inputs that it gets in 8 bits.
+
+A correction is a pure function of one layer: of its constants, and of the moments of its input. Layers can be corrected in any
+order, and a plan that keeps a layer in float ignores its corrected constants.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from octobert.core import plugins
 from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
-from octobert.quantization.layers import LinearLayer, Moments
+from octobert.core.plan import Quantizer
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of a layer's input over calibration tokens: x [C] in float, and q, the same value quantized.
+
+    Args:
+        count: tokens.
+        mean: [C] mean of x.
+        mean_quantized: [C] mean of q.
+        products: [C, C] covariance of q; None unless a correction needs it.
+        lost: [C, C] covariance of q and the quantization error x - q; None unless a correction needs it.
+    """
+
+    count: int
+    mean: np.ndarray
+    mean_quantized: np.ndarray
+    products: np.ndarray | None = None
+    lost: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """The constants of one linear layer. Several corrections may follow each other; each starts from the float constants.
+
+    Args:
+        float_weight: [in, out] float32, before all corrections.
+        float_bias: [out] float32, before all corrections; None where the layer has no bias.
+        quantizer: of the weight.
+        weight: [in, out] after the corrections so far.
+        bias: [out] after the corrections so far.
+        scale: of the weight, where a correction or training chose it; None where it is computed from the weight.
+    """
+
+    float_weight: np.ndarray
+    float_bias: np.ndarray | None
+    quantizer: Quantizer
+    weight: np.ndarray
+    bias: np.ndarray | None
+    scale: np.ndarray | None = None
+
+    @staticmethod
+    def of(
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        quantizer: Quantizer,
+        scale: np.ndarray | None = None,
+    ) -> LinearLayer:
+        """Return a layer without corrections."""
+        return LinearLayer(weight, bias, quantizer, weight, bias, scale)
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """The constants of a layer that corrections changed; None for those that stay as they are."""
+
+    weight: np.ndarray | None
+    bias: np.ndarray | None
+    scale: np.ndarray | None
+
+
+class MomentsCollector:
+    """Adds up moments over batches, in float64.
+
+    Args:
+        channels: C, the width of the layer's input.
+        products: whether to collect `Moments.products` and `Moments.lost`.
+    """
+
+    def __init__(self, channels: int, *, products: bool) -> None:
+        self._count = 0
+        self._sum, self._sum_quantized = np.zeros(channels), np.zeros(channels)
+        shape = (channels, channels) if products else None
+        self._products = None if shape is None else np.zeros(shape)
+        self._lost = None if shape is None else np.zeros(shape)
+
+    def add(self, values: np.ndarray, quantized: np.ndarray) -> None:
+        """Add tokens.
+
+        Args:
+            values: [N, C] in float.
+            quantized: [N, C], the same tokens quantized and dequantized.
+        """
+        self._count += len(values)
+        self._sum += values.sum(axis=0, dtype=np.float64)
+        self._sum_quantized += quantized.sum(axis=0, dtype=np.float64)
+        if self._products is not None and self._lost is not None:
+            self._products += quantized.T @ quantized
+            self._lost += quantized.T @ (values - quantized)
+
+    def moments(self) -> Moments:
+        """Return the moments of all tokens so far."""
+        mean, mean_quantized = self._sum / self._count, self._sum_quantized / self._count
+        if self._products is None or self._lost is None:
+            return Moments(self._count, mean, mean_quantized)
+        products = self._products / self._count - np.outer(mean_quantized, mean_quantized)
+        lost = self._lost / self._count - np.outer(mean_quantized, mean - mean_quantized)
+        return Moments(self._count, mean, mean_quantized, products, lost)
 
 
 class Correction(Protocol):

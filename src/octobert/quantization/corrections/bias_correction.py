@@ -12,7 +12,7 @@ from dataclasses import replace
 from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
-from octobert.quantization.layers import LinearLayer, Moments
+from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
 # On MRPC its effect is within the noise (docs/evidence/accuracy.md).

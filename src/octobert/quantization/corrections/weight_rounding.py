@@ -18,7 +18,7 @@ from pydantic import Field
 from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
-from octobert.quantization.layers import LinearLayer, Moments
+from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
 # The smallest error of all on ONNX Runtime, and not slower (docs/evidence/accuracy.md).

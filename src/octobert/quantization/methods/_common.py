@@ -137,13 +137,28 @@ def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
     matched = {site for site in sites if matches(pattern, site)}
     if not matched:
         words = {word for s in sites for word in s.module.split(".")}
-        near = did_you_mean(pattern, sorted({s.module for s in sites} if "." in pattern else words))
-        raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
+        raise PlanError(
+            f'the pattern "{pattern}" matches no module',
+            where=where,
+            fix=did_you_mean(
+                pattern, sorted({s.module for s in sites} if "." in pattern else words)
+            ),
+        )
     return matched
 
 
 class LinearOptions(FrozenModel):
-    """The options of methods that quantize linear layers and nothing else; each describes its own."""
+    """The options of methods that quantize linear layers and nothing else.
+
+    Args:
+        per_channel: one scale per output channel of a weight, instead of one per weight.
+        weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+        reduce_range: each method describes its own.
+        embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports
+            them.
+        disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
+        enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
+    """
 
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
@@ -161,15 +176,15 @@ def weight(options: Any, capabilities: Capabilities) -> Quantizer:
         capabilities: of the target.
     """
     return Quantizer(
-        dtype=capabilities.weights[0],
+        dtype=capabilities.weights.types[0],
         symmetric=True,
-        axis=capabilities.weight_axis if options.per_channel else None,
+        axis=capabilities.weights.axis if options.per_channel else None,
         weight_ranges=options.weight_ranges,
         reduce_range=options.reduce_range is True,
     )
 
 
-def float_because(site: Site, reason: str) -> Decision:
+def in_float(site: Site, reason: str) -> Decision:
     """Return the decision that keeps a site in float."""
     return Decision(site=site, quantizer=None, reason=reason)
 
@@ -180,7 +195,7 @@ def common_decision(
     """Return the decisions that all methods share: disabled sites and the word embedding table; None for other sites."""
     off = switches.off(site)
     if off is not None:
-        return float_because(site, f'disabled by "{off}"')
+        return in_float(site, f'disabled by "{off}"')
     return embedding(site, embeddings, capabilities) if site.role == "embedding.weight" else None
 
 
@@ -192,7 +207,7 @@ def float_parts(options: object, capabilities: Capabilities) -> FloatType:
         capabilities: of the target, whose default `auto` takes.
     """
     chosen = getattr(options, "float_parts", "float32")
-    return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)
+    return capabilities.float_parts.in_files[0] if chosen == AUTO else cast(FloatType, chosen)
 
 
 def no_kinds(options: object, targets: Sequence[Capabilities]) -> tuple[str, ...]:
@@ -237,7 +252,7 @@ def plan_of_linears(
         ):
             decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
         else:
-            decisions.append(float_because(site, otherwise))
+            decisions.append(in_float(site, otherwise))
     return QuantPlan(
         method=method,
         placement=placement,
@@ -260,9 +275,9 @@ def offer_of_linears(method: str, form: Form) -> Offer:
 def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
     """Return the decision for the word embedding table."""
     if choice == "float":
-        return float_because(site, "option embeddings is float")
+        return in_float(site, "option embeddings is float")
     if choice == AUTO and site.role not in capabilities.roles:
-        return float_because(site, f"{capabilities.name} does not take int8 embedding rows")
+        return in_float(site, f"{capabilities.name} does not take int8 embedding rows")
     return Decision(
         site=site,
         quantizer=Quantizer(dtype="int8", symmetric=True, axis=0),

@@ -16,12 +16,7 @@ from octobert.quantization.methods import _common
 
 class Options(_common.LinearOptions):
     """Args:
-    per_channel: one scale per output channel of a weight, instead of one per weight.
-    weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` depends on this CPU.
-    embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
-    disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
-    enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
 
@@ -50,7 +45,7 @@ def offer(
     """Return one form, for targets that compute such activations in integers."""
     why = (
         None
-        if capabilities.dynamic
+        if capabilities.activations.dynamic
         else f"{capabilities.name} computes dynamically quantized activations in float"
     )
     return _common.offer_of_linears("dynamic", Form(precision="int8 dynamic", why_not=why))

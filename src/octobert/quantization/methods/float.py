@@ -34,7 +34,7 @@ def plan(
         method=FLOAT,
         placement="none",
         target=capabilities.name,
-        decisions=tuple(_common.float_because(site, "the method is float") for site in sites),
+        decisions=tuple(_common.in_float(site, "the method is float") for site in sites),
         float_parts=_common.float_parts(options, capabilities),
     )
 

@@ -108,7 +108,9 @@ def plan(
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
     # The target, on this CPU, would multiply Q and K in float behind their quantizers.
     saturating = options.placement == _common.AUTO and options.reduce_range is True
-    simulated = {s for s in sites if saturating and s.role in capabilities.symmetric_int8}
+    simulated = {
+        s for s in sites if saturating and s.role in capabilities.activations.symmetric_int8
+    }
     taken = {s for s in sites if placement.takes(s) and not switches.off(s)} - simulated
     chosen = {s for s in sites if switches.on(s)} | taken
     outputs = {s.value for s in chosen if s.role.endswith(".output")}
@@ -119,14 +121,12 @@ def plan(
             decisions.append(shared)
         elif site not in chosen:
             decisions.append(
-                _common.float_because(
+                _common.in_float(
                     site, _SIMULATED if site in simulated else placement.why_not(site, name)
                 )
             )
         elif site.value in outputs and not site.role.endswith(".output"):
-            decisions.append(
-                _common.float_because(site, "quantized at the operator that outputs it")
-            )
+            decisions.append(_common.in_float(site, "quantized at the operator that outputs it"))
         else:
             pattern = switches.on(site)
             reason = f'enabled by "{pattern}"' if pattern else f"placement {name}"
@@ -147,7 +147,7 @@ def _quantizer(
     site: Site, ranges: Ranges, capabilities: Capabilities, options: Options
 ) -> Quantizer:
     if site.is_weight:
-        form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
+        form = capabilities.weights.form if options.weight_form == "auto" else options.weight_form
         kind = "float8e4m3" if options.activations == "float8e4m3" else options.weights
         typed = {} if kind == "auto" else {"dtype": kind}
         return _common.weight(options, capabilities).model_copy(
@@ -175,9 +175,9 @@ def _quantizer(
 
 
 def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
-    accepted = capabilities.activations + capabilities.simulated_activations
+    accepted = capabilities.activations.accepted
     preferred: tuple[tuple[DType, bool], ...] = (
-        (("int8", True),) if role in capabilities.symmetric_int8 else ()
+        (("int8", True),) if role in capabilities.activations.symmetric_int8 else ()
     )
     if options.reduce_range is True:
         # 7-bit weights avoid saturation. A product of two activations has no weight, and symmetric int8 would saturate there.

@@ -17,13 +17,8 @@ from octobert.quantization.methods import _common
 
 class Options(_common.LinearOptions):
     """Args:
-    per_channel: one scale per output channel of a weight, instead of one per weight.
-    weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
     float_parts: type of all other operators; `auto` takes the default of the target.
     reduce_range: always false, because float products cannot saturate; every method has this option.
-    embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
-    disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
-    enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
     float_parts: Literal["auto"] | FloatType = "auto"

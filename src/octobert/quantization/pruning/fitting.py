@@ -22,7 +22,6 @@ from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import cutting, operators, parts, sites
 from octobert.graph.capture import shapes
 from octobert.quantization.pruning import removal
-from octobert.quantization.pruning.moments import Sums
 from octobert.quantization.pruning.sublayer_losses import constants
 
 # Most tokens of a batch.
@@ -138,7 +137,7 @@ def _solved(
     damping: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weight and bias with the least damped squared error over the tokens that are real."""
-    collected = Sums(len(weight), len(bias))
+    collected = removal.Sums(len(weight), len(bias))
     for x, target, mask in zip(inputs, targets, real, strict=True):
         collected.add(x[mask], target[mask] - x[mask] @ weight - bias)
     change = np.linalg.solve(
@@ -191,18 +190,18 @@ class _Runner:
         outputs = [by_name[name] for name in names]
         starts = {name for value in outputs for name in _starts(value, set(self._kept))}
         reached = {v for value in outputs for v in operators.ancestors(value)}
-        inputs = [v for v in self._model.graph.inputs if v in reached]
+        read = [v for v in self._model.graph.inputs if v in reached]
         graph = ir.convenience.extract(
-            self._model.graph, [*inputs, *(by_name[name] for name in sorted(starts))], outputs
+            self._model.graph, [*read, *(by_name[name] for name in sorted(starts))], outputs
         )
-        with shapes.open_session(ir.Model(graph, ir_version=self._model.ir_version)) as session:
-            fed = [value.name for value in session.get_inputs()]
-            results = [
-                session.run(
-                    names, {n: self._kept[n][index] if n in starts else feeds[n] for n in fed}
-                )
-                for index, feeds in enumerate(self._feeds)
-            ]
+        session = shapes.open_session(ir.Model(graph, ir_version=self._model.ir_version))
+        inputs = [value.name for value in session.get_inputs()]
+        results = [
+            session.run(
+                names, {n: self._kept[n][index] if n in starts else feeds[n] for n in inputs}
+            )
+            for index, feeds in enumerate(self._feeds)
+        ]
         return [[result[place] for result in results] for place in range(len(names))]
 
 

@@ -6,10 +6,8 @@ and levels: the constants of output projections are inputs with defaults, and a 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +15,7 @@ import onnx_ir as ir
 from octobert.core.pruning import Sublayer
 from octobert.core.session import Feeds, read_outputs
 from octobert.graph import cutting, operators, parts, sites
+from octobert.graph.capture import shapes
 from octobert.quantization.pruning.removal import Level
 
 
@@ -26,14 +25,11 @@ class Overridden:
     Args:
         path: the canonical float graph.
         sublayers: whose output projections may be replaced.
-        folder: for a temporary file.
     """
 
     prepares_shapes, precision, streams, threads, device = False, "f32", 1, 0, None
 
-    def __init__(self, path: Path, sublayers: Sequence[Sublayer], folder: Path) -> None:
-        import onnxruntime as ort
-
+    def __init__(self, path: Path, sublayers: Sequence[Sublayer]) -> None:
         model = ir.load(path)
         # Each gets a weight and a bias of its own, where layers share them or have none.
         cutting.outputs_(
@@ -46,13 +42,7 @@ class Overridden:
             assert linear.bias is not None
             self._names[each.module] = (str(linear.weight.name), str(linear.bias.name))
             model.graph.inputs.extend((linear.weight, linear.bias))
-        file = folder / "overridden.onnx"
-        operators.save(model, file)
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 3
-        self._session: Any = ort.InferenceSession(
-            str(file), settings, providers=["CPUExecutionProvider"]
-        )
+        self._session = shapes.open_session(model)
         self._inputs = {value.name for value in self._session.get_inputs()}
         self.outputs = read_outputs([value.name for value in self._session.get_outputs()])
         self.replaced: dict[str, np.ndarray] = {}
@@ -113,22 +103,20 @@ def measure(
     Returns:
         Module → [levels] losses. Fewer units never have a smaller loss.
     """
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        session = Overridden(path, sublayers, Path(folder))
-        for number, sublayer in enumerate(sublayers):
-            on_progress(number, len(sublayers))
-            own = levels[sublayer.module]
-            errors = np.array([level.error for level in own])
-            wanted = {
-                int(np.argmin([abs(level.units - share * sublayer.units) for level in own]))
-                for share in at
-            }
-            points = {0.0: 0.0}
-            for index in sorted(wanted):
-                session.replace(sublayer, own[index])
-                points[float(errors[index])] = loss(session)
-            known = sorted(points)
-            values = np.interp(errors, known, [points[error] for error in known])
-            found[sublayer.module] = np.maximum.accumulate(values[::-1])[::-1]
-    return found
+    session, losses = Overridden(path, sublayers), {}
+    for number, sublayer in enumerate(sublayers):
+        on_progress(number, len(sublayers))
+        own = levels[sublayer.module]
+        errors = np.array([level.error for level in own])
+        measured = {
+            int(np.argmin([abs(level.units - share * sublayer.units) for level in own]))
+            for share in at
+        }
+        points = {0.0: 0.0}
+        for index in sorted(measured):
+            session.replace(sublayer, own[index])
+            points[float(errors[index])] = loss(session)
+        known = sorted(points)
+        values = np.interp(errors, known, [points[error] for error in known])
+        losses[sublayer.module] = np.maximum.accumulate(values[::-1])[::-1]
+    return losses

@@ -195,10 +195,8 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
         weight: [C, out].
         scales: [C].
     """
-    smoothed, scaled = (
-        (rows / scales).astype(np.float32),
-        (weight * scales[:, None]).astype(np.float32),
-    )
+    smoothed = (rows / scales).astype(np.float32)
+    scaled = (weight * scales[:, None]).astype(np.float32)
     integers, step = qdq.quantize_weight(scaled, _WEIGHT)
     energy = (scaled**2).sum(axis=1)
     low, high = min(float(smoothed.min()), 0.0), max(float(smoothed.max()), 0.0)

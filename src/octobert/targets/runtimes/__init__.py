@@ -37,7 +37,7 @@ class Runtime(Protocol):
         """Return why the CPU target cannot run a float model in a precision on this machine, or None if it can.
 
         Args:
-            precision: one of the target's `float_precisions`.
+            precision: one of the target's `baseline_precisions`.
         """
         ...
 
@@ -75,9 +75,12 @@ def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
     Types that a CPU target accepts in files and computes in float32 are left out.
     """
     if capabilities.device != "CPU":
-        return dict.fromkeys(capabilities.float_parts)
+        return dict.fromkeys(capabilities.float_parts.in_files)
     problem = load(capabilities.runtime).precision_problem
-    return {"float32": None, **{kind: problem(SHORT[kind]) for kind in capabilities.float_entries}}
+    return {
+        "float32": None,
+        **{kind: problem(SHORT[kind]) for kind in capabilities.float_parts.by_options},
+    }
 
 
 def entries_in(
@@ -93,7 +96,7 @@ def entries_in(
         capabilities: of the target.
         float_parts: of the plan.
     """
-    added = capabilities.float_entries.get(float_parts, {})
+    added = capabilities.float_parts.by_options.get(float_parts, {})
     if not added or float_problems(capabilities)[float_parts] is not None:
         return entries
     return entries.model_copy(update={"options": {**added, **entries.options}})

@@ -1,8 +1,7 @@
-"""OpenVINO: probe it, convert an ONNX file to IR, compile either for a device or for several, run it."""
+"""OpenVINO: probe it, compile an IR or an ONNX file for a device or for several, run it."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import queue
@@ -27,9 +26,7 @@ from octobert.core.session import (
     SessionOptions,
     static_lengths,
 )
-from octobert.targets.shared import openvino_norms, running
-from octobert.targets.shared.importing import unavailable
-from octobert.targets.shared.static_shape import static_if_fixed
+from octobert.targets.shared import sessions
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -87,7 +84,7 @@ def precision_problem(precision: str) -> str | None:
 
 
 def _unavailable() -> Probe | None:
-    return unavailable("openvino", environment.install("openvino"))
+    return sessions.unavailable("openvino", environment.install("openvino"))
 
 
 def _core(what: str, where: str) -> Any:
@@ -110,11 +107,6 @@ def _cpu_types() -> tuple[str, ...]:
     import openvino
 
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-
-
-def model_file(package: Path) -> Path:
-    """Return the path of the IR in a package: where optimum-intel and sentence-transformers look for it."""
-    return package / "openvino_model.xml"
 
 
 def probe(device: str) -> Probe:
@@ -149,38 +141,13 @@ def check_device(device: str) -> None:
     known = {*present, *(name.partition(".")[0] for name in present)}
     if device == _CHOOSERS[0] or known.issuperset(names):
         return
-    missing = ", ".join(name for name in names if name not in known) or "no list of devices"
-    expected = f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}"
-    fix = "use one of these; a GPU or an NPU needs its driver"
     raise TargetError(
         f"OpenVINO does not have the device {device}",
         where="device",
-        got=missing,
-        expected=expected,
-        fix=fix,
+        got=", ".join(name for name in names if name not in known) or "no list of devices",
+        expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
+        fix="use one of these; a GPU or an NPU needs its driver",
     )
-
-
-def convert(onnx_path: Path, xml_path: Path) -> None:
-    """Convert an ONNX file to IR. Weights stay as they are: compressing them to float16 would change the float operators.
-
-    Raises:
-        OSError: the IR cannot be written completely.
-    """
-    import openvino
-
-    xml_path.parent.mkdir(parents=True, exist_ok=True)
-    model = openvino.Core().read_model(str(onnx_path))
-    openvino_norms.separate_(model)
-    try:
-        openvino.save_model(model, str(xml_path), compress_to_fp16=False)
-    except RuntimeError as error:
-        # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
-        if "iostream" not in str(error):
-            raise
-        raise OSError(
-            errno.ENOSPC, "the IR could not be written completely", str(xml_path)
-        ) from error
 
 
 def check_entries(entries: SessionEntries, device: str) -> None:
@@ -192,9 +159,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     import openvino
 
     if entries.provider:
-        got, fix = ", ".join(entries.provider)[:200], "move them to options"
         raise RecipeError(
-            "OpenVINO has no execution providers", where="session.provider", got=got, fix=fix
+            "OpenVINO has no execution providers",
+            where="session.provider",
+            got=", ".join(entries.provider)[:200],
+            fix="move them to options",
         )
     core, short = openvino.Core(), device.split()[-1]
     if short not in {name.split(".")[0] for name in core.available_devices}:
@@ -202,12 +171,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     known = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
     for name in entries.options:
         if name not in known:
-            fix = did_you_mean(name, known)
             raise RecipeError(
                 f"OpenVINO has no such property of the {short}",
                 where="session.options",
                 got=name,
-                fix=fix,
+                fix=did_you_mean(name, known),
             )
 
 
@@ -234,7 +202,7 @@ def ports_of(path: Path) -> Ports:
 
 
 def _read(path: Path) -> Any:
-    with running.runtime_errors("openvino cannot read the model", path):
+    with sessions.runtime_errors("openvino cannot read the model", path):
         return _core("an IR is read by openvino", str(path)).read_model(str(path))
 
 
@@ -265,9 +233,11 @@ def _check_process(path: Path) -> None:
     global _first_process
     _first_process = _first_process or os.getpid()
     if _first_process != os.getpid():
-        what = "OpenVINO does not work in a process that was forked after a model was opened"
-        fix = "load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target"
-        raise TargetError(what, where=str(path), fix=fix)
+        raise TargetError(
+            "OpenVINO does not work in a process that was forked after a model was opened",
+            where=str(path),
+            fix="load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target",
+        )
 
 
 def settings_of(options: SessionOptions) -> dict[str, Any]:
@@ -320,7 +290,7 @@ class Device:
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Compile an IR or an ONNX file. Batches are padded to the axes that are fixed in it."""
         precise = options.model_copy(update={"precision": options.precision or self.precision})
-        return static_if_fixed(OpenvinoSession(path, precise, self.name))
+        return sessions.static_if_fixed(OpenvinoSession(path, precise, self.name))
 
 
 class OpenvinoSession:
@@ -345,15 +315,13 @@ class OpenvinoSession:
         with _FIRST_USE:
             _ = openvino.Tensor(np.zeros(1, np.int64)).data, openvino.Type.i64.to_dtype()
         if options.threads:
-            options = running.with_streams(options)
+            options = sessions.with_streams(options)
         core, self._path, self._chosen = openvino.Core(), path, options.device
-        with running.runtime_errors("openvino cannot compile the model", path):
+        with sessions.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
-            inputs, outputs = (
-                [port_of(port) for port in model.inputs],
-                [port_of(port).name for port in model.outputs],
-            )
+            inputs = [port_of(port) for port in model.inputs]
+            outputs = [port_of(port).name for port in model.outputs]
             compiled: Any = core.compile_model(
                 model, options.device or device, settings_of(options)
             )
@@ -368,7 +336,7 @@ class OpenvinoSession:
             self._free.put(
                 {length: model.create_infer_request() for length, model in models.items()}
             )
-        self._inputs = running.Inputs(inputs, path)
+        self._inputs = sessions.Inputs(inputs, path)
         reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
         places = {
@@ -416,7 +384,7 @@ class OpenvinoSession:
         requests = self._free.get()
         request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
         try:
-            with running.runtime_errors("openvino cannot run the model", self._path):
+            with sessions.runtime_errors("openvino cannot run the model", self._path):
                 for i, array in enumerate(arrays):
                     request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
@@ -443,7 +411,7 @@ class OpenvinoSession:
 
         jobs.set_callback(finished)
         numbered = enumerate(batches)
-        with running.runtime_errors("openvino cannot run the model", self._path):
+        with sessions.runtime_errors("openvino cannot run the model", self._path):
             # It waits for a free request.
             while (
                 jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None
@@ -454,7 +422,7 @@ class OpenvinoSession:
 
     def _outputs(self, request: Any) -> dict[str, np.ndarray]:
         return {
-            name: running.wide(np.array(request.get_output_tensor(i).data))
+            name: sessions.wide(np.array(request.get_output_tensor(i).data))
             for name, i in self._reads.items()
         }
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import platform
 import queue
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +20,11 @@ import numpy as np
 from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
+from octobert.core.files import canonical_digest, file_digest, remove, sync
 from octobert.core.onnx_files import Port
 from octobert.core.plain import preview
 from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions
-from octobert.targets.shared import optimized, running
-from octobert.targets.shared.importing import unavailable
-from octobert.targets.shared.static_shape import static_if_fixed
+from octobert.targets.shared import sessions
 
 TITLE = "ONNX Runtime"
 PACKAGES = ("onnxruntime",)
@@ -50,6 +53,9 @@ _DEVICES = {
     "NvTensorRTRTXExecutionProvider": "cuda",
     "MIGraphXExecutionProvider": "cuda",
 }
+# Begins the names of folders in which cached graphs are written. Those of processes that were killed are removed after a day.
+_PARTIAL = "partial-"
+_STALE_S = 24 * 3600
 
 
 def precision_problem(precision: str) -> str | None:
@@ -59,61 +65,7 @@ def precision_problem(precision: str) -> str | None:
 
 def check_device(device: str) -> None:
     """Refuse: a target is one execution provider."""
-    raise running.no_choice_of_device(TITLE, device)
-
-
-def probe(provider: str, install: str = INSTALL) -> Probe:
-    """Return whether onnxruntime is installed and has an execution provider.
-
-    Args:
-        provider: its name in onnxruntime.
-        install: the command that installs it, for the error message.
-    """
-    problem = unavailable("onnxruntime", install)
-    if problem is not None:
-        return problem
-    import onnxruntime as ort
-
-    providers = ort.get_available_providers()
-    if provider not in providers:
-        missing = f"this build of onnxruntime has no {provider} (it has {', '.join(providers)})"
-        return Probe(available=False, version=ort.__version__, missing=missing, install=install)
-    return Probe(available=True, version=ort.__version__)
-
-
-def plugin_probe(package: str, install: str) -> Probe:
-    """Return whether onnxruntime and a package with a plugin provider are installed.
-
-    Args:
-        package: the Python package that holds the provider's library.
-        install: the command that installs it, for the error message.
-    """
-    result = probe(CPU)
-    if not result.available or importlib.util.find_spec(package) is not None:
-        return result
-    missing = f"the package {package.replace('_', '-')} is not installed"
-    return Probe(available=False, version=result.version, missing=missing, install=install)
-
-
-def plugin_devices(package: str, provider: str) -> list[Any]:
-    """Return the devices of a plugin provider.
-
-    Raises:
-        TargetError: the provider has no device on this machine.
-    """
-    import onnxruntime as ort
-
-    plugin: Any = importlib.import_module(package)
-    if not any(device.ep_name == provider for device in ort.get_ep_devices()):
-        ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
-    if not devices:
-        raise TargetError(
-            f"{package} finds no device",
-            where=provider,
-            fix="see the package's documentation for its requirements",
-        )
-    return devices
+    raise sessions.no_choice_of_device(TITLE, device)
 
 
 def check_entries(entries: SessionEntries, device: str) -> None:
@@ -149,18 +101,22 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
             settings.add_session_config_entry(name, _text(value))
             continue
         if name not in fields:
-            what, fix = (
+            raise RecipeError(
                 "onnxruntime's SessionOptions has no such field",
-                did_you_mean(name, (*fields, _IO_BINDING)),
+                where="session.options",
+                got=name,
+                fix=did_you_mean(name, (*fields, _IO_BINDING)),
             )
-            raise RecipeError(what, where="session.options", got=name, fix=fix)
         try:
             setattr(settings, name, _field_value(getattr(settings, name), value))
         except (TypeError, ValueError, KeyError) as error:
             kind = type(getattr(settings, name))
-            expected = " or ".join(getattr(kind, "__members__", ())) or kind.__name__
-            where, what = f"session.options.{name}", "onnxruntime does not take this value"
-            raise RecipeError(what, where=where, got=preview(value), expected=expected) from error
+            raise RecipeError(
+                "onnxruntime does not take this value",
+                where=f"session.options.{name}",
+                got=preview(value),
+                expected=" or ".join(getattr(kind, "__members__", ())) or kind.__name__,
+            ) from error
 
 
 def _text(value: RuntimeOption) -> str:
@@ -186,25 +142,70 @@ class Provider:
         name: in onnxruntime.
         install: the command that installs it, for error messages.
         settings: (model file, how it is opened) → options of the provider.
-        optimize, whole: as for `OrtSession`.
+        optimize, refuse_fallback: as for `OrtSession`.
+        plugin: the Python package that holds the provider's library; None for a provider that is built into onnxruntime.
     """
 
     name: str
     install: str = INSTALL
     settings: Callable[[Path, SessionOptions], dict[str, str]] = lambda path, options: {}
     optimize: bool = True
-    whole: bool = False
+    refuse_fallback: bool = False
+    plugin: str | None = None
 
     def probe(self) -> Probe:
         """Return whether onnxruntime has the provider on this machine."""
-        return probe(self.name, self.install)
+        problem = sessions.unavailable("onnxruntime", INSTALL if self.plugin else self.install)
+        if problem is not None:
+            return problem
+        import onnxruntime as ort
+
+        providers = ort.get_available_providers()
+        if self.plugin and importlib.util.find_spec(self.plugin) is None:
+            missing = f"the package {self.plugin.replace('_', '-')} is not installed"
+        elif not self.plugin and self.name not in providers:
+            missing = (
+                f"this build of onnxruntime has no {self.name} (it has {', '.join(providers)})"
+            )
+        else:
+            return Probe(available=True, version=ort.__version__)
+        return Probe(
+            available=False, version=ort.__version__, missing=missing, install=self.install
+        )
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Open an ONNX file. Batches are padded to the axes that are fixed in it."""
-        settings = self.settings(path, options)
-        return static_if_fixed(
-            OrtSession(path, options, self.name, settings, optimize=self.optimize, whole=self.whole)
+        session = OrtSession(
+            path,
+            options,
+            self.name,
+            self.settings(path, options),
+            devices=_plugin_devices(self.plugin, self.name) if self.plugin else None,
+            optimize=self.optimize,
+            refuse_fallback=self.refuse_fallback,
         )
+        return sessions.static_if_fixed(session)
+
+
+def _plugin_devices(package: str, provider: str) -> list[Any]:
+    """Return the devices of a plugin provider.
+
+    Raises:
+        TargetError: the provider has no device on this machine.
+    """
+    import onnxruntime as ort
+
+    plugin: Any = importlib.import_module(package)
+    if not any(device.ep_name == provider for device in ort.get_ep_devices()):
+        ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+    if not devices:
+        raise TargetError(
+            f"{package} finds no device",
+            where=provider,
+            fix="see the package's documentation for its requirements",
+        )
+    return devices
 
 
 class OrtSession:
@@ -214,10 +215,10 @@ class OrtSession:
         path: the ONNX file.
         options: how to open it.
         provider, provider_options: as onnxruntime names them.
-        devices: the devices of a plugin provider (`plugin_devices`); None for a provider that is built into onnxruntime.
+        devices: the devices of a plugin provider; None for a provider that is built into onnxruntime.
         optimize: let onnxruntime's own optimizer change the graph before the provider gets it.
-        whole: an error if operators would run on the CPU instead, unless `options` allow that. Set it to False for providers
-            that leave operators on shapes to the CPU on purpose. That the provider is used at all is always checked.
+        refuse_fallback: an error if operators would run on the CPU instead, unless `options` allow that. Set it to False for
+            providers that leave operators on shapes to the CPU on purpose. That the provider is used at all is always checked.
 
     Raises:
         TargetError: onnxruntime cannot open the file, or runs it without the provider.
@@ -232,48 +233,48 @@ class OrtSession:
         *,
         devices: list[Any] | None = None,
         optimize: bool = True,
-        whole: bool = False,
+        refuse_fallback: bool = False,
     ) -> None:
         import onnxruntime as ort
 
         if telemetry.is_off("ORT_DISABLE_TELEMETRY"):
             # On Windows events go to the system's own service, which the variable does not stop.
             ort.disable_telemetry_events()
-        options = running.with_streams(options)
+        options = sessions.with_streams(options)
         self._path, self.streams, self.device = path, options.streams, None
         share = max(1, environment.cores() // self.streams)
-        settings = _settings(options, options.threads or share, optimize=optimize, whole=whole)
+        settings = _settings(
+            options, options.threads or share, optimize=optimize, refuse_fallback=refuse_fallback
+        )
         self.threads = settings.intra_op_num_threads or share
-        of_provider = {
+        tuned = {
             name: value
             for name, value in options.runtime_options.items()
             if name not in RUNTIME_OPTIONS
         }
-        given = {
-            name: _text(value)
-            for name, value in {**of_provider, **options.entries.provider}.items()
+        entries = {**tuned, **options.entries.provider}
+        provider_options = {
+            **(provider_options or {}),
+            **{name: _text(value) for name, value in entries.items()},
         }
-        provider_options = {**(provider_options or {}), **given}
-        opened = path
         # Other providers compile the graph themselves and have their own caches.
-        if options.cache and optimize and provider == CPU:
-            opened = _cached(path, options)
-        if opened != path:
+        caches = options.cache and optimize and provider == CPU
+        file = _cached(path, options) if caches else path
+        if file != path:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         providers = [(provider, provider_options)] if devices is None else None
         # A session has one thread pool. With one thread there is no pool, and one session serves all callers.
         count = 1 if self.threads == 1 else self.streams
-        with running.runtime_errors("onnxruntime cannot open the model", path):
+        with sessions.runtime_errors("onnxruntime cannot open the model", path):
             if devices is not None:
                 settings.add_provider_for_devices(devices, provider_options)
-            sessions: list[Any] = [
-                ort.InferenceSession(str(opened), settings, providers=providers)
-                for _ in range(count)
+            pool: list[Any] = [
+                ort.InferenceSession(str(file), settings, providers=providers) for _ in range(count)
             ]
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for index in range(self.streams):
-            self._free.put(sessions[index % count])
-        session = sessions[0]
+            self._free.put(pool[index % count])
+        session = pool[0]
         used = session.get_providers()
         if provider not in used and not options.allow_fallback:
             # onnxruntime drops a provider that does not start, writes a line to its log, and runs everything on the CPU.
@@ -283,7 +284,7 @@ class OrtSession:
                 got=f"it uses {', '.join(used)}",
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
-        self._inputs = running.Inputs([port_of(each) for each in session.get_inputs()], path)
+        self._inputs = sessions.Inputs([port_of(each) for each in session.get_inputs()], path)
         self._reads = options.outputs_of([o.name for o in session.get_outputs()])
         self.outputs, self.shape = tuple(self._reads), self._inputs.shape
         # Free axes (batch, sequence) have names, the others are numbers.
@@ -304,13 +305,15 @@ class OrtSession:
         inputs = self._inputs.of(feeds)
         session, names = self._free.get(), list(self._reads.values())
         try:
-            with running.runtime_errors("onnxruntime cannot run the model", self._path):
+            with sessions.runtime_errors("onnxruntime cannot run the model", self._path):
                 results = (
                     self._run_bound(session, inputs) if self._binds else session.run(names, inputs)
                 )
         finally:
             self._free.put(session)
-        return {name: running.wide(array) for name, array in zip(self._reads, results, strict=True)}
+        return {
+            name: sessions.wide(array) for name, array in zip(self._reads, results, strict=True)
+        }
 
     def _run_bound(self, session: Any, inputs: Feeds) -> list[np.ndarray]:
         """Run with bound inputs and outputs: on the CPU that saves a copy of the inputs, on a device copies in between."""
@@ -339,7 +342,7 @@ def port_of(found: Any) -> Port:
 
 
 def _settings(
-    options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False
+    options: SessionOptions, threads: int, *, optimize: bool = True, refuse_fallback: bool = False
 ) -> Any:
     """Return onnxruntime's session options: the target's, then tuned ones, then those of the recipe."""
     import onnxruntime as ort
@@ -352,7 +355,7 @@ def _settings(
     if options.threads or options.streams > 1 or environment.restricted():
         settings.intra_op_num_threads = threads
     _set_runtime_options_(settings, options.runtime_options)
-    if whole and not options.allow_fallback:
+    if refuse_fallback and not options.allow_fallback:
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -383,18 +386,14 @@ def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOp
 
 
 def _cached(path: Path, options: SessionOptions) -> Path:
-    """Return the optimized model in the cache; the model itself where the cache cannot be used."""
-    import onnxruntime as ort
+    """Return the optimized form of a model in the cache, so that it opens faster the next time; or the model itself.
 
-    def write(written: Path) -> None:
-        settings = _settings(options, 1)
-        settings.optimized_model_filepath = str(written)
-        ort.InferenceSession(str(path), settings, providers=[CPU])
-
+    The name of a file has the digest of what it was made from, and that of its own content. Files get their names when they
+    are complete, so any number of processes may open a model for the first time, and a damaged file is made again.
+    """
     folder = Path(str(options.cache))
-    depends_on = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     try:
-        return optimized.optimized(path, folder, depends_on, write)
+        return _optimized(path, folder, options)
     except Exception as error:  # noqa: BLE001  # of the disk, or of onnxruntime, which has no base class for its errors
         # Whatever it is, the model may open without its cache.
         got = reason(error)
@@ -404,3 +403,38 @@ def _cached(path: Path, options: SessionOptions) -> Path:
             stacklevel=2,
         )
         return path
+
+
+def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
+    import onnxruntime as ort
+
+    content = {file.name: file_digest(file) for file in sorted(path.parent.glob(f"{path.name}*"))}
+    machine = [platform.machine(), environment.current().features]
+    made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
+    stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(folder.glob(f"{stem}-*.onnx")):
+        if file.name == _cached_name(stem, file):
+            return file
+        with contextlib.suppress(OSError):
+            remove(file)
+    for abandoned in folder.glob(f"{_PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - abandoned.stat().st_mtime > _STALE_S:
+                remove(abandoned)
+    with tempfile.TemporaryDirectory(
+        prefix=_PARTIAL, dir=folder, ignore_cleanup_errors=True
+    ) as work:
+        written = Path(work) / f"{stem}.onnx"
+        settings = _settings(options, 1)
+        settings.optimized_model_filepath = str(written)
+        ort.InferenceSession(str(path), settings, providers=[CPU])
+        sync(written)
+        file = folder / _cached_name(stem, written)
+        written.replace(file)
+        sync(folder)
+        return file
+
+
+def _cached_name(stem: str, file: Path) -> str:
+    return f"{stem}-{file_digest(file)[:32]}.onnx" if file.is_file() else ""

@@ -23,8 +23,7 @@ from octobert.core.session import (
     SessionOptions,
     read_outputs,
 )
-from octobert.targets.shared import running
-from octobert.targets.shared.importing import unavailable
+from octobert.targets.shared import sessions
 
 TITLE = "PyTorch"
 PACKAGES = ("torch",)
@@ -41,7 +40,7 @@ def precision_problem(precision: str) -> str | None:
 
 def check_device(device: str) -> None:
     """Refuse: a target is one device."""
-    raise running.no_choice_of_device(TITLE, device)
+    raise sessions.no_choice_of_device(TITLE, device)
 
 
 def probe(device: str) -> Probe:
@@ -50,7 +49,7 @@ def probe(device: str) -> Probe:
     Args:
         device: as torch names it, `cpu` or `cuda`.
     """
-    problem = unavailable("torch", environment.install("torch"))
+    problem = sessions.unavailable("torch", environment.install("torch"))
     if problem is not None:
         return problem
     import torch
@@ -77,12 +76,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
         RecipeError: something is set.
     """
     if given := [*entries.options, *entries.provider]:
-        fix = "remove it; benchmark.threads sets the threads of the timing"
         raise RecipeError(
             "PyTorch models are opened without options",
             where="session",
             got=", ".join(given)[:200],
-            fix=fix,
+            fix="remove it; benchmark.threads sets the threads of the timing",
         )
 
 
@@ -134,7 +132,7 @@ class TorchSession:
         from octobert.models import checkpoint, heads, pooling
 
         self._torch, self._pool = torch, pooling.pool
-        options = running.with_streams(options)
+        options = sessions.with_streams(options)
         _set_threads(options)
         self.streams, self.prepares_shapes, self.device = options.streams, False, None
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
@@ -184,18 +182,19 @@ class TorchGraphSession:
     ) -> None:
         available = probe(device)
         if not available.available:
-            fix = available.install
             raise TargetError(
                 f"torch cannot run on {device} here",
                 where=str(path),
                 got=available.missing,
-                fix=fix,
+                fix=available.install,
             )
         precision = options.precision or "f32"
         if precision not in _DTYPES:
-            expected = ", ".join(_DTYPES)
             raise TargetError(
-                "torch has no such precision", where=str(path), got=precision, expected=expected
+                "torch has no such precision",
+                where=str(path),
+                got=precision,
+                expected=", ".join(_DTYPES),
             )
         import torch
 
@@ -203,19 +202,19 @@ class TorchGraphSession:
         from octobert.graph import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
-        options = running.with_streams(options)
+        options = sessions.with_streams(options)
         _set_threads(options)
         self.streams, self.prepares_shapes, self.device = options.streams, False, None
         # Without instructions for 8-bit products `torch._int_mm` is 50 to 70 times slower than float32 on a CPU.
         int_mm = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
-        with running.runtime_errors("torch cannot open the model", path, line=0):
+        with sessions.runtime_errors("torch cannot open the model", path, line=0):
             model = read_onnx(path)
             module: Any = torch_graph.to_torch(
                 model, getattr(torch, _DTYPES[precision]), int_mm=int_mm
             ).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True) if compiled else module
         ports = ports_of(model)
-        self._inputs = running.Inputs(ports.inputs, path)
+        self._inputs = sessions.Inputs(ports.inputs, path)
         self._computed = [port.name for port in ports.outputs]
         self._reads = options.outputs_of(self._computed)
         self.outputs = tuple(self._reads)
@@ -226,18 +225,17 @@ class TorchGraphSession:
         """Return the outputs of one batch by name."""
         torch = self._torch
         inputs = self._inputs.of(feeds)
-        with running.runtime_errors("torch cannot run the model", self._path, line=0):
+        with sessions.runtime_errors("torch cannot run the model", self._path, line=0):
             tensors = [torch.from_numpy(array).to(self._device) for array in inputs.values()]
             try:
                 with torch.inference_mode():
                     results = self._module(*tensors)
             except torch._dynamo.exc.TorchDynamoException as error:
-                got, fix = (
-                    reason(error, 0),
-                    "open it without compilation (compile: false in SessionOptions)",
-                )
                 raise TargetError(
-                    "torch cannot compile the model here", where=str(self._path), got=got, fix=fix
+                    "torch cannot compile the model here",
+                    where=str(self._path),
+                    got=reason(error, 0),
+                    fix="open it without compilation (compile: false in SessionOptions)",
                 ) from error
         computed = dict(zip(self._computed, results, strict=True))
         return {name: computed[own].cpu().numpy() for name, own in self._reads.items()}

@@ -1,1 +1,1 @@
-"""Code that several targets share: files of a package, sessions of a static shape, ONNX graphs as PyTorch modules."""
+"""Code that several targets and runtimes share: files of a package, and sessions."""

@@ -42,18 +42,22 @@ def write(
     import onnx_ir as ir
 
     from octobert.graph import operators
-    from octobert.graph.passes import float16, opset, qoperator, wanted
+    from octobert.graph.passes import cpu, float16, opset
 
     path = model_file(folder)
-    before = (qoperator.INTEGERS,) if passes is None else passes
-    asked = wanted((*before, float16.FLOAT_PARTS, opset.OPSET), options)
+    before = (cpu.INTEGERS,) if passes is None else passes
+    asked = [
+        (graph_pass.apply_, settings)
+        for graph_pass in (*before, float16.FLOAT_PARTS, opset.OPSET)
+        if (settings := graph_pass.options(options)) is not None
+    ]
     if not asked:
         for file in quantized.parent.glob(f"{quantized.name}*"):
             link_or_copy(file, path.with_name(file.name))
         return path
     model = ir.load(quantized)
-    for apply_ in asked:
-        apply_(model)
+    for apply_, settings in asked:
+        apply_(model, **settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)
     return path

@@ -12,13 +12,18 @@ from octobert.core.plan import QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
-from octobert.graph.passes import switches
+from octobert.quantization import sensitivity
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import exact_options
 from tests.support.graphs import capabilities, encoded, outputs_of, plain_session, written
 
 # Absolute; outputs are near 2. Switched and written graphs differ only in float32 sums of dynamic products.
 SWITCHED = 5e-6
+
+
+@pytest.fixture(scope="module")
+def float_logits(float_path) -> np.ndarray:
+    return outputs_of(float_path, feeds_of(encoded(), 0))
 
 
 def plan_named(name: str, placed: tuple[Site, ...], chosen: Ranges, **options: object) -> QuantPlan:
@@ -34,11 +39,11 @@ def plan_named(name: str, placed: tuple[Site, ...], chosen: Ranges, **options: o
 def with_switches(source: Path, plan: QuantPlan, path: Path):
     """(switches → outputs, the sites behind each switch)."""
     model = ir.load(source)
-    behind = switches.write_(model, plan)
+    behind = sensitivity.write_switches_(model, plan)
     ops.save(model, path)
     session, feeds = plain_session(path), feeds_of(encoded(), 0)
-    fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != switches.SWITCHES}
-    return lambda on: session.run(None, {**fed, switches.SWITCHES: np.array(on, dtype=bool)})[
+    fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != sensitivity.SWITCHES}
+    return lambda on: session.run(None, {**fed, sensitivity.SWITCHES: np.array(on, dtype=bool)})[
         0
     ], behind
 

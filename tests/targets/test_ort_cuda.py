@@ -25,7 +25,6 @@ from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites, smoothing
 from octobert.graph.capture import capture
-from octobert.graph.passes import qordered
 from octobert.models.source import resolve
 from octobert.quantization.methods import static
 from octobert.targets import ort_cuda
@@ -81,7 +80,7 @@ class Written:
 
     def rewritten(self, plan: QuantPlan) -> ir.Model:
         model = self.qdq(plan)
-        qordered.rewrite_(model)
+        ort_cuda.rewrite_(model)
         return model
 
     def logits(self, model: ir.Model) -> np.ndarray:
@@ -104,7 +103,7 @@ def albert(tmp_path_factory) -> Written:
 
 @pytest.fixture(scope="module")
 def fused(bert) -> ir.Model:
-    return qordered.fuse(bert.rewritten(bert.plan()))
+    return ort_cuda.fuse(bert.rewritten(bert.plan()))
 
 
 def operators(model: ir.Model) -> Counter[str]:
@@ -144,8 +143,8 @@ def test_shared_weights_are_written_for_each_layer(albert) -> None:
     "options", [{}, {"embeddings": "float"}, {"per_channel": False, "fuse_qkv": True}], ids=str
 )
 def test_whole_layers_are_fused(bert, options) -> None:
-    model = qordered.fuse(bert.rewritten(bert.plan(**options)))
-    assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
+    model = ort_cuda.fuse(bert.rewritten(bert.plan(**options)))
+    assert ort_cuda.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     left = operators(model)
     # One pair remains: Quantize after the norm of the embeddings, Dequantize before the classifier.
     assert [
@@ -156,11 +155,11 @@ def test_whole_layers_are_fused(bert, options) -> None:
 
 
 def test_an_embedding_projection_is_quantized_where_the_first_layer_reads_it(albert) -> None:
-    model = qordered.fuse(albert.rewritten(albert.plan()))
-    assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
+    model = ort_cuda.fuse(albert.rewritten(albert.plan()))
+    assert ort_cuda.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     # Quantized outputs alone are not enough: the first attention reads float.
-    row = qordered.fuse(albert.rewritten(albert.plan(placement="qdqbert-row")))
-    assert qordered.counts(row)["QOrderedAttention"] == 1
+    row = ort_cuda.fuse(albert.rewritten(albert.plan(placement="qdqbert-row")))
+    assert ort_cuda.counts(row)["QOrderedAttention"] == 1
 
 
 def test_on_bert_the_placement_is_qdqbert_row(bert) -> None:
@@ -169,8 +168,8 @@ def test_on_bert_the_placement_is_qdqbert_row(bert) -> None:
 
 
 def test_a_layer_that_is_disabled_stays_float(bert) -> None:
-    model = qordered.fuse(bert.rewritten(bert.plan(disable=("encoder.layer.1.*",))))
-    assert qordered.counts(model) == A_LAYER
+    model = ort_cuda.fuse(bert.rewritten(bert.plan(disable=("encoder.layer.1.*",))))
+    assert ort_cuda.counts(model) == A_LAYER
     assert operators(model)["LayerNormalization"] == 3
 
 
@@ -195,7 +194,7 @@ def test_weights_lie_by_columns_and_scales_are_the_plans(bert, fused) -> None:
 
 
 def test_attentions_read_the_mask_itself_and_norms_keep_their_epsilon(fused) -> None:
-    nodes = {kind: [n for n in fused.graph if n.op_type == kind] for kind in qordered.KINDS}
+    nodes = {kind: [n for n in fused.graph if n.op_type == kind] for kind in ort_cuda.KINDS}
     for attention in nodes["QOrderedAttention"]:
         cast = attention.inputs[17].producer()
         assert (cast.op_type, cast.inputs[0].name, cast.attributes["to"].value) == (
@@ -299,7 +298,7 @@ class QOrderedAttention(OpRun):
 @pytest.mark.parametrize("options", [{}, {"per_channel": False}], ids=str)
 def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
     plan = bert.plan(**options)
-    model = qordered.fuse(bert.rewritten(plan))
+    model = ort_cuda.fuse(bert.rewritten(plan))
     # The first opset of which the evaluator supports Q/DQ.
     model.opset_imports[""] = 19
     kernels = [QOrderedAttention, QOrderedMatMul, QOrderedGelu, QOrderedLayerNormalization]
@@ -314,7 +313,7 @@ def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
 
 def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
     with pytest.raises(OctobertError) as caught:
-        qordered.fuse(bert.rewritten(plan))
+        ort_cuda.fuse(bert.rewritten(plan))
     return caught.value
 
 
@@ -352,7 +351,7 @@ def test_a_rescaled_residual_path_is_refused(bert) -> None:
         PlanError,
         match=r"a residual path that SmoothQuant rescales .*; set transforms: \[\] in the recipe\.",
     ):
-        qordered.rewrite_(model)
+        ort_cuda.rewrite_(model)
 
 
 def test_weights_behind_a_pair_are_refused(bert) -> None:
@@ -377,7 +376,7 @@ def test_an_attention_that_the_kernel_computes_otherwise_is_refused(bert, edit, 
             elif name.endswith("attention.self.scale"):
                 value.const_value = ir.tensor(np.array(8**-0.5, dtype=np.float32))
     with pytest.raises(ModelError, match=got):
-        qordered.rewrite_(model)
+        ort_cuda.rewrite_(model)
 
 
 # --- the target
@@ -389,7 +388,7 @@ def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> N
     ort_cuda.export(path, tmp_path, ExportOptions())
     main = ort_cuda.model_file(tmp_path)
     assert main == tmp_path / "onnx" / "model_fused.onnx"
-    assert qordered.counts(ir.load(main))["QOrderedAttention"] == 2
+    assert ort_cuda.counts(ir.load(main))["QOrderedAttention"] == 2
     probe = ort_cuda.probe()
     assert probe.available or probe.install == "pip install onnxruntime-gpu"
 

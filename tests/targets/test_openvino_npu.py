@@ -14,7 +14,8 @@ import pytest
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
-from octobert.graph.passes import epcontext, static_shapes
+from octobert.graph.passes import npu
+from octobert.targets import openvino_npu
 from tests.support.checkpoints import batch
 from tests.support.epcontext import check
 
@@ -43,7 +44,7 @@ def xml(captured, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ir")
     operators.save(captured("bert", "sequence-classification").model, folder / "dynamic.onnx")
     model = ir.load(folder / "dynamic.onnx")
-    static_shapes.make_static_(model, batch=SIZE[0], sequence=SIZE[1])
+    npu.make_static_(model, batch=SIZE[0], sequence=SIZE[1])
     operators.save(model, folder / "fixed.onnx")
     for name in ("dynamic", "fixed"):
         read = openvino.Core().read_model(str(folder / f"{name}.onnx"))
@@ -53,7 +54,7 @@ def xml(captured, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def written(xml, tmp_path) -> Path:
-    epcontext.write(xml, tmp_path / "model.onnx", device="NPU", sdk_version="2025.4.1")
+    openvino_npu.write_context(xml, tmp_path / "model.onnx", device="NPU", sdk_version="2025.4.1")
     return tmp_path / "model.onnx"
 
 
@@ -104,19 +105,19 @@ def test_the_ir_lies_beside_the_file_under_its_name(written, xml) -> None:
 
 def test_an_ir_that_is_beside_the_file_already_is_not_copied(written) -> None:
     before = written.with_suffix(".bin").stat().st_mtime_ns
-    epcontext.write(written.with_suffix(".xml"), written, device="CPU")
+    openvino_npu.write_context(written.with_suffix(".xml"), written, device="CPU")
     assert written.with_suffix(".bin").stat().st_mtime_ns == before
     check(written)
 
 
 def test_the_version_is_that_of_the_ir(xml, tmp_path) -> None:
-    epcontext.write(xml, tmp_path / "model.onnx", device="CPU")
+    openvino_npu.write_context(xml, tmp_path / "model.onnx", device="CPU")
     attribute = ir.load(tmp_path / "model.onnx").graph[0].attributes["ep_sdk_version"]
     assert attribute.value == openvino.__version__.split("-")[0]
 
 
 def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
-    epcontext.write(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
+    openvino_npu.write_context(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
     check(tmp_path / "model.onnx")
     (value, *_) = onnx.load(tmp_path / "model.onnx").graph.input
     assert [d.HasField("dim_value") for d in value.type.tensor_type.shape.dim] == [False, False]
@@ -130,7 +131,7 @@ def test_a_missing_side_file_is_an_error(written) -> None:
     ):
         check(written)
     with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
-        epcontext.write(written.with_name("absent.xml"), written, device="CPU")
+        openvino_npu.write_context(written.with_name("absent.xml"), written, device="CPU")
 
 
 def test_a_file_that_was_renamed_is_an_error(written) -> None:
