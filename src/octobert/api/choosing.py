@@ -20,8 +20,7 @@ from octobert.api._arguments import (
 )
 from octobert.core.errors import RecipeError
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback, ProgressEvent
-from octobert.report.progress import shown
+from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -237,7 +236,7 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
     from octobert.core.frozen import first_problem
     from octobert.core.measurements import check_names
     from octobert.core.results import Report
-    from octobert.report.notebook import show_reports
+    from octobert.report.page import show_reports
 
     show_reports()
     path, fix = (

@@ -25,8 +25,7 @@ from octobert.api._arguments import (
     paths_of,
 )
 from octobert.core.errors import RecipeError
-from octobert.report.events import ProgressCallback
-from octobert.report.progress import progress_step
+from octobert.report.events import ProgressCallback, progress_step
 
 if TYPE_CHECKING:
     from octobert.core.profile import Inspection

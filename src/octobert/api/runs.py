@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from octobert.api._arguments import DataLike, PathLike, TaskLike, names_of, path_of, raw_recipe
-from octobert.report.events import ProgressCallback, ProgressEvent
-from octobert.report.progress import shown
+from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,7 +126,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     """
     from octobert.pipeline import executors, preflight, runner
     from octobert.pipeline.choosing import finish
-    from octobert.report.notebook import show_reports
+    from octobert.report.page import show_reports
 
     show_reports()
     checked = parse_recipe(recipe)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from octobert.cli import _next, _options, _show
+from octobert.cli import _options, _show
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -85,12 +85,12 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     """
     import octobert
     from octobert.core.errors import TargetError
-    from octobert.report import needs
+    from octobert.report import terminal
 
     found = octobert.setup(recipe)
     if not as_json:
-        _show.render(needs.render(found))
-        for text in needs.sentences(found):
+        _show.render(terminal.needs_table(found))
+        for text in terminal.needs_sentences(found):
             _show.line(text)
     if found.commands and (
         yes
@@ -183,6 +183,7 @@ def _print_models(report: Report, out: Path) -> None:
     """Print where the packages are, and for those that can run here a command that predicts a row of the data."""
     from octobert.api.runs import example
     from octobert.core.selection import BEST
+    from octobert.report import commands
 
     row = example(out, report)
     for target in report.plans:
@@ -197,7 +198,7 @@ def _print_models(report: Report, out: Path) -> None:
         if report.recipe.get("zip"):
             _show.line(f"Zip      {package}.zip")
         if row is not None and target not in report.absent:
-            _show.line(f"   try   {_next.predict_command(package, report.task.head, row)}")
+            _show.line(f"   try   {commands.predict_command(package, report.task.head, row)}")
 
 
 def _size_text(package: Path) -> str:

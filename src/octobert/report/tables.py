@@ -1,17 +1,38 @@
-"""Tables that fit the console: optional columns are left out, and named below. If that is not enough, text wraps at spaces, and
-columns that do not fit move into a further table."""
+"""What is drawn in a terminal: a console that shows text of other people as text, and tables that fit it.
+
+Optional columns are left out where a table would be too wide, and named below. If that is not enough, text wraps at spaces, and
+columns that do not fit move into a further table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from octobert.core.plain import printable
+
+
+class PlainConsole(Console):
+    """A console of rich without markup in strings, whose texts hold no control characters.
+
+    Args:
+        **options: of rich's console.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of something to draw. Those that rich itself controls the terminal with stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 @dataclass
@@ -63,9 +84,9 @@ class FittedTable:
             Column(name, number=True, optional=rank) for name, rank in optional.items()
         ]
 
-    def add_column(self, name: str) -> None:
+    def add_column(self, name: str, optional: int = 0) -> None:
         """Add a column of texts."""
-        self.columns.append(Column(name))
+        self.columns.append(Column(name, optional=optional))
 
     def add_section(self) -> None:
         """Draw a line below the last row."""
@@ -138,6 +159,23 @@ class FittedTable:
         ]
         sizes = [_size(cell) for cell in cells]
         return _Size(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
+
+
+def table_of(
+    title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1
+) -> FittedTable:
+    """Return an empty table.
+
+    Args:
+        title: of the table.
+        words: names of the left columns, aligned left.
+        numbers: names of the further columns, aligned right.
+        keys: number of left columns that say what a row is about.
+    """
+    left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
+    table = FittedTable(title, left)
+    table.add_numbers(dict.fromkeys(numbers, 0))
+    return table
 
 
 @dataclass(frozen=True)

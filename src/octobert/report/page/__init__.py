@@ -27,13 +27,17 @@ from markupsafe import Markup
 
 from octobert.core import wording
 from octobert.core.files import is_page, page_seal
+from octobert.core.measurements import shapes
+from octobert.core.results import Report
+from octobert.core.tabular import as_html
 from octobert.report import choices, summary, times, vendor
 from octobert.report.page import comparison
 from octobert.report.page.runs import Run, Section, facts_of, headline
 from octobert.report.page.sections import SECTIONS
 from octobert.report.plans import quantizer_text
+from octobert.report.verdict import STATES, verdict
 
-__all__ = ["Run", "headline", "is_page", "page"]
+__all__ = ["Run", "headline", "html_of", "is_page", "page", "show_reports"]
 
 # The style and a script of a section: their tags stand alone on a line.
 _BLOCK = re.compile(r"^<(style|script)>\n(.*?)^</\1>\n", re.DOTALL | re.MULTILINE)
@@ -102,6 +106,28 @@ def page(runs: Sequence[Run]) -> str:
     # Names of files may have characters that UTF-8 does not have.
     content = shown.encode("utf-8", "replace")
     return content.decode() + page_seal(content)
+
+
+def show_reports() -> None:
+    """From now on reports show themselves in notebooks as here, and not as plain tables."""
+    as_html.register(Report, html_of)
+
+
+def html_of(report: Report) -> str:
+    """A report for a notebook: the verdict and a table of the models. Notebooks that are not trusted run no scripts."""
+    answer = verdict(report)
+    shown = (
+        _environment()
+        .get_template("notebook.html")
+        .render(
+            icon=STATES[answer.state][0],
+            answer=answer,
+            models=summary.model_results(report),
+            metrics=summary.main_metrics(report),
+            shape=next(iter(shapes(report.latencies)), None),
+        )
+    )
+    return shown.removesuffix("\n")
 
 
 def _environment() -> Environment:

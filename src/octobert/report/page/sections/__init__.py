@@ -9,28 +9,24 @@ from collections.abc import Callable
 
 from octobert.report.page.runs import Run, Section
 from octobert.report.page.sections import (
-    executed,
     frontier,
-    layers,
+    inside,
     outcome,
-    pruning,
-    ranges,
     rows,
-    speed,
 )
 
 SECTIONS: dict[str, Callable[[Run], Section | None]] = {
     "verdict": outcome.verdict,
     "frontier": frontier.section,
     "notes": outcome.notes,
-    "speed": speed.section,
+    "speed": outcome.speed,
     "quality": outcome.quality,
     "rows": rows.section,
     "choice": outcome.choice,
-    "pruning": pruning.section,
-    "layers": layers.section,
-    "executed": executed.section,
-    "ranges": ranges.section,
+    "pruning": inside.pruning,
+    "layers": inside.layers,
+    "executed": inside.executed,
+    "ranges": inside.ranges,
     "training": outcome.training,
     "trials": outcome.trials,
     "how": outcome.how,

@@ -1,14 +1,112 @@
-"""Speed against quality: every candidate, the frontier, and who wins within the limits of the reader."""
+"""Speed against quality: every candidate with its intervals, the frontier, the limits, and who wins within those of the reader.
+
+Of a search the candidates are its variants; of another run its targets and float baselines, at each timed shape. What is drawn
+is decided here: logarithmic axes, what is far beyond the rest, whose quality was not judged. `frontier.html` draws it and names
+the first candidate in the order of preference that keeps the limits of the user.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from octobert.core.estimate import Estimate
-from octobert.report.frontier import Frontier, frontier
+from octobert.config.choosing import UNITS
+from octobert.config.words import COSTS, Words, cost_of, loss, words_of
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import Comparison, Latency, in_order
+from octobert.core.results import Report
+from octobert.core.selection import Found, Selection
+from octobert.report import choices, commands, summary
 from octobert.report.page.runs import Run, Section
-from octobert.report.verdict import verdict
+from octobert.report.verdict import Verdict, accepted_of, verdict
+
+# Times that span more are on a logarithmic axis.
+_WIDE = 10.0
+# A loss that is larger than all that matter by this factor is drawn at the edge.
+_FAR = 2.5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the chart.
+
+    Args:
+        name: what a menu calls it; a shape.
+        title: with its unit.
+        unit: of values.
+        more: whether more is better.
+        low, high: ends of what is drawn.
+        limit: that the recipe sets, or octobert assumes; None where there is none.
+        logarithmic: whether equal factors are equally long.
+        change: whether values are differences from the float model.
+    """
+
+    name: str
+    title: str
+    unit: str
+    more: bool
+    low: float
+    high: float
+    limit: float | None = None
+    logarithmic: bool = False
+    change: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """One candidate.
+
+    Args:
+        name: as reports name it.
+        state: in one word or two, as tables say it.
+        x: its figure on each axis of cost; None where it was not measured.
+        y: its quality; None where that was not judged.
+        front: for each axis of cost, whether no other one is better in both.
+        details: sentences for a reader who points at it.
+        command: to use it, or to make it; empty where there is none.
+        floating: whether it is a float model.
+        open: whether it may win; a variant that misses a limit which the chart does not have may not.
+        named: whether its name stands in the chart.
+    """
+
+    name: str
+    state: str
+    x: tuple[Estimate | None, ...]
+    y: Estimate | None
+    details: tuple[str, ...]
+    command: str
+    floating: bool
+    open: bool = True
+    named: bool = False
+    front: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The chart.
+
+    Args:
+        x: the axes of cost; a reader picks one.
+        y: the axis of quality.
+        points: the candidates.
+        order: for each axis of cost, indices of the candidates that may win, the preferred one first.
+        note: what the axes mean, and where the intervals come from.
+    """
+
+    x: tuple[Axis, ...]
+    y: Axis
+    points: tuple[Point, ...]
+    order: tuple[tuple[int, ...], ...]
+    note: str = ""
+
+    def winner(self, axis: int = 0) -> Point | None:
+        """The preferred candidate within the limits of the axes; None where nothing keeps them."""
+        return next(
+            (p for p in map(self.points.__getitem__, self.order[axis]) if _within(p, self, axis)),
+            None,
+        )
 
 
 def section(run: Run) -> Section | None:
@@ -50,3 +148,311 @@ def _data(chart: Frontier) -> dict[str, Any]:
 
 def _ends(figure: Estimate | None) -> tuple[float, float, float] | None:
     return None if figure is None else (figure.value, figure.low, figure.high)
+
+
+def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier | None:
+    """Return the chart of a report; None where fewer than two candidates can be drawn.
+
+    Args:
+        answer: on the report.
+        folder: output directory, for the commands.
+    """
+    choice = report.choice
+    points = (
+        _of_variants(report, choice, folder) if choice is not None else _of_models(report, folder)
+    )
+    drawn = [point for point in points if point.y is not None and any(point.x)]
+    if len(drawn) < 2:
+        return None
+    ys = [point.y for point in drawn if point.y is not None]
+    if choice is not None:
+        columns: tuple[Axis, ...] = (_cost_axis(choice, points),)
+        matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
+    else:
+        shapes = in_order(report.latencies)
+        columns = tuple(
+            _axis(str(each), "median latency", "ms", [p.x[i] for p in points])
+            for i, each in enumerate(shapes)
+        )
+        matter = ys
+    y = _quality_axis(report, matter or ys, ys)
+    points = [_with_front(point, points, columns, y) for point in points]
+    order = tuple(_order(points, i, axis, answer.use) for i, axis in enumerate(columns))
+    return Frontier(columns, y, tuple(points), order, _note(report))
+
+
+def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
+    """The variants of a search."""
+    words, metric = Words.of(choice), choice.metric or ""
+    unit, points = words.scale(metric), []
+    for found in choices.in_order(choice):
+        drop = _finite(found.drops.get(metric))
+        y = None if drop is None else drop.times(-unit)
+        details = [found.reason]
+        if drop is not None:
+            details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
+        # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
+        limit = choice.accepted_drop
+        elsewhere = found.state == "excluded" and (
+            limit is None or drop is None or drop.value <= limit
+        )
+        point = Point(
+            found.variant.name,
+            choices.state_of(found),
+            (_finite(_cost(choice, found)),),
+            y,
+            tuple(details),
+            commands.of_variant(report, folder, found.variant)
+            if found.ratio or found.drops
+            else "",
+            floating=not found.variant.precision.startswith("int8"),
+            open=not elsewhere and found.state != "not tried",
+            named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
+        )
+        points.append(point)
+    return points
+
+
+def _of_models(report: Report, folder: str) -> list[Point]:
+    """The targets and the float baselines of a run."""
+    compared = {each.candidate: each for each in report.comparisons}
+    references = {each.reference for each in report.comparisons}
+    shapes, words, points = in_order(report.latencies), words_of(report), []
+    timed = {(each.candidate, each.shape): each for each in report.latencies}
+    for model in summary.model_results(report):
+        own = compared.get(model.name)
+        y = _quality(report, words, own)
+        if own is None and model.name in references:
+            # The float model that others are compared with has no loss.
+            y = _same(report)
+        x = tuple(_typical(timed.get((model.name, shape))) for shape in shapes)
+        against = (
+            f" against {own.reference}" if own is not None and own.difference is not None else ""
+        )
+        details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
+        details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
+        floating = not model.precision.startswith("int")
+        state = "float" if floating else "8-bit"
+        command = commands.of_candidate(report, folder, model.name)
+        points.append(
+            Point(model.name, state, x, _finite(y), tuple(details), command, floating, named=True)
+        )
+    return points
+
+
+def _typical(timed: Latency | None) -> Estimate | None:
+    """The median of the times of a model at one shape."""
+    if timed is None or not timed.samples_ms:
+        return None
+    return _finite(quantile(timed.samples_ms))
+
+
+def _kind(report: Report) -> str:
+    """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
+    if any(each.difference is not None for each in report.comparisons):
+        return "metric"
+    return (
+        "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
+    )
+
+
+def _quality(report: Report, words: Words, compared: Comparison | None) -> Estimate | None:
+    if compared is None:
+        return None
+    if _kind(report) == "error":
+        return Estimate.exactly(compared.output_error)
+    if _kind(report) == "fidelity":
+        share = (100.0 if compared.fidelity_name == "agreement" else 1.0) * compared.fidelity
+        return Estimate.exactly(share)
+    if compared.difference is None:
+        return None
+    unit, value = words.scale(words.metric or ""), compared.difference
+    low, high = (value if end is None else end for end in (compared.low, compared.high))
+    return Estimate(value=value, low=low, high=high).times(unit)
+
+
+def _same(report: Report) -> Estimate:
+    """The quality of a model that is equal to the float model."""
+    share = next((each.fidelity_name == "agreement" for each in report.comparisons), False)
+    value = {"metric": 0.0, "fidelity": 100.0 if share else 1.0, "error": 0.0}[_kind(report)]
+    return Estimate.exactly(value)
+
+
+def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
+    """The axis of quality. What is far below everything that matters would press the rest together."""
+    words, accepted = words_of(report), accepted_of(report)
+    kind = "metric" if report.choice is not None else _kind(report)
+    if kind == "error":
+        top = max(y.high for y in ys)
+        return Axis(
+            "quality",
+            "output error (root mean square), less is better",
+            "",
+            more=False,
+            low=0.0,
+            high=1.08 * top or 1.0,
+        )
+    if kind == "fidelity":
+        name = next(each.fidelity_name for each in report.comparisons)
+        share = name == "agreement"
+        low, best = min(y.low for y in ys), 100.0 if share else 1.0
+        margin = 0.1 * ((best - low) or 0.01 * best)
+        title = f"{name} with the float model{' in %' if share else ''}"
+        return Axis(
+            name, title, "%" if share else "", more=True, low=low - margin, high=best + margin
+        )
+    unit = words.scale(words.metric or "")
+    limit = None if accepted.drop is None else -unit * accepted.drop
+    bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
+    bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
+    top = max(0.0, *(y.high for y in ys))
+    margin = 0.06 * ((top - bottom) or 1.0)
+    title = f"{words.name('metric')} against float{', points' if unit == 100 else ''}"
+    low, high, name = bottom - margin, top + margin, words.name("metric")
+    return Axis(
+        name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True
+    )
+
+
+def _cost(choice: Selection, found: Found) -> Estimate | None:
+    """What a variant costs, by the goal: less is better, but for throughput."""
+    if choice.goal in COSTS:
+        cost = cost_of(found, choice.goal)
+        return None if cost is None else Estimate.exactly(cost)
+    return choices.speed_of(choice, found)
+
+
+def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
+    """The axis of the goal of a search; of latency where a metric is the goal."""
+    figures = [point.x[0] for point in points]
+    if choice.goal == "throughput":
+        return _axis("goal", "throughput", "rows/s", figures, more=True)
+    shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
+    limit = choice.accepted_ms if choice.goal not in COSTS else None
+    return _axis("goal", Words.of(choice).name(shown), UNITS.get(shown, "ms"), figures, limit=limit)
+
+
+def _axis(
+    name: str,
+    title: str,
+    unit: str,
+    figures: Sequence[Estimate | None],
+    *,
+    more: bool = False,
+    limit: float | None = None,
+) -> Axis:
+    """An axis of cost around some figures."""
+    ends = [end for each in figures if each is not None for end in (each.low, each.high)] + (
+        [] if limit is None else [limit]
+    )
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    title = f"{title} in {unit}"
+    if low > 0 and high > _WIDE * low:
+        return Axis(
+            name,
+            title,
+            unit,
+            more=more,
+            low=low / 1.15,
+            high=high * 1.3,
+            limit=limit,
+            logarithmic=True,
+        )
+    margin = (high - low) or high or 1.0
+    return Axis(
+        name,
+        title,
+        unit,
+        more=more,
+        low=max(0.0, low - 0.08 * margin),
+        high=high + 0.16 * margin,
+        limit=limit,
+    )
+
+
+def _with_front(point: Point, points: Sequence[Point], axes: Sequence[Axis], y: Axis) -> Point:
+    """A point that knows where it is on the frontier."""
+    front = tuple(
+        point.y is not None
+        and point.x[i] is not None
+        and not any(_dominates(other, point, i, axis, y) for other in points if other is not point)
+        for i, axis in enumerate(axes)
+    )
+    return replace(point, front=front)
+
+
+def _dominates(other: Point, point: Point, i: int, axis: Axis, y: Axis) -> bool:
+    """Whether another candidate is better in one figure and no worse in the other."""
+    ours, theirs = point.x[i], other.x[i]
+    if ours is None or theirs is None or point.y is None or other.y is None:
+        return False
+    costs = (theirs.value - ours.value) * (-1 if axis.more else 1)
+    losses = (other.y.value - point.y.value) * (-1 if y.more else 1)
+    return costs <= 0 and losses <= 0 and (costs, losses) != (0, 0)
+
+
+def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
+    """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
+    known = [
+        n
+        for n, point in enumerate(points)
+        if point.x[i] is not None and point.y is not None and point.open
+    ]
+    ranked = sorted(known, key=lambda n: (points[n].x[i].value) * (-1 if axis.more else 1))  # type: ignore[union-attr]
+    own = next((n for n in ranked if points[n].name == preferred), None)
+    if own is None:
+        return tuple(ranked)
+    # Those that a search found to keep its limits have lost to the preferred one.
+    rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
+    ahead = [n for n in rivals if not _overlap(points[n].x[i], points[own].x[i])]
+    return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
+
+
+def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high
+
+
+def _within(point: Point, chart: Frontier, i: int) -> bool:
+    """Whether a candidate keeps the limits of both axes; `frontier.html` does the same with those of the user."""
+    pairs = ((point.x[i], chart.x[i]), (point.y, chart.y))
+    return all(
+        figure is not None
+        and (
+            axis.limit is None
+            or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit)
+        )
+        for figure, axis in pairs
+    )
+
+
+def _note(report: Report) -> str:
+    """What is drawn, and where the intervals come from."""
+    choice = report.choice
+    if choice is not None:
+        metric = words_of(report).name("metric")
+        return (
+            f"Boxes are 95 % intervals: of times over the rounds of the search, of {metric} over {choice.rows:,} tuning rows, "
+            f"both compared with {choice.reference}."
+        )
+    note = "Boxes are 95 % intervals: of the median of the times by its order statistics"
+    kind = _kind(report)
+    if kind == "metric":
+        compared = "Targets are compared with the float model on their own runtime."
+        return f"{note}, of the metric over the evaluation rows. {compared}"
+    why = (
+        "The data has no labels"
+        if report.task.primary is None
+        else "The metric could not be compared"
+    )
+    what = (
+        "agreement with the float model takes the place of accuracy"
+        if kind == "fidelity"
+        else "the error of outputs is shown"
+    )
+    return f"{note}. {why}: {what}, without an interval."
+
+
+def _finite(figure: Estimate | None) -> Estimate | None:
+    """A figure that can be drawn."""
+    known = figure is not None and all(map(math.isfinite, (figure.value, figure.low, figure.high)))
+    return figure if known else None

@@ -1,4 +1,7 @@
-"""Layers × parts: how much each part costs in accuracy and in time, and whether it is 8-bit in the plan and where it ran."""
+"""Sections of what is inside a model: layers and parts, what ran in 8 bits, ranges of activations, and what pruning left.
+
+`layers` holds the plan, the sensitivity and the profile against each other: how much each part costs in accuracy and in time.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octobert.core.evidence import Executed
+from octobert.core import wording
+from octobert.core.evidence import Executed, Execution
 from octobert.core.family import LAYER_PARTS
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
+from octobert.report import summary
 from octobert.report.page.runs import Run, Section
 
 Place = tuple[int | None, str]
@@ -34,7 +39,7 @@ class _Cell:
     executed: Executed | None = None
 
 
-def section(run: Run) -> Section | None:
+def layers(run: Run) -> Section | None:
     """The three maps and their table, for each plan."""
     plans = run.report.plans
     if not plans:
@@ -175,3 +180,166 @@ def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
     rest = [part for part in (*sorted(inside - set(known)), *outside) if part]
     return [*(part for part in known if part in inside), *dict.fromkeys(rest)]
+
+
+def executed(run: Run) -> Section | None:
+    """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
+    found = run.evidence.executions
+    if not found:
+        return None
+    data = {
+        "models": [
+            {
+                "name": each.candidate,
+                "types": _types(each),
+                "parts": [
+                    [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
+                    for part in each.parts
+                ],
+            }
+            for each in found
+        ]
+    }
+    fallbacks = {each.candidate: [part for part in each.parts if part.why] for each in found}
+    shares = {each.candidate: _types(each) for each in found}
+    return Section(
+        "What was executed in 8 bits",
+        {"executions": found, "fallbacks": fallbacks, "types": shares},
+        data,
+    )
+
+
+def _types(execution: Execution) -> list[dict[str, Any]]:
+    return [
+        {**each.model_dump(), "share": each.ms / (execution.total_ms or 1.0)}
+        for each in execution.types
+    ]
+
+
+def ranges(run: Run) -> Section | None:
+    """Histograms and intervals, the activations first that lose most to clipping; and channels before and after."""
+    evidence, errors = run.evidence, _errors(run)
+    if not evidence.activations and not evidence.smoothed:
+        return None
+    activations = sorted(
+        evidence.activations,
+        # The most interesting ones first: quantized, clipped most, most sensitive.
+        key=lambda each: (
+            not each.intervals,
+            -max(each.clipped.values(), default=0.0),
+            -errors.get(each.value, 0.0),
+        ),
+    )
+    targets = [
+        name for name in run.report.plans if any(name in each.intervals for each in activations)
+    ]
+    groups = sorted(
+        evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0)
+    )
+    data = {
+        "targets": targets,
+        "activations": [
+            {
+                **each.model_dump(include={"value", "intervals", "clipped"}),
+                "name": f"{each.module} · {each.role}",
+                **each.histogram.model_dump(include={"low", "high", "counts"}),
+            }
+            for each in activations
+        ],
+        "groups": [
+            {
+                "name": f"{each.module} ({each.kind}, {each.transform})",
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in groups
+        ],
+    }
+    values = {
+        "activations": activations,
+        "targets": targets,
+        "errors": errors,
+        "cut": evidence.observed - len(activations),
+        "calibrator": run.report.ranges.calibrator,
+        "samples": run.report.ranges.provenance.samples,
+        "groups": [(each, _spread(each.before), _spread(each.after)) for each in groups],
+    }
+    return Section("Ranges of activations", values, data)
+
+
+def _errors(run: Run) -> dict[str, float]:
+    """Value → the largest error of the outputs where it alone is 8-bit, over the targets."""
+    found: dict[str, float] = {}
+    for measured in run.report.sensitivities.values():
+        for each in measured.values:
+            found[each.value] = max(found.get(each.value, 0.0), each.output_error)
+    return found
+
+
+def _spread(magnitudes: tuple[float, ...]) -> float:
+    """The largest channel over the median one, which a range for all of them has to hold."""
+    ordered = sorted(magnitudes)
+    return ordered[-1] / (ordered[len(ordered) // 2] or 1.0) if ordered else 0.0
+
+
+def pruning(run: Run) -> Section | None:
+    """The sentences, a chart of the models that were tried, one of the times, and tables of both and of the layers."""
+    pruning = run.report.pruning
+    if pruning is None:
+        return None
+    # The layers of the chosen model, else of the slowest that was tried.
+    shown = pruning.taken or next(iter(pruning.tried), None)
+    layers = [_pruned_row(each) for each in shown.sublayers] if shown is not None else []
+    tried = [
+        {
+            "speedup": model.speedup.value,
+            "speedup_low": model.speedup.low,
+            "speedup_high": model.speedup.high,
+            "speedup_text": wording.estimate_text(model.speedup),
+            "predicted": model.predicted,
+            "drop": model.drop.value,
+            "low": model.drop.low,
+            "high": model.drop.high,
+            "metric": model.metric,
+            "loss": model.loss,
+            "rows": model.rows,
+            "stayed": summary.stayed(model.sublayers),
+            "drop_text": wording.estimate_text(model.drop, ".4f", ".3f"),
+            "chosen": place == pruning.chosen,
+        }
+        for place, model in enumerate(pruning.tried)
+    ]
+    times = [
+        {"kind": summary.NOUNS[each.kind], "units": units, "ms": ms}
+        for each in pruning.times
+        for units, ms in zip(each.units, each.ms, strict=True)
+    ]
+    values = {
+        "pruning": pruning,
+        "sentences": summary.prunings(pruning),
+        "tried": tried,
+        "layers": layers,
+        "times": times,
+        "left_whole": pruning.chosen is None,
+        "shown": shown,
+    }
+    data = {
+        "metric": pruning.metric,
+        "tried": tried,
+        "layers": layers,
+        "times": times,
+        "wholeMs": pruning.whole_ms,
+    }
+    return Section("Pruning: heads and neurons", values, data)
+
+
+def _pruned_row(each: Any) -> dict[str, Any]:
+    sublayer = each.sublayer
+    return {
+        "layer": sublayer.layer,
+        "kind": summary.NOUNS[sublayer.kind],
+        "module": sublayer.module,
+        "units": sublayer.units,
+        "share": each.kept / sublayer.units,
+        **each.model_dump(include={"kept", "error", "refitted", "loss"}),
+    }
