@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import octobert
-from octobert.api import drivers, setup
+from octobert.api import setup
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.setup import Need, Setup
 from octobert.report import terminal
@@ -149,17 +149,17 @@ def test_drivers_are_found_by_files_libraries_and_variables(
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed")
 
     def detected(**places: Any) -> str | None:
-        return drivers.Driver(title="", looks_for="", install="", **places).detect()
+        return setup.Driver(title="", looks_for="", install="", **places).detect()
 
     assert detected(files=["/no/such/file", version]) == "580.105.08"
     assert detected(files=["/no/such/file", tmp_path]) == str(tmp_path)
     assert str(detected(libraries=["no_such_library"], packages=["numpy"])).startswith("numpy ")
     assert detected(libraries=["no_such_library"], packages=["no-such-package"]) is None
     monkeypatch.setenv("RYZEN_AI_INSTALLATION_PATH", "/opt/ryzen")
-    assert drivers.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
+    assert setup.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
     named = {
         name
         for _, (capabilities, _) in octobert.list_targets().items()
         for name in capabilities.drivers
     }
-    assert named <= set(drivers.DRIVERS)
+    assert named <= set(setup.DRIVERS)

@@ -59,7 +59,7 @@ class Capabilities(FrozenModel):
         formats: formats that are written into the package.
         extra: extra of octobert whose packages the target needs; empty if none.
         build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
-        drivers: what its device needs of the system, by names in `octobert.api.drivers`.
+        drivers: what its device needs of the system, by names in `octobert.api.setup`.
         written_anywhere: files are also written on machines where the target cannot run, without measurements.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
