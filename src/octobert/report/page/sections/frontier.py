@@ -53,6 +53,17 @@ class Axis:
     logarithmic: bool = False
     change: bool = False
 
+    @property
+    def sign(self) -> int:
+        """What a figure is multiplied by, so that less is better."""
+        return -1 if self.more else 1
+
+    def keeps(self, figure: Estimate | None) -> bool:
+        """Whether a figure is known, and within the limit; `frontier.html` does the same with that of the user."""
+        if figure is None or self.limit is None:
+            return figure is not None
+        return self.sign * figure.value <= self.sign * self.limit
+
 
 @dataclass(frozen=True)
 class Point:
@@ -103,10 +114,9 @@ class Frontier:
 
     def winner(self, axis: int = 0) -> Point | None:
         """The preferred candidate within the limits of the axes; None where nothing keeps them."""
-        return next(
-            (p for p in map(self.points.__getitem__, self.order[axis]) if _within(p, self, axis)),
-            None,
-        )
+        ordered = (self.points[n] for n in self.order[axis])
+        kept = (each for each in ordered if self.x[axis].keeps(each.x[axis]))
+        return next((each for each in kept if self.y.keeps(each.y)), None)
 
 
 def section(run: Run) -> Section | None:
@@ -165,20 +175,22 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
     if len(drawn) < 2:
         return None
     ys = [point.y for point in drawn if point.y is not None]
+    matter = ys
     if choice is not None:
-        columns: tuple[Axis, ...] = (_cost_axis(choice, points),)
+        columns = [_cost_axis(choice, points)]
         matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
     else:
-        shapes = in_order(report.latencies)
-        columns = tuple(
-            _axis(str(each), "median latency", "ms", [p.x[i] for p in points])
-            for i, each in enumerate(shapes)
-        )
-        matter = ys
+        columns = [
+            _axis(str(shape), "median latency", "ms", [point.x[i] for point in points])
+            for i, shape in enumerate(in_order(report.latencies))
+        ]
     y = _quality_axis(report, matter or ys, ys)
-    points = [_with_front(point, points, columns, y) for point in points]
+    points = [
+        replace(each, front=tuple(_is_ahead(each, points, i, x, y) for i, x in enumerate(columns)))
+        for each in points
+    ]
     order = tuple(_order(points, i, axis, answer.use) for i, axis in enumerate(columns))
-    return Frontier(columns, y, tuple(points), order, _note(report))
+    return Frontier(tuple(columns), y, tuple(points), order, _note(report))
 
 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
@@ -280,38 +292,27 @@ def _same(report: Report) -> Estimate:
 
 def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
     """The axis of quality. What is far below everything that matters would press the rest together."""
-    words, accepted = words_of(report), accepted_of(report)
+    words, limit = words_of(report), accepted_of(report).drop
     kind = "metric" if report.choice is not None else _kind(report)
+    top, bottom = max(y.high for y in ys), min(y.low for y in ys)
     if kind == "error":
-        top = max(y.high for y in ys)
-        return Axis(
-            "quality",
-            "output error (root mean square), less is better",
-            "",
-            more=False,
-            low=0.0,
-            high=1.08 * top or 1.0,
-        )
+        title = "output error (root mean square), less is better"
+        return Axis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
     if kind == "fidelity":
         name = next(each.fidelity_name for each in report.comparisons)
-        share = name == "agreement"
-        low, best = min(y.low for y in ys), 100.0 if share else 1.0
-        margin = 0.1 * ((best - low) or 0.01 * best)
-        title = f"{name} with the float model{' in %' if share else ''}"
-        return Axis(
-            name, title, "%" if share else "", more=True, low=low - margin, high=best + margin
-        )
-    unit = words.scale(words.metric or "")
-    limit = None if accepted.drop is None else -unit * accepted.drop
+        unit, best = ("%", 100.0) if name == "agreement" else ("", 1.0)
+        margin = 0.1 * ((best - bottom) or 0.01 * best)
+        title = f"{name} with the float model{' in %' if unit else ''}"
+        return Axis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
+    scale = words.scale(words.metric or "")
+    limit = None if limit is None else -scale * limit
     bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
     bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
-    top = max(0.0, *(y.high for y in ys))
+    top = max(0.0, top)
     margin = 0.06 * ((top - bottom) or 1.0)
-    title = f"{words.name('metric')} against float{', points' if unit == 100 else ''}"
-    low, high, name = bottom - margin, top + margin, words.name("metric")
-    return Axis(
-        name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True
-    )
+    name, unit = words.name("metric"), words.unit(words.metric or "").strip()
+    title = f"{name} against float{', points' if scale == 100 else ''}"
+    return Axis(name, title, unit, True, bottom - margin, top + margin, limit, change=True)
 
 
 def _cost(choice: Selection, found: Found) -> Estimate | None:
@@ -342,87 +343,51 @@ def _axis(
     limit: float | None = None,
 ) -> Axis:
     """An axis of cost around some figures."""
-    ends = [end for each in figures if each is not None for end in (each.low, each.high)] + (
-        [] if limit is None else [limit]
-    )
+    ends = [end for each in figures if each is not None for end in (each.low, each.high)]
+    if limit is not None:
+        ends.append(limit)
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    title = f"{title} in {unit}"
-    if low > 0 and high > _WIDE * low:
-        return Axis(
-            name,
-            title,
-            unit,
-            more=more,
-            low=low / 1.15,
-            high=high * 1.3,
-            limit=limit,
-            logarithmic=True,
-        )
-    margin = (high - low) or high or 1.0
-    return Axis(
-        name,
-        title,
-        unit,
-        more=more,
-        low=max(0.0, low - 0.08 * margin),
-        high=high + 0.16 * margin,
-        limit=limit,
+    logarithmic = low > 0 and high > _WIDE * low
+    if logarithmic:
+        low, high = low / 1.15, high * 1.3
+    else:
+        span = (high - low) or high or 1.0
+        low, high = max(0.0, low - 0.08 * span), high + 0.16 * span
+    return Axis(name, f"{title} in {unit}", unit, more, low, high, limit, logarithmic)
+
+
+def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: Axis, y: Axis) -> bool:
+    """Whether no other candidate is better in one figure and no worse in the other."""
+
+    def costs(each: Point) -> tuple[float, float] | None:
+        cost, quality = each.x[i], each.y
+        if cost is None or quality is None:
+            return None
+        return axis.sign * cost.value, y.sign * quality.value
+
+    own = costs(point)
+    others = filter(None, map(costs, points))
+    return own is not None and not any(
+        cost <= own[0] and loss <= own[1] and (cost, loss) != own for cost, loss in others
     )
-
-
-def _with_front(point: Point, points: Sequence[Point], axes: Sequence[Axis], y: Axis) -> Point:
-    """A point that knows where it is on the frontier."""
-    front = tuple(
-        point.y is not None
-        and point.x[i] is not None
-        and not any(_dominates(other, point, i, axis, y) for other in points if other is not point)
-        for i, axis in enumerate(axes)
-    )
-    return replace(point, front=front)
-
-
-def _dominates(other: Point, point: Point, i: int, axis: Axis, y: Axis) -> bool:
-    """Whether another candidate is better in one figure and no worse in the other."""
-    ours, theirs = point.x[i], other.x[i]
-    if ours is None or theirs is None or point.y is None or other.y is None:
-        return False
-    costs = (theirs.value - ours.value) * (-1 if axis.more else 1)
-    losses = (other.y.value - point.y.value) * (-1 if y.more else 1)
-    return costs <= 0 and losses <= 0 and (costs, losses) != (0, 0)
 
 
 def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
     """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
-    known = [
-        n
-        for n, point in enumerate(points)
-        if point.x[i] is not None and point.y is not None and point.open
-    ]
-    ranked = sorted(known, key=lambda n: (points[n].x[i].value) * (-1 if axis.more else 1))  # type: ignore[union-attr]
+    known = [n for n, point in enumerate(points) if point.y is not None and point.open]
+    costs = {n: figure for n in known if (figure := points[n].x[i]) is not None}
+    ranked = sorted(costs, key=lambda n: axis.sign * costs[n].value)
     own = next((n for n in ranked if points[n].name == preferred), None)
     if own is None:
         return tuple(ranked)
     # Those that a search found to keep its limits have lost to the preferred one.
     rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
-    ahead = [n for n in rivals if not _overlap(points[n].x[i], points[own].x[i])]
+    ahead = [n for n in rivals if not _overlap(costs[n], costs[own])]
     return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
 
 
-def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
-    return one is not None and other is not None and one.low <= other.high and other.low <= one.high
-
-
-def _within(point: Point, chart: Frontier, i: int) -> bool:
-    """Whether a candidate keeps the limits of both axes; `frontier.html` does the same with those of the user."""
-    pairs = ((point.x[i], chart.x[i]), (point.y, chart.y))
-    return all(
-        figure is not None
-        and (
-            axis.limit is None
-            or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit)
-        )
-        for figure, axis in pairs
-    )
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    return one.low <= other.high and other.low <= one.high
 
 
 def _note(report: Report) -> str:
