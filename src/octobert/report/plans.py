@@ -78,7 +78,10 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
     for layers, decisions in sorted(
         groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))
     ):
-        rows = [_module_row(own, reasons, inside=bool(layers)) for own in _modules(decisions)]
+        modules: dict[str, list[Decision]] = {}
+        for decision in decisions:
+            modules.setdefault(decision.site.module, []).append(decision)
+        rows = [_module_row(own, reasons, inside=bool(layers)) for own in modules.values()]
         if layers:
             stem, _, _ = split_layer(decisions[0].site.module)
             others = "" if layers == usual else f" as {layers_text(usual)}, but"
@@ -89,14 +92,6 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
         known.update(rows if layers == usual else ())
         table.add_section()
     return table
-
-
-def _modules(decisions: Sequence[Decision]) -> list[list[Decision]]:
-    """Decisions by their modules, in order."""
-    modules: dict[str, list[Decision]] = {}
-    for decision in decisions:
-        modules.setdefault(decision.site.module, []).append(decision)
-    return list(modules.values())
 
 
 def _module_row(
@@ -142,21 +137,19 @@ def _groups(
         layers.setdefault(decision.site.layer, []).append(decision)
     groups: dict[object, tuple[list[int], list[Decision]]] = {}
     for layer, own in layers.items():
-        alike = (
-            layer if every or layer is None else tuple(_without_range(decision) for decision in own)
-        )
+        alike: object = layer
+        if layer is not None and not every:
+            alike = tuple(
+                (
+                    split_layer(each.site.module)[2],
+                    each.site.role,
+                    quantizer_text(each.quantizer, with_range=False),
+                    each.reason,
+                )
+                for each in own
+            )
         groups.setdefault(alike, ([], own))[0].extend(() if layer is None else (layer,))
     return list(groups.values())
-
-
-def _without_range(decision: Decision) -> tuple[str, ...]:
-    site = decision.site
-    return (
-        split_layer(site.module)[2],
-        site.role,
-        quantizer_text(decision.quantizer, with_range=False),
-        decision.reason,
-    )
 
 
 def split_layer(name: str) -> tuple[str, int | None, str]:

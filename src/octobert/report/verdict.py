@@ -158,7 +158,10 @@ def accepted_of(report: Report) -> Accepted:
     else:
         drop = words.lines([limit_of(report)]).get("accepted_drop")
     stated = choice is not None or report.recipe.get("accuracy") is not None
-    return Accepted(drop, "" if drop is None else _amount(words, drop), stated)
+    if drop is None:
+        return Accepted(None, "", stated)
+    text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
+    return Accepted(drop, "1 point" if text == "1 points" else text, stated)
 
 
 def checks_of(report: Report, name: str) -> tuple[Check, ...]:
@@ -246,19 +249,15 @@ def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Ca
 
 def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
     """Which other models are as fast as the best one within the noise, as a sentence."""
-    speeds = [
-        (each.name, paired(report, each.name, best.name)) for each in found if each is not best
-    ]
     names = [
-        name
-        for name, speed in speeds
-        if speed is not None and speed.ratio.low <= 1 <= speed.ratio.high
+        each.name
+        for each in found
+        if each is not best
+        and (speed := paired(report, each.name, best.name)) is not None
+        and speed.ratio.low <= 1 <= speed.ratio.high
     ]
-    return (
-        f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise."
-        if names
-        else ""
-    )
+    are = "is" if len(names) == 1 else "are"
+    return f" {' and '.join(names)} {are} as fast within the noise." if names else ""
 
 
 def _of_choice(report: Report) -> Verdict:
@@ -397,12 +396,6 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
             low, high = (words.signed(metric, end) for end in (compared.low, compared.high))
             detail = f"{low} to {high}, {rows}"
     return (*numbers, Number(name, value, unit, detail))
-
-
-def _amount(words: Words, drop: float) -> str:
-    """A limit in words: `1 point`."""
-    text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
-    return "1 point" if text == "1 points" else text
 
 
 def _not_measured(report: Report) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from octobert.config.choosing import UNITS
 from octobert.config.words import COSTS, Words, cost_of, loss, words_of
 from octobert.core.estimate import Estimate, quantile
-from octobert.core.measurements import Comparison, Latency, in_order
+from octobert.core.measurements import Comparison, in_order
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection
 from octobert.report import choices, commands, summary
@@ -199,7 +199,6 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     unit, points = words.scale(metric), []
     for found in choices.in_order(choice):
         drop = _finite(found.drops.get(metric))
-        y = None if drop is None else drop.times(-unit)
         details = [found.reason]
         if drop is not None:
             details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
@@ -208,15 +207,14 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
         elsewhere = found.state == "excluded" and (
             limit is None or drop is None or drop.value <= limit
         )
+        known = bool(found.ratio or found.drops)
         point = Point(
             found.variant.name,
             choices.state_of(found),
             (_finite(_cost(choice, found)),),
-            y,
+            None if drop is None else drop.times(-unit),
             tuple(details),
-            commands.of_variant(report, folder, found.variant)
-            if found.ratio or found.drops
-            else "",
+            commands.of_variant(report, folder, found.variant) if known else "",
             floating=not found.variant.precision.startswith("int8"),
             open=not elsewhere and found.state != "not tried",
             named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
@@ -229,65 +227,58 @@ def _of_models(report: Report, folder: str) -> list[Point]:
     """The targets and the float baselines of a run."""
     compared = {each.candidate: each for each in report.comparisons}
     references = {each.reference for each in report.comparisons}
-    shapes, words, points = in_order(report.latencies), words_of(report), []
-    timed = {(each.candidate, each.shape): each for each in report.latencies}
+    words, points = words_of(report), []
+    timed = {(each.candidate, each.shape): each.samples_ms for each in report.latencies}
     for model in summary.model_results(report):
         own = compared.get(model.name)
-        y = _quality(report, words, own)
-        if own is None and model.name in references:
-            # The float model that others are compared with has no loss.
-            y = _same(report)
-        x = tuple(_typical(timed.get((model.name, shape))) for shape in shapes)
+        samples = [timed.get((model.name, shape)) for shape in in_order(report.latencies)]
         against = (
             f" against {own.reference}" if own is not None and own.difference is not None else ""
         )
         details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
         details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
         floating = not model.precision.startswith("int")
-        state = "float" if floating else "8-bit"
-        command = commands.of_candidate(report, folder, model.name)
-        points.append(
-            Point(model.name, state, x, _finite(y), tuple(details), command, floating, named=True)
+        point = Point(
+            model.name,
+            "float" if floating else "8-bit",
+            tuple(_finite(quantile(each)) if each else None for each in samples),
+            _finite(_quality(report, words, own, is_reference=model.name in references)),
+            tuple(details),
+            commands.of_candidate(report, folder, model.name),
+            floating,
+            named=True,
         )
+        points.append(point)
     return points
-
-
-def _typical(timed: Latency | None) -> Estimate | None:
-    """The median of the times of a model at one shape."""
-    if timed is None or not timed.samples_ms:
-        return None
-    return _finite(quantile(timed.samples_ms))
 
 
 def _kind(report: Report) -> str:
     """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
     if any(each.difference is not None for each in report.comparisons):
         return "metric"
-    return (
-        "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
-    )
+    known = any(math.isfinite(each.fidelity) for each in report.comparisons)
+    return "fidelity" if known else "error"
 
 
-def _quality(report: Report, words: Words, compared: Comparison | None) -> Estimate | None:
+def _quality(
+    report: Report, words: Words, compared: Comparison | None, *, is_reference: bool
+) -> Estimate | None:
+    """What the axis of quality shows of a model; the float model that others are compared with has no loss."""
+    kind = _kind(report)
     if compared is None:
-        return None
-    if _kind(report) == "error":
+        is_share = any(each.fidelity_name == "agreement" for each in report.comparisons[:1])
+        same = (100.0 if is_share else 1.0) if kind == "fidelity" else 0.0
+        return Estimate.exactly(same) if is_reference else None
+    if kind == "error":
         return Estimate.exactly(compared.output_error)
-    if _kind(report) == "fidelity":
-        share = (100.0 if compared.fidelity_name == "agreement" else 1.0) * compared.fidelity
-        return Estimate.exactly(share)
+    if kind == "fidelity":
+        scale = 100.0 if compared.fidelity_name == "agreement" else 1.0
+        return Estimate.exactly(scale * compared.fidelity)
     if compared.difference is None:
         return None
-    unit, value = words.scale(words.metric or ""), compared.difference
+    value = compared.difference
     low, high = (value if end is None else end for end in (compared.low, compared.high))
-    return Estimate(value=value, low=low, high=high).times(unit)
-
-
-def _same(report: Report) -> Estimate:
-    """The quality of a model that is equal to the float model."""
-    share = next((each.fidelity_name == "agreement" for each in report.comparisons), False)
-    value = {"metric": 0.0, "fidelity": 100.0 if share else 1.0, "error": 0.0}[_kind(report)]
-    return Estimate.exactly(value)
+    return Estimate(value=value, low=low, high=high).times(words.scale(words.metric or ""))
 
 
 def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
@@ -382,12 +373,9 @@ def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple
         return tuple(ranked)
     # Those that a search found to keep its limits have lost to the preferred one.
     rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
-    ahead = [n for n in rivals if not _overlap(costs[n], costs[own])]
+    best = costs[own]
+    ahead = [n for n in rivals if costs[n].high < best.low or best.high < costs[n].low]
     return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
-
-
-def _overlap(one: Estimate, other: Estimate) -> bool:
-    return one.low <= other.high and other.low <= one.high
 
 
 def _note(report: Report) -> str:
