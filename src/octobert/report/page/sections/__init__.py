@@ -1,7 +1,7 @@
 """Sections of the page, from the top. A function gives what a section shows of a run, `<name>.html` shows it.
 
-The function returns None where the run has nothing to show. `<name>.html` is a Jinja template of the section's values (also
-`run` and `report`), after its own `<style>`, where it has one, and before its scripts, which register how to draw the data:
+The function returns None where the run has nothing to show. `<name>.html` is a Jinja template of the section's values (also its
+data, `run` and `report`), after its own `<style>`, where it has one, and before its scripts, which register how to draw data:
 `page.draw("<name>", (root, data) => …)`, with the section's element in the document.
 """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octobert.core import wording
-from octobert.core.evidence import Executed, Execution
+from octobert.core.evidence import Executed
 from octobert.core.family import LAYER_PARTS
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
@@ -46,33 +46,21 @@ def layers(run: Run) -> Section | None:
         return None
     targets = [_target(run, name) for name in plans]
     cells = [cell for target in targets for cell in target["cells"]]
-    layers = [
-        str(layer)
-        for layer in sorted({cell["layer"] for cell in cells if cell["layer"] is not None})
-    ]
+    layers = sorted({cell["layer"] for cell in cells if cell["layer"] is not None})
     outside = [OUTSIDE] if any(cell["layer"] is None for cell in cells) else []
+    states = {cell["state"] for cell in cells}
     data = {
         "targets": targets,
-        "columns": [*layers, *outside],
+        "columns": [*map(str, layers), *outside],
         "parts": _parts(cells),
         "outside": OUTSIDE,
     }
-    counts = {
-        name: {role: done for role, done in plan.counts().items() if done[0]}
-        for name, plan in plans.items()
-    }
-    legend = {
-        state: words
-        for state, words in STATES.items()
-        if state and any(cell["state"] == state for cell in cells)
-    }
-    together = {target: each.together for target, each in run.report.sensitivities.items()}
     values = {
-        "targets": targets,
-        "counts": counts,
-        "legend": legend,
-        "together": together,
-        "outside": OUTSIDE,
+        "counts": {
+            name: {role: done for role, done in plan.counts().items() if done[0]}
+            for name, plan in plans.items()
+        },
+        "legend": [words for state, words in STATES.items() if state and state in states],
     }
     return Section("Inside the model: layers × parts", values, data)
 
@@ -184,43 +172,33 @@ def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
 
 def executed(run: Run) -> Section | None:
     """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
-    found = run.evidence.executions
-    if not found:
-        return None
-    data = {
-        "models": [
-            {
-                "name": each.candidate,
-                "types": _types(each),
-                "parts": [
-                    [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
-                    for part in each.parts
-                ],
-            }
-            for each in found
-        ]
-    }
-    fallbacks = {each.candidate: [part for part in each.parts if part.why] for each in found}
-    shares = {each.candidate: _types(each) for each in found}
-    return Section(
-        "What was executed in 8 bits",
-        {"executions": found, "fallbacks": fallbacks, "types": shares},
-        data,
-    )
-
-
-def _types(execution: Execution) -> list[dict[str, Any]]:
-    return [
-        {**each.model_dump(), "share": each.ms / (execution.total_ms or 1.0)}
-        for each in execution.types
+    models = [
+        {
+            "name": each.candidate,
+            "types": [
+                {**kind.model_dump(), "share": kind.ms / (each.total_ms or 1.0)}
+                for kind in each.types
+            ],
+            "parts": [
+                [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
+                for part in each.parts
+            ],
+        }
+        for each in run.evidence.executions
     ]
+    return Section("What was executed in 8 bits", data={"models": models}) if models else None
 
 
 def ranges(run: Run) -> Section | None:
     """Histograms and intervals, the activations first that lose most to clipping; and channels before and after."""
-    evidence, errors = run.evidence, _errors(run)
+    evidence = run.evidence
     if not evidence.activations and not evidence.smoothed:
         return None
+    # Value → the largest error of the outputs where it alone is 8-bit, over the targets.
+    errors: dict[str, float] = {}
+    for measured in run.report.sensitivities.values():
+        for each in measured.values:
+            errors[each.value] = max(errors.get(each.value, 0.0), each.output_error)
     activations = sorted(
         evidence.activations,
         # The most interesting ones first: quantized, clipped most, most sensitive.
@@ -257,23 +235,10 @@ def ranges(run: Run) -> Section | None:
     }
     values = {
         "activations": activations,
-        "targets": targets,
         "errors": errors,
-        "cut": evidence.observed - len(activations),
-        "calibrator": run.report.ranges.calibrator,
-        "samples": run.report.ranges.provenance.samples,
         "groups": [(each, _spread(each.before), _spread(each.after)) for each in groups],
     }
     return Section("Ranges of activations", values, data)
-
-
-def _errors(run: Run) -> dict[str, float]:
-    """Value → the largest error of the outputs where it alone is 8-bit, over the targets."""
-    found: dict[str, float] = {}
-    for measured in run.report.sensitivities.values():
-        for each in measured.values:
-            found[each.value] = max(found.get(each.value, 0.0), each.output_error)
-    return found
 
 
 def _spread(magnitudes: tuple[float, ...]) -> float:
@@ -289,22 +254,27 @@ def pruning(run: Run) -> Section | None:
         return None
     # The layers of the chosen model, else of the slowest that was tried.
     shown = pruning.taken or next(iter(pruning.tried), None)
-    layers = [_pruned_row(each) for each in shown.sublayers] if shown is not None else []
+    layers = [
+        {
+            **each.model_dump(include={"kept", "error", "refitted", "loss"}),
+            **each.sublayer.model_dump(include={"layer", "module", "units"}),
+            "kind": summary.NOUNS[each.sublayer.kind],
+            "share": each.kept / each.sublayer.units,
+        }
+        for each in (shown.sublayers if shown is not None else ())
+    ]
     tried = [
         {
+            **model.model_dump(include={"predicted", "metric", "loss", "rows"}),
             "speedup": model.speedup.value,
             "speedup_low": model.speedup.low,
             "speedup_high": model.speedup.high,
             "speedup_text": wording.estimate_text(model.speedup),
-            "predicted": model.predicted,
             "drop": model.drop.value,
             "low": model.drop.low,
             "high": model.drop.high,
-            "metric": model.metric,
-            "loss": model.loss,
-            "rows": model.rows,
-            "stayed": summary.stayed(model.sublayers),
             "drop_text": wording.estimate_text(model.drop, ".4f", ".3f"),
+            "stayed": summary.stayed(model.sublayers),
             "chosen": place == pruning.chosen,
         }
         for place, model in enumerate(pruning.tried)
@@ -314,15 +284,6 @@ def pruning(run: Run) -> Section | None:
         for each in pruning.times
         for units, ms in zip(each.units, each.ms, strict=True)
     ]
-    values = {
-        "pruning": pruning,
-        "sentences": summary.prunings(pruning),
-        "tried": tried,
-        "layers": layers,
-        "times": times,
-        "left_whole": pruning.chosen is None,
-        "shown": shown,
-    }
     data = {
         "metric": pruning.metric,
         "tried": tried,
@@ -330,16 +291,5 @@ def pruning(run: Run) -> Section | None:
         "times": times,
         "wholeMs": pruning.whole_ms,
     }
+    values = {"sentences": summary.prunings(pruning), "shown": shown}
     return Section("Pruning: heads and neurons", values, data)
-
-
-def _pruned_row(each: Any) -> dict[str, Any]:
-    sublayer = each.sublayer
-    return {
-        "layer": sublayer.layer,
-        "kind": summary.NOUNS[sublayer.kind],
-        "module": sublayer.module,
-        "units": sublayer.units,
-        "share": each.kept / sublayer.units,
-        **each.model_dump(include={"kept", "error", "refitted", "loss"}),
-    }

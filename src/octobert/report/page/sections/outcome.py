@@ -9,7 +9,7 @@ from typing import Any
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words
-from octobert.core.measurements import Latency, in_order, shapes
+from octobert.core.measurements import in_order, shapes
 from octobert.core.results import Report, Search
 from octobert.core.selection import Selection
 from octobert.report import choices, commands, summary, times
@@ -50,16 +50,11 @@ def _command(run: Run, name: str) -> str:
     """The command for the model to use."""
     if not name:
         return ""
-    found = (
-        next((each.variant for each in run.report.choice.found if each.variant.name == name), None)
-        if run.report.choice
-        else None
-    )
-    return (
-        commands.of_variant(run.report, run.folder, found)
-        if found
-        else commands.of_candidate(run.report, run.folder, name)
-    )
+    variants = run.report.choice.found if run.report.choice else ()
+    found = next((each.variant for each in variants if each.variant.name == name), None)
+    if found is not None:
+        return commands.of_variant(run.report, run.folder, found)
+    return commands.of_candidate(run.report, run.folder, name)
 
 
 def _machine(report: Report) -> list[str]:
@@ -86,7 +81,6 @@ def quality(run: Run) -> Section | None:
         "metrics": summary.metrics(report),
         "main_metrics": summary.main_metrics(report),
     }
-    values["source_bytes"] = report.model.source_bytes
     return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
 
 
@@ -100,8 +94,6 @@ def speed(run: Run) -> Section | None:
         "shown": times.SHOWN,
         "how": times.how(Recipe.model_validate(report.recipe).benchmark, report.throughputs),
         "shapes": shapes(report.latencies),
-        "rows": len(run.evidence.lengths),
-        "costs": _costs(run) is not None,
     }
     return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
 
@@ -140,31 +132,24 @@ def _costs(run: Run) -> dict[str, Any] | None:
         if each.batch != 1:
             continue
         model = _model(run, each.candidate)
-        points += [
-            {**model, "tokens": tokens, "ms": ms, "fixed": False} for tokens, ms in _rows(each)
-        ]
+        # Reports of octobert 0.1 have no tokens.
+        for tokens, ms in zip(each.sample_tokens, each.samples_ms, strict=False):
+            if math.isfinite(ms):
+                points.append({**model, "tokens": tokens, "ms": _short(ms), "fixed": False})
         if isinstance(each.sequence, int) and _known(each.samples_ms):
-            points.append(
-                {
-                    **model,
-                    "tokens": each.sequence,
-                    "ms": _short(each.percentile_ms(50)),
-                    "fixed": True,
-                }
-            )
+            ms = _short(each.percentile_ms(50))
+            points.append({**model, "tokens": each.sequence, "ms": ms, "fixed": True})
     if len({point["tokens"] for point in points}) < 2:
         return None
     lengths = run.evidence.lengths
     longest = max([*(point["tokens"] for point in points), *lengths])
     times_ms = [point["ms"] for point in points]
-    logarithmic = 0 < min(times_ms) < max(times_ms) / _WIDE
-    bar = max(1, math.ceil(longest / _BARS))
     return {
         "points": points,
         "lengths": lengths,
         "longest": longest,
-        "bar": bar,
-        "logarithmic": logarithmic,
+        "bar": max(1, math.ceil(longest / _BARS)),
+        "logarithmic": 0 < min(times_ms) < max(times_ms) / _WIDE,
     }
 
 
@@ -172,12 +157,6 @@ def _model(run: Run, name: str) -> dict[str, Any]:
     """A model in the charts: its number is that of its colour."""
     names = [each.candidate for each in run.report.footprints]
     return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
-
-
-def _rows(latency: Latency) -> list[tuple[int, float]]:
-    """(tokens, milliseconds) of each timed row; none where the tokens are not known, as in reports of octobert 0.1."""
-    pairs = zip(latency.sample_tokens, latency.samples_ms, strict=False)
-    return [(tokens, _short(ms)) for tokens, ms in pairs if math.isfinite(ms)]
 
 
 def _known(samples: tuple[float, ...]) -> list[float]:
@@ -199,7 +178,6 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "choice": choice,
         "words": Words.of(choice),
         "variants": choices.in_order(choice),
         "speed_of": choices.speed_of,
@@ -218,11 +196,9 @@ def trials(run: Run) -> Section | None:
         charts.append(_of_variants(choice))
     # One trial has not converged to anything: its sentence says all.
     charts = [chart for chart in charts if len(chart["trials"]) > 1]
-    return (
-        Section("Trials of the search", {"searches": searches}, {"charts": charts})
-        if searches or charts
-        else None
-    )
+    if not searches and not charts:
+        return None
+    return Section("Trials of the search", {"searches": searches}, {"charts": charts})
 
 
 def _of_plans(target: str, search: Search) -> dict[str, Any]:
@@ -284,17 +260,13 @@ TITLES = {
 
 def training(run: Run) -> Section | None:
     """The sentences, and the curves where the steps are known."""
-    sentences, curves = (
-        summary.trainings(run.report),
-        [curve for curve in run.evidence.curves if curve.steps],
-    )
+    sentences = summary.trainings(run.report)
+    curves = [curve for curve in run.evidence.curves if curve.steps]
+    if not sentences and not curves:
+        return None
     drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
-    values = {"sentences": sentences, "curves": curves}
-    return (
-        Section("Training", values, {"curves": drawn} if drawn else None)
-        if sentences or curves
-        else None
-    )
+    data = {"curves": drawn} if drawn else None
+    return Section("Training", {"sentences": sentences}, data)
 
 
 def how(run: Run) -> Section | None:
