@@ -19,6 +19,7 @@ from octobert.api._arguments import (
     raw_recipe,
 )
 from octobert.core.errors import RecipeError
+from octobert.core.files import content_of
 from octobert.core.plain import preview
 from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
@@ -232,7 +233,6 @@ def auto_again(
 
 def _report_of(out: Path) -> tuple[Report, Selection]:
     """The report of an earlier choice."""
-    from octobert.core.files import content_of
     from octobert.core.frozen import first_problem
     from octobert.core.measurements import check_names
     from octobert.core.results import Report

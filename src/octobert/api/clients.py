@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
+from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
 
@@ -187,7 +189,6 @@ def _write_tokenizer_ir(folder: Path) -> None:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
         from octobert.core import environment
-        from octobert.core.errors import RecipeError
 
         what = (
             f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
@@ -235,8 +236,6 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     Example:
         >>> octobert.export("out/ort-cpu", "optimum").snippet             # doctest: +SKIP
     """
-    from octobert.core.errors import RecipeError, did_you_mean
-    from octobert.core.files import storage_errors
     from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
@@ -258,7 +257,6 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """What a client will open; an error if it cannot."""
     from octobert import targets
-    from octobert.core.errors import ModelError, StorageError
 
     client, model = CLIENTS[name], _model(source, manifest, name, target)
 

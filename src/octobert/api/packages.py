@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.api._arguments import Names, PathLike, optional_path, path_of
+from octobert.core.errors import ModelError
+from octobert.core.files import atomic_write, storage_errors
 
 if TYPE_CHECKING:
     from octobert.core.profile import Lint
@@ -68,7 +70,6 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
         ModelError: The file cannot be read.
     """
     from octobert import targets as plugins
-    from octobert.core.errors import ModelError
     from octobert.inspection import linter
 
     path = path_of(model, "model")
@@ -99,8 +100,6 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
         ModelError: The file is missing, is not that of a supported encoder, or computes with integer operators.
         ParityError: The fused graph computes something else.
     """
-    from octobert.core.errors import ModelError
-    from octobert.core.files import atomic_write, storage_errors
     from octobert.core.onnx_files import read_onnx
     from octobert.graph import operators
     from octobert.graph.capture.capture import canonical_of
@@ -145,7 +144,6 @@ def calibration_tables(
     Raises:
         ModelError: The ranges belong to a transformed graph.
     """
-    from octobert.core.errors import ModelError
     from octobert.quantization import tables
 
     folder = path_of(package, "package")

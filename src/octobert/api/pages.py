@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from octobert.api._arguments import PathLike, optional_path, path_of
 from octobert.core import processes
 from octobert.core.errors import RecipeError, StorageError, TargetError
+from octobert.core.files import atomic_write, content_of, storage_errors
 
 if TYPE_CHECKING:
     from octobert.core.frozen import FrozenModel
@@ -70,8 +71,6 @@ def page(
         StorageError: A file of a run is damaged, or comes from a newer octobert; or the page cannot be written.
         TargetError: There is no browser to print with, or it failed.
     """
-    from octobert.core.files import storage_errors
-
     outputs = [path_of(folder, "folder") for folder in folders]
     file = optional_path(out, "out") or (
         outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
@@ -159,8 +158,6 @@ def _read(path: Path, kind: type[Record]) -> Record:
     Raises:
         StorageError: the file is not one that this version of octobert wrote.
     """
-    from octobert.core.files import content_of
-
     try:
         content = content_of(path)
     except OSError as error:
@@ -224,7 +221,6 @@ def _check_place(file: Path) -> None:
 
 def _write(file: Path, runs: Sequence[Run]) -> None:
     """Write the page, unless another file is in its place."""
-    from octobert.core.files import atomic_write, content_of
     from octobert.pipeline.publishing import is_as_published
     from octobert.report import page as pages
 
@@ -266,8 +262,6 @@ def print_page(page: Path, pdf: Path, program: str) -> None:
     Raises:
         TargetError: the browser failed, or took more than two minutes.
     """
-    from octobert.core.files import atomic_write
-
     with tempfile.TemporaryDirectory(prefix="octobert-") as profile, atomic_write(pdf) as partial:
         command = [
             program,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from octobert.api._arguments import DataLike, PathLike, TaskLike, names_of, path_of, raw_recipe
+from octobert.core.files import atomic_write, storage_errors
 from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
@@ -278,8 +279,6 @@ def calibrate(
 def _write_tables(result: Sweep, out: Path) -> None:
     """Write a sweep next to the store of its run: everything as JSON, and one row per calibrator as CSV."""
     import csv
-
-    from octobert.core.files import atomic_write, storage_errors
 
     with (
         storage_errors(out),

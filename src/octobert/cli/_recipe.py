@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
+import octobert
 from octobert.api._arguments import Positive
 from octobert.cli import _options, _show
 from octobert.cli._options import yaml_of
+from octobert.core.errors import OctobertError, RecipeError, did_you_mean
+from octobert.core.files import storage_errors
 
 if TYPE_CHECKING:
     import inspect
@@ -68,8 +71,6 @@ def recipe_options(*without: str) -> Callable[[_options.Command], _options.Comma
 @contextmanager
 def _options_in_errors() -> Iterator[None]:
     """Errors name options of the command line where they name keys of a recipe, which its user has not written."""
-    from octobert.core.errors import OctobertError
-
     try:
         yield
     except OctobertError as error:
@@ -209,8 +210,6 @@ def recipe_of(
     Raises:
         RecipeError: it is not valid.
     """
-    import octobert
-
     rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
     rows |= {
         key: value
@@ -245,7 +244,6 @@ def _column_options(task: Any, texts: list[str] | None, label: str | None) -> di
 def tell(recipe: Recipe, save: Path | None) -> None:
     """Print a recipe on stderr, and write it to a file that can be in any folder."""
     from octobert.config import loading, paths
-    from octobert.core.files import storage_errors
 
     _show.note(loading.as_file(recipe))
     if save is not None:
@@ -270,7 +268,6 @@ def _with_option(choice: Any, name: str, value: Any) -> Any:
 def _data_of(values: list[str]) -> dict[str, Any]:
     """Rows given as one source, or as a file for each split."""
     from octobert.config.recipe import SPLITS
-    from octobert.core.errors import RecipeError, did_you_mean
 
     places: dict[str, Any] = {}
     for value in values:

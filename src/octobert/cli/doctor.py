@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import octobert
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -13,8 +14,6 @@ EXAMPLES = ("octobert doctor",)
 
 def command() -> Iterator[Any]:
     """Check this machine: CPU features, installed packages, targets."""
-    import octobert
-
     here, findings = octobert.doctor()
     probes = {name: probe for name, (_, probe) in octobert.list_targets().items()}
     yield {"environment": here, "targets": probes, "findings": findings}

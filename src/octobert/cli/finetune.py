@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import octobert
 from octobert.api._arguments import Positive
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
+from octobert.core.errors import RecipeError
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -53,9 +55,7 @@ def command(
         allow_leakage: Accept training rows that are also evaluated.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
-    import octobert
     from octobert.config import loading
-    from octobert.core.errors import RecipeError
 
     if qat and both:
         raise RecipeError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from octobert.api import models
 from octobert.cli import _options, _show
+from octobert.core.errors import DataError
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -119,8 +120,6 @@ def command(
 
 def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None:
     """Refuse rows without a data set, a data set without rows, and rows beside other inputs."""
-    from octobert.core.errors import DataError
-
     if data is None or not rows or asks:
         got = (
             "other inputs too"
@@ -153,8 +152,6 @@ def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _check_head(task: TaskFacts, head: str, option: str, what: str, fix: str) -> None:
     """Refuse an option for a model with another head."""
-    from octobert.core.errors import DataError
-
     if task.head != head:
         raise DataError(
             f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix
@@ -201,8 +198,6 @@ def _questions(
     questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
 ) -> list[tuple[str, ...]]:
     """Each question with the context."""
-    from octobert.core.errors import DataError
-
     if not questions or (context is None) == (file is None) or texts:
         got = (
             "texts as arguments"
@@ -224,8 +219,6 @@ def _questions(
 
 def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, ...]]:
     """Texts or pairs of texts, from the command line or from stdin."""
-    from octobert.core.errors import DataError
-
     if not pair:
         return iter(texts) if texts else _lines()
     if not texts:
@@ -240,7 +233,6 @@ def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, 
 
 
 def _pair(number: int, line: str) -> tuple[str, ...]:
-    from octobert.core.errors import DataError
 
     texts = tuple(line.split("\t"))
     if len(texts) != 2:
@@ -254,8 +246,6 @@ def _pair(number: int, line: str) -> tuple[str, ...]:
 
 def _lines() -> Iterator[str]:
     """Lines of stdin that are not blank."""
-    from octobert.core.errors import DataError
-
     if sys.stdin.isatty():
         _show.note("Waiting for texts from this terminal, one per line. Ctrl-D ends.")
 

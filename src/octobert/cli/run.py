@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import octobert
 from octobert.cli import _options, _show
+from octobert.core.errors import AccuracyError, LimitError, RecipeError, SpeedError, TargetError
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -54,9 +56,7 @@ def command(
         yes: With --setup: install the Python packages without asking.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
-    import octobert
     from octobert.api.runs import refused_fields
-    from octobert.core.errors import RecipeError
 
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
@@ -83,8 +83,6 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     Raises:
         TargetError: something that the run needs is still missing.
     """
-    import octobert
-    from octobert.core.errors import TargetError
     from octobert.report import terminal
 
     found = octobert.setup(recipe)
@@ -115,8 +113,6 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
 
 def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
     """Run or plan a recipe, and print the result."""
-    import octobert
-
     _question_limits(recipe)
     if dry_run:
         print_steps(octobert.dry_run(recipe, out), as_json=as_json)
@@ -135,7 +131,6 @@ def _question_limits(recipe: Recipe) -> None:
         RecipeError: they are not meant.
     """
     from octobert.config.choosing import Limit, doubts
-    from octobert.core.errors import RecipeError
 
     settings = recipe.choose or recipe.search
     limits = [*(settings.limits if settings is not None else ())]
@@ -162,7 +157,6 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
         _show.document(report)
         _check_criterion(report)
         return
-    import octobert
     from octobert.report import terminal
 
     _show.render(terminal.render(report))
@@ -231,7 +225,6 @@ def _check_criterion(report: Report) -> None:
         AccuracyError: a target misses the accuracy.
         SpeedError: a target misses the speed, or does not clearly reach it.
     """
-    from octobert.core.errors import AccuracyError, LimitError, SpeedError
     from octobert.report import summary, verdict
 
     if report.choice is not None and not report.choice.met:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import octobert
 from octobert.cli import _show
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ def command(
     Args:
         markdown: Print the tables of all targets as a Markdown page.
     """
-    import octobert
-
     targets = octobert.list_targets().values()
     if markdown:
         _show.line(page([capabilities for capabilities, _ in targets]))
