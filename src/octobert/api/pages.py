@@ -85,7 +85,7 @@ def page(
         _write(file, runs)
     if printed is not None and program is not None:
         with storage_errors(printed):
-            print_page(file, printed, program)
+            _print_page(file, printed, program)
     return file
 
 
@@ -124,12 +124,11 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
 def _names(folders: Sequence[Path]) -> list[str]:
     """The names of folders, with as many of their parents as tell them apart."""
     depth = 1
-    while len(names := {Path(*folder.parts[-depth:]).as_posix() for folder in folders}) < len(
-        folders
-    ):
+    while True:
+        names = [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
+        if len(set(names)) == len(folders):
+            return names
         depth += 1
-    del names
-    return [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
 
 
 def _check_folder(folder: Path) -> None:
@@ -251,7 +250,7 @@ def browser() -> str:
     return program
 
 
-def print_page(page: Path, pdf: Path, program: str) -> None:
+def _print_page(page: Path, pdf: Path, program: str) -> None:
     """Print a page to a PDF file.
 
     Args:
@@ -280,11 +279,9 @@ def print_page(page: Path, pdf: Path, program: str) -> None:
         ]
         said = processes.output_of(command, seconds=_SECONDS)
         if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
-            got = (
-                f"nothing in {_SECONDS:.0f} s"
-                if said is None
-                else (said.strip().splitlines() or ["no message"])[-1]
-            )
+            got = f"nothing in {_SECONDS:.0f} s"
+            if said is not None:
+                got = (said.strip().splitlines() or ["no message"])[-1]
             raise TargetError(
                 "the browser printed no PDF",
                 where=program,

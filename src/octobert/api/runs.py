@@ -131,15 +131,16 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
 
     show_reports()
     checked = parse_recipe(recipe)
+    folder = path_of(out, "out")
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
         if isinstance(executor, executors.Several) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
-        listener = _Listener(tell, path_of(out, "out"))
+        listener = _Listener(tell, folder)
         if checked.choose or checked.search:
-            return finish.run(checked, path_of(out, "out"), listener, executor)
+            return finish.run(checked, folder, listener, executor)
         for target, why in preflight.absent_targets(checked).items():
             tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
-        return runner.run(checked, path_of(out, "out"), listener, executor)
+        return runner.run(checked, folder, listener, executor)
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -235,9 +236,9 @@ def finetune(
     """
     from octobert.pipeline import runner
 
-    checked = parse_recipe(recipe)
+    checked, folder = parse_recipe(recipe), path_of(out, "out")
     with shown(progress) as tell:
-        return runner.finetune(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+        return runner.finetune(checked, folder, _Listener(tell, folder))
 
 
 def calibrate(
@@ -262,17 +263,16 @@ def calibrate(
     from octobert.pipeline import runner
     from octobert.quantization import calibrators
 
-    checked = parse_recipe(recipe)
-    settings = [
-        Choice(name=name, options=options.model_dump(exclude_unset=True))
-        for name, options in calibrators.sweep()
-    ]
-    choices = settings if sweep else [checked.calibrate]
+    checked, folder = parse_recipe(recipe), path_of(out, "out")
+    choices = [checked.calibrate]
+    if sweep:
+        choices = [
+            Choice(name=name, options=options.model_dump(exclude_unset=True))
+            for name, options in calibrators.sweep()
+        ]
     with shown(progress) as tell:
-        result = runner.sweep(
-            checked, choices, path_of(out, "out"), _Listener(tell, path_of(out, "out"))
-        )
-    _write_tables(result, path_of(out, "out"))
+        result = runner.sweep(checked, choices, folder, _Listener(tell, folder))
+    _write_tables(result, folder)
     return result
 
 

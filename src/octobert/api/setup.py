@@ -241,14 +241,14 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
+    """What an extra adds; what octobert always needs for the empty one."""
     for text in metadata.requires("octobert") or ():
         requirement = Requirement(text)
-        plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if (
-            plain
-            if not extra
-            else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra})
-        ):
+        marker = requirement.marker
+        is_needed, is_always = (
+            marker is None or marker.evaluate({"extra": each}) for each in (extra, "")
+        )
+        if is_needed and not (extra and is_always):
             yield requirement
 
 

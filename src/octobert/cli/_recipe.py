@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 
 import octobert
-from octobert.api._arguments import Positive
+from octobert.api._arguments import Positive, column_options
 from octobert.cli import _options, _show
 from octobert.cli._options import yaml_of
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
@@ -211,18 +211,13 @@ def recipe_of(
         RecipeError: it is not valid.
     """
     rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {
-        key: value
-        for key, value in (("config", config), ("revision", data_revision))
-        if value is not None
-    }
+    rows |= {"config": config} if config is not None else {}
+    rows |= {"revision": data_revision} if data_revision is not None else {}
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
     choice = yaml_of(task, "--task")
-    for name, value in {
-        **_column_options(choice, text_column, label_column),
-        "max_length": max_length,
-    }.items():
+    columns_of_task = _column_options(choice, text_column, label_column)
+    for name, value in {**columns_of_task, "max_length": max_length}.items():
         choice = _with_option(choice, name, value)
     raw = {"model": model, "task": choice, "data": rows, **keys}
     return octobert.parse_recipe(raw, where="command line", changes=changes or ())
@@ -230,15 +225,11 @@ def recipe_of(
 
 def _column_options(task: Any, texts: list[str] | None, label: str | None) -> dict[str, Any]:
     """The options of a task, in either spelling, for the columns that are named."""
-    from octobert.api._arguments import column_options
-
     names = [task] if isinstance(task, str) else list(task) if isinstance(task, dict) else []
-    # What is no task is refused with the recipe.
-    return (
-        column_options(str(names[0]), texts or (), label)
-        if len(names) == 1 and (texts or label)
-        else {}
-    )
+    if len(names) != 1 or not (texts or label):
+        # What is no task is refused with the recipe.
+        return {}
+    return column_options(str(names[0]), texts or (), label)
 
 
 def tell(recipe: Recipe, save: Path | None) -> None:

@@ -23,9 +23,7 @@ def command() -> Iterator[Any]:
     for name, version in here.versions.items():
         _show.line(f"  {name:<14} {version}")
     for name, probe in probes.items():
-        state = (
-            "ready" if probe.available else "; ".join(filter(None, (probe.missing, probe.install)))
-        )
-        _show.item(f"  {name}", state, column=16)
+        missing = "; ".join(filter(None, (probe.missing, probe.install)))
+        _show.item(f"  {name}", "ready" if probe.available else missing, column=16)
     for finding in findings:
         _show.item("-", finding, column=1)

@@ -75,9 +75,8 @@ def command(
     options["measure"] = options.get("goal") == "throughput"
     asks = question is not None or context is not None or context_file is not None
     if data is not None or row:
-        _check_rows(
-            data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None
-        )
+        others = (texts, pair, prompt is not None, top is not None)
+        _check_rows(data, row, others=asks or any(others))
         with models.load(**options) as model:
             _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
         return
@@ -118,16 +117,12 @@ def command(
         _show.document(answers)
 
 
-def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None:
+def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> None:
     """Refuse rows without a data set, a data set without rows, and rows beside other inputs."""
-    if data is None or not rows or asks:
-        got = (
-            "other inputs too"
-            if asks
-            else "--row without --data"
-            if data is None
-            else "--data without --row"
-        )
+    if data is None or not rows or others:
+        got = "--row without --data" if data is None else "--data without --row"
+        if others:
+            got = "other inputs too"
         fix = "give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows"
         raise DataError(
             "a row of a data set is named by both of its options", where="--row", got=got, fix=fix
@@ -140,13 +135,11 @@ def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         _show.document(rows)
         return
     for row in rows:
-        inputs = row["input"]
-        if "answers" in row:
-            pairs = zip(inputs, row["answers"], strict=False)
-        else:
-            pairs = zip([inputs[0] if len(inputs) == 1 else tuple(inputs)], [row], strict=True)
+        inputs, answers = row["input"], row.get("answers")
+        if answers is None:
+            inputs, answers = [inputs[0] if len(inputs) == 1 else tuple(inputs)], [row]
         gold = "" if row["gold"] is None else f"\tgold: {row['gold']}"
-        for item, answer in pairs:
+        for item, answer in zip(inputs, answers, strict=False):
             _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
 
 
@@ -199,20 +192,13 @@ def _questions(
 ) -> list[tuple[str, ...]]:
     """Each question with the context."""
     if not questions or (context is None) == (file is None) or texts:
-        got = (
-            "texts as arguments"
-            if texts
-            else "no question"
-            if not questions
-            else "two contexts"
-            if context
-            else "no context"
-        )
-        raise DataError(
-            "a question needs one context",
-            got=got,
-            fix="give --question and either --context or --context-file",
-        )
+        got = "two contexts" if context else "no context"
+        if not questions:
+            got = "no question"
+        if texts:
+            got = "texts as arguments"
+        fix = "give --question and either --context or --context-file"
+        raise DataError("a question needs one context", got=got, fix=fix)
     whole = context if file is None else models.read_text(file)
     return [(question, str(whole)) for question in questions]
 

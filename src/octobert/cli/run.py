@@ -197,15 +197,12 @@ def _print_models(report: Report, out: Path) -> None:
 
 def _size_text(package: Path) -> str:
     """The size of a package, and how much of it is the float graph."""
+    files = [file for file in package.rglob("*") if file.is_file()]
+    whole = f"{sum(file.lstat().st_size for file in files) / 1e6:.1f} MB"
     floats = sum(file.stat().st_size for file in (package / "onnx").glob("model.onnx*"))
-    whole = (
-        f"{sum(file.lstat().st_size for file in package.rglob('*') if file.is_file()) / 1e6:.1f} MB"
-    )
-    return (
-        f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
-        if floats
-        else whole
-    )
+    if not floats:
+        return whole
+    return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:

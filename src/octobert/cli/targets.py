@@ -74,16 +74,12 @@ def page(targets: Sequence[Capabilities]) -> str:
 
 def _section(target: Capabilities) -> str:
     weights = f"symmetric {' or '.join(target.weights)}"
-    channels = (
-        "one scale per tensor"
-        if target.weight_axis is None
-        else "one scale per output channel or per tensor"
-    )
-    form = (
-        "floats followed by a QuantizeLinear/DequantizeLinear pair"
-        if target.weight_form == "pair"
-        else "integers"
-    )
+    channels = "one scale per tensor"
+    if target.weight_axis is not None:
+        channels = "one scale per output channel or per tensor"
+    form = "integers"
+    if target.weight_form == "pair":
+        form = "floats followed by a QuantizeLinear/DequantizeLinear pair"
     rows = [
         ("activations computed in integers", _kinds(target.activations)),
         ("activations accepted, computed in float", _kinds(target.simulated_activations)),

@@ -172,7 +172,8 @@ def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
 
 def executed(run: Run) -> Section | None:
     """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
-    models = [
+    executions = run.evidence.executions
+    models: list[dict[str, Any]] = [
         {
             "name": each.candidate,
             "types": [
@@ -184,9 +185,11 @@ def executed(run: Run) -> Section | None:
                 for part in each.parts
             ],
         }
-        for each in run.evidence.executions
+        for each in executions
     ]
-    return Section("What was executed in 8 bits", data={"models": models}) if models else None
+    fell = {each.candidate: [part for part in each.parts if part.why] for each in executions}
+    title = "What was executed in 8 bits"
+    return Section(title, {"fallbacks": fell}, {"models": models}) if models else None
 
 
 def ranges(run: Run) -> Section | None:
@@ -254,7 +257,7 @@ def pruning(run: Run) -> Section | None:
         return None
     # The layers of the chosen model, else of the slowest that was tried.
     shown = pruning.taken or next(iter(pruning.tried), None)
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
             **each.model_dump(include={"kept", "error", "refitted", "loss"}),
             **each.sublayer.model_dump(include={"layer", "module", "units"}),
@@ -263,7 +266,7 @@ def pruning(run: Run) -> Section | None:
         }
         for each in (shown.sublayers if shown is not None else ())
     ]
-    tried = [
+    tried: list[dict[str, Any]] = [
         {
             **model.model_dump(include={"predicted", "metric", "loss", "rows"}),
             "speedup": model.speedup.value,
