@@ -107,18 +107,12 @@ def _module_row(
     module = decisions[0].site.module
     types: dict[str, list[str]] = {}
     for decision in decisions:
-        quantizer = decision.quantizer
-        # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
-        short = (
-            ""
-            if quantizer is None
-            else quantizer.dtype
-            + " dynamic" * quantizer.dynamic
-            + " (7 bits)" * quantizer.reduce_range
-        )
-        types.setdefault(short, []).append(
-            decision.site.role.partition(".")[2] or decision.site.role
-        )
+        quantizer, short = decision.quantizer, ""
+        if quantizer is not None:
+            # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
+            short = f"{quantizer.dtype}{' dynamic' * quantizer.dynamic}{' (7 bits)' * quantizer.reduce_range}"
+        role = decision.site.role
+        types.setdefault(short, []).append(role.partition(".")[2] or role)
     floats = types.pop("", [])
     return (
         f"  {split_layer(module)[2]}" if inside else module,
@@ -219,6 +213,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
         every: each value by itself. Otherwise the median over the layers of each kind of value.
     """
     usable = [swept for swept in sweep.swept if swept.problem is None]
+    ranked = sorted(usable, key=lambda swept: swept.output_error or 0.0)
     best = {
         value: max(usable, key=lambda s: s.signal_to_noise_db.get(value, -np.inf)).calibrator
         for value in sweep.ranges
@@ -228,7 +223,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
         f"{sweep.calibration_rows} calibration rows"
     )
     ends = table_of(title, ("calibrator",), ("agreement", "RMS error", "best for values"))
-    for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
+    for swept in ranked:
         count = sum(name == swept.calibrator for name in best.values())
         ends.add_row(
             swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count)
@@ -242,15 +237,12 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     title = f"Signal-to-noise ratio in dB, {'per value' if every else 'median over the layers'}"
     values = table_of(title, ("value",))
     values.elsewhere = "sweep.json"
-    ranked = [swept.calibrator for swept in sorted(usable, key=lambda s: s.output_error or 0.0)]
     # The best calibrators stay where there is little room.
     values.add_column("range of values", 0 if every else len(usable) + 1)
-    values.add_numbers({s.calibrator: 0 if every else ranked.index(s.calibrator) for s in usable})
+    values.add_numbers({s.calibrator: 0 if every else ranked.index(s) for s in usable})
     for kind, names in kinds.items():
-        low, high = (
-            min(sweep.ranges[name][0] for name in names),
-            max(sweep.ranges[name][1] for name in names),
-        )
+        low = min(sweep.ranges[name][0] for name in names)
+        high = max(sweep.ranges[name][1] for name in names)
         ratios = [
             [s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db]
             for s in usable
@@ -277,12 +269,8 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     """
     if quantizer is None:
         return "float"
-    text = (
-        quantizer.dtype
-        + (" symmetric" if quantizer.symmetric else "")
-        + (" dynamic" if quantizer.dynamic else "")
-    )
-    text += " reduced to 7 bits" if quantizer.reduce_range else ""
+    text = f"{quantizer.dtype}{' symmetric' * quantizer.symmetric}{' dynamic' * quantizer.dynamic}"
+    text += " reduced to 7 bits" * quantizer.reduce_range
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"
     if with_range and quantizer.low is not None:
@@ -351,23 +339,20 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
         key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ())))
         for key in (*quantized, *floats)
     }
-    slowest = sorted(slower, key=lambda k: -slower[k])
-    rows = [
-        (key, [key])
-        for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])
-    ]
-    rest = slowest[len(rows) :]
-    rows += [((f"{len(rest)} others (--all)", ""), rest)] if rest else []
+    slowest = sorted(slower, key=lambda key: -slower[key])
+    few = slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES]
+    rows = [(key, [key]) for key in few]
+    if rest := slowest[len(few) :]:
+        rows.append(((f"{len(rest)} others (--all)", ""), rest))
     for names, keys in rows:
         operators = [operator for key in keys for operator in quantized.get(key, ())]
         float_operators = [operator for key in keys for operator in floats.get(key, ())]
+        share = f"{inspection.profile.split.share(time_of(operators)):.1%}" if operators else ""
         table.add_row(
             *names,
-            str(len(operators)) if operators else "",
-            f"{time_of(operators):.2f}" if operators else "",
-            f"{inspection.profile.split.share(time_of(operators)):.1%}" if operators else "",
-            str(len(float_operators)) if float_operators else "",
-            f"{time_of(float_operators):.2f}" if float_operators else "",
+            *_count_and_time(operators),
+            share,
+            *_count_and_time(float_operators),
             style="bold" if any(operator.integer for operator in operators) else "",
         )
     table.add_section()
@@ -379,6 +364,10 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
         *(_total(inspection.floating) if inspection.floating else ("", "")),
     )
     return table
+
+
+def _count_and_time(operators: Sequence[Operator]) -> tuple[str, str]:
+    return (str(len(operators)), f"{time_of(operators):.2f}") if operators else ("", "")
 
 
 def _total(profile: Profile) -> tuple[str, str]:
