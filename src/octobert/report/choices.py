@@ -27,7 +27,6 @@ STATES = {
     "chosen": "chosen",
     "admissible": "meets",
     "excluded": "misses",
-    "not made": "not made",
     "slower": "not judged",
     "not tried": "not tried",
 }
@@ -107,11 +106,8 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
 
 def state_of(found: Found) -> str:
     """What tables say of a variant: `meets`, `misses`, `not judged`."""
-    return STATES[
-        "not made"
-        if found.state == "excluded" and found.ratio is None and not found.drops
-        else found.state
-    ]
+    made = found.ratio is not None or found.drops
+    return STATES[found.state] if made or found.state != "excluded" else "not made"
 
 
 def in_order(choice: Selection, count: int | None = None) -> list[Found]:

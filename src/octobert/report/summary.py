@@ -135,18 +135,15 @@ def sizes(report: Report) -> list[str]:
     own, sentences = report.model.source_bytes, []
     for model in model_results(report):
         size = model.footprint.size_bytes
-        if own and model.quantized:
-            ratio = own / size
-            change = (
-                f"{ratio:.1f} × smaller than"
-                if ratio > 1.05
-                else "as large as"
-                if ratio > 0.95
-                else f"{1 / ratio:.1f} × larger than"
-            )
-            sentences.append(
-                f"{model.name}: {size / 1e6:.3g} MB, {change} the weights of your model ({own / 1e6:.3g} MB)."
-            )
+        if not own or not model.quantized:
+            continue
+        ratio, change = own / size, "as large as"
+        if ratio > 1.05:
+            change = f"{ratio:.1f} × smaller than"
+        elif ratio <= 0.95:
+            change = f"{1 / ratio:.1f} × larger than"
+        weights = f"the weights of your model ({own / 1e6:.3g} MB)"
+        sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} {weights}.")
     return sentences
 
 
@@ -159,7 +156,30 @@ def outcomes(report: Report) -> list[str]:
 
 def exports(report: Report) -> list[str]:
     """Return sentences on what the export of each target has changed for speed."""
-    return [sentence for target in report.plans for sentence in _exported(report, target)]
+    sentences = []
+    for target in report.plans:
+        stage, changes = report.stages.get(f"export/{target}"), []
+        done = stage.summary if stage is not None else {}
+        if done.get("opset"):
+            changes.append(f"the ONNX file was converted to another opset, {done['opset']}.")
+        opened = report.recipe.get("session", {}).get(target)
+        if opened is not None:
+            options = ", ".join(
+                f"{name} {value}" for entries in opened.values() for name, value in entries.items()
+            )
+            changes.append(f"every session was opened with the options of the recipe: {options}.")
+        if done.get("first_token"):
+            changes.append(
+                "the head reads only the first token, so the last layer computes only that token "
+                f"({done['first_token']} matrix products; same results; the float baseline computes all tokens)."
+            )
+        if done.get("fast_norms"):
+            changes.append(
+                f"{done['fast_norms']} LayerNormalization operators are written as InstanceNormalization, which is faster "
+                f"on {report.environment.cores} cores (same results; for a machine with many cores, run octobert there)."
+            )
+        sentences += [f"{target}: {change}" for change in changes]
+    return sentences
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:
@@ -222,35 +242,6 @@ def than_chance(score: Score) -> str:
         else "one that reads no input"
     )
     return f"{better} than {constant} ({score.metric} {wording.score_text(score)}, the other {score.chance:.4f})"
-
-
-def _exported(report: Report, target: str) -> list[str]:
-    """What the export of a target has changed for speed."""
-    stage = report.stages.get(f"export/{target}")
-    done, sentences = stage.summary if stage is not None else {}, []
-    if done.get("opset"):
-        sentences.append(
-            f"{target}: the ONNX file was converted to another opset, {done['opset']}."
-        )
-    opened = report.recipe.get("session", {}).get(target)
-    if opened is not None:
-        options = ", ".join(
-            f"{name} {value}" for entries in opened.values() for name, value in entries.items()
-        )
-        sentences.append(
-            f"{target}: every session was opened with the options of the recipe: {options}."
-        )
-    if done.get("first_token"):
-        sentences.append(
-            f"{target}: the head reads only the first token, so the last layer computes only that token "
-            f"({done['first_token']} matrix products; same results; the float baseline computes all tokens)."
-        )
-    if done.get("fast_norms"):
-        sentences.append(
-            f"{target}: {done['fast_norms']} LayerNormalization operators are written as InstanceNormalization, which is "
-            f"faster on {report.environment.cores} cores (same results; for a machine with many cores, run octobert there)."
-        )
-    return sentences
 
 
 def _simulated(report: Report) -> list[str]:
