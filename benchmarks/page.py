@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from octobert.report import printing
+from octobert.api import pages
 from octobert.report.page import page
 
 # Before anything of the page runs: keep what the browser tells.
@@ -69,9 +69,7 @@ def main() -> None:
         made.write_text(
             page([rich_run(rows=options.rows, changed=options.rows // 2)]), encoding="utf-8"
         )
-        browser = playwright.chromium.launch(
-            executable_path=printing.browser(), args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=pages.browser(), args=["--no-sandbox"])
         print(f"Chromium {browser.version}, medians of {options.repeats} visits\n")
         print(f"| page | width | file MB | {' | '.join(COLUMNS)} |")
         print("|---|---|---|" + "---|" * len(COLUMNS))

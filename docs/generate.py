@@ -17,11 +17,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import octobert
+from octobert.cli import targets
 from octobert.cli.main import app
 from octobert.config.recipe import Recipe
 from octobert.config.schema import descriptions, recipe_schema
 from octobert.core import plugins
-from octobert.report import targets
 
 Schema = dict[str, Any]
 # Options of every command.

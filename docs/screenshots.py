@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import octobert
-from octobert.report import printing
+from octobert.api import pages
 
 FOLDER = Path(__file__).parent / "images"
 LARGEST = 400_000
@@ -58,9 +58,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = octobert.page(sys.argv[1], out=Path(folder) / "report.html")
-        browser = playwright.chromium.launch(
-            executable_path=printing.browser(), args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=pages.browser(), args=["--no-sandbox"])
         for name, how in PICTURES.items():
             content = small(picture(browser, page, *how))
             if len(content) > LARGEST:

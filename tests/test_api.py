@@ -17,7 +17,7 @@ from octobert.core.frozen import Tabular
 from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.runner import earlier_seconds
-from octobert.report.live import UNICODE, View
+from octobert.report.progress import UNICODE, View
 from tests.support.runs import TARGETS
 from tests.support.selections import selection
 

@@ -19,7 +19,7 @@ import tokenizers
 from typer.testing import CliRunner
 
 import octobert
-from octobert.api import client_lines, clients
+from octobert.api import clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.core.model_config import Dense, Normalize, Pooling
@@ -337,7 +337,7 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
         for kind in client.kinds:
             for prompts in ({}, {"query": "query: ", "passage": "passage: "}):
                 for activation in ("Identity", "Sigmoid", "Tanh"):
-                    model = client_lines.Model(
+                    model = clients.Model(
                         "out/ort-cpu",
                         kind,
                         client.ir,
@@ -346,7 +346,7 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
                         prompts=prompts,
                         multi_label=True,
                     )
-                    text = client_lines.snippet(name, model)
+                    text = clients.snippet(name, model)
                     assert "answers" in text or "vectors" in text
                     if not name.endswith(".js"):
                         compile(text, name, "exec")
@@ -354,24 +354,22 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
 
 @pytest.mark.parametrize(
     "client",
-    [name for name, client in clients.CLIENTS.items() if client_lines.EMBEDDING in client.kinds],
+    [name for name, client in clients.CLIENTS.items() if clients.EMBEDDING in client.kinds],
 )
 def test_prompts_are_applied_in_every_client(client: str) -> None:
     prompts = {"s2p_query": "ask: ", "clustering": "group: ", "passage": "tell: "}
-    text = client_lines.snippet(
-        client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts)
-    )
+    text = clients.snippet(client, clients.Model("out", clients.EMBEDDING, prompts=prompts))
     for name, prompt in (("s2p_query", "ask: "), ("passage", "tell: ")):
         assert f'"{name}"' in text or f'"{prompt}' in text
     assert "queries" in text
     # The default prompt stands before all texts.
-    given = client_lines.Model(
+    given = clients.Model(
         "out",
-        client_lines.EMBEDDING,
+        clients.EMBEDDING,
         prompts={"clustering": "group: "},
         default_prompt="clustering",
     )
-    text = client_lines.snippet(client, given)
+    text = clients.snippet(client, given)
     assert "queries" not in text
     assert '"clustering"' in text or '"group: ' in text
 

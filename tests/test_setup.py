@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import octobert
-from octobert.api import drivers, setup
+from octobert.api import setup
 from octobert.core.environment import Need, Setup
 from octobert.core.errors import ModelError, TargetError
-from octobert.report import needs
+from octobert.report import terminal
 from tests.support import cli
 
 PLAIN: dict[str, Any] = {"model": "m", "task": "mrpc", "data": "d"}
@@ -61,7 +61,7 @@ def test_devices_need_builds_and_drivers_to_measure_and_none_to_write() -> None:
 
 def test_a_build_under_no_name_is_told_by_its_target() -> None:
     found = octobert.setup({**PLAIN, "targets": ["vitisai", "tensorrt-rtx"]})
-    said = "\n".join(needs.sentences(found))
+    said = "\n".join(terminal.needs_sentences(found))
     for target in ("vitisai", "tensorrt-rtx"):
         if not octobert.list_targets()[target][1].available:
             assert f"a build of ort for {target}: install " in said
@@ -80,7 +80,7 @@ def test_another_build_of_onnxruntime_is_said_and_not_installed() -> None:
     assert not any("onnxruntime-gpu" in command for command in found.commands)
     assert "onnxruntime-gpu is another build of the module onnxruntime" in found.conflicts[0]
     assert "pip install --force-reinstall --no-deps onnxruntime-gpu" in found.conflicts[0]
-    assert found.conflicts[0] in needs.sentences(found)[-1]
+    assert found.conflicts[0] in terminal.needs_sentences(found)[-1]
 
 
 def test_the_package_of_a_model_is_named_with_an_exit_code_and_never_installed(
@@ -110,7 +110,7 @@ def test_a_version_that_is_too_old_does_not_fit() -> None:
     need = setup._package(Requirement("numpy>=99"), "test", required=True)
     assert need.found
     assert not need.fits
-    assert needs._state(need) == f"{need.found}, which does not fit"
+    assert terminal._here(need) == f"{need.found}, which does not fit"
 
 
 def test_pip_of_this_environment_runs_or_is_refused() -> None:
@@ -149,17 +149,17 @@ def test_drivers_are_found_by_files_libraries_and_variables(
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed")
 
     def detected(**places: Any) -> str | None:
-        return drivers.Driver(title="", looks_for="", install="", **places).detect()
+        return setup.Driver(title="", looks_for="", install="", **places).detect()
 
     assert detected(files=["/no/such/file", version]) == "580.105.08"
     assert detected(files=["/no/such/file", tmp_path]) == str(tmp_path)
     assert str(detected(libraries=["no_such_library"], packages=["numpy"])).startswith("numpy ")
     assert detected(libraries=["no_such_library"], packages=["no-such-package"]) is None
     monkeypatch.setenv("RYZEN_AI_INSTALLATION_PATH", "/opt/ryzen")
-    assert drivers.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
+    assert setup.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
     named = {
         name
         for _, (capabilities, _) in octobert.list_targets().items()
         for name in capabilities.needs.drivers
     }
-    assert named <= set(drivers.DRIVERS)
+    assert named <= set(setup.DRIVERS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from octobert.api import pages
 from octobert.core.errors import TargetError
-from octobert.report import printing
 from octobert.report.page import Run, page
 from tests.support.reports import rich_run
 
@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
         "playwright.sync_api", reason="Playwright is not installed (pip install octobert[browser])"
     )
     try:
-        found = printing.browser()
+        found = pages.browser()
     except TargetError as error:
         pytest.skip(str(error))
     with api.sync_playwright() as playwright:

@@ -20,7 +20,7 @@ import yaml
 import octobert as library
 from octobert import cli
 from octobert.api._arguments import Names, PathLike, Positive
-from octobert.cli import _next, _options, _recipe, main
+from octobert.cli import _options, _recipe, main
 from octobert.config import loading, schema
 from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
@@ -35,6 +35,7 @@ from octobert.core.errors import (
     StorageError,
 )
 from octobert.evaluation.benchmarking import BenchmarkResult
+from octobert.report import commands
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
 from tests.support.runs import TARGETS, warmed
@@ -100,7 +101,7 @@ def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -
 def test_next_steps_can_be_pasted_into_a_shell(
     head: str, texts: list[str], words: list[str]
 ) -> None:
-    command = _next.predict_command(Path("an out/ort-cpu"), head, texts)
+    command = commands.predict_command(Path("an out/ort-cpu"), head, texts)
     assert shlex.split(command) == ["octobert", "predict", "an out/ort-cpu", *words]
 
 

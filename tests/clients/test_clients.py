@@ -19,7 +19,7 @@ import pytest
 
 import octobert
 from octobert import targets
-from octobert.api import client_lines, clients
+from octobert.api import clients
 from octobert.config.loading import parse
 from octobert.core.session import Session, SessionOptions
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -40,14 +40,14 @@ SAME_ANSWERS = 0.95
 # Of scores, whose head is random and wide: about a hundredth of their range.
 SAME_SCORE = 0.1
 KINDS = {
-    "embedding": client_lines.EMBEDDING,
-    "dense": client_lines.EMBEDDING,
-    "pairs": client_lines.PAIRS,
-    "single": client_lines.SINGLE,
-    "multi-label": client_lines.SINGLE,
-    "reranker": client_lines.RERANKER,
-    "tags": client_lines.TAGGING,
-    "answers": client_lines.ANSWERING,
+    "embedding": clients.EMBEDDING,
+    "dense": clients.EMBEDDING,
+    "pairs": clients.PAIRS,
+    "single": clients.SINGLE,
+    "multi-label": clients.SINGLE,
+    "reranker": clients.RERANKER,
+    "tags": clients.TAGGING,
+    "answers": clients.ANSWERING,
 }
 CASES = [
     pytest.param(environment, client, kind, id=f"{environment.name}-{client}-{kind}")
@@ -140,7 +140,7 @@ def test_the_printed_lines_answer_as_octobert_does(
     }
     for name, cell in cells.items():
         table.setdefault(name, {})[kind] = cell
-    if KINDS[kind] == client_lines.EMBEDDING:
+    if KINDS[kind] == clients.EMBEDDING:
         assert cosines(theirs, ours).min() >= (
             WITHOUT_END if client == "transformers.js" else SAME_CODES
         )
@@ -165,12 +165,12 @@ def scripts(
         ("TWO_TEXTS", models.PAIRS),
         ("RANKED", (models.QUERY, models.PASSAGES)),
     ):
-        monkeypatch.setattr(client_lines, name, value)
+        monkeypatch.setattr(clients, name, value)
     made = []
     for question, context in models.QUESTIONS if kind == "answers" else (("", ""),):
-        monkeypatch.setattr(client_lines, "QUESTION", question)
-        monkeypatch.setattr(client_lines, "CONTEXT", context)
-        made.append(client_lines.snippet(client, model))
+        monkeypatch.setattr(clients, "QUESTION", question)
+        monkeypatch.setattr(clients, "CONTEXT", context)
+        made.append(clients.snippet(client, model))
     return made
 
 
@@ -184,7 +184,7 @@ def expected(source: Path, target: str, file: str, kind: str, client: str) -> An
     def outputs(*text: str) -> dict[str, np.ndarray]:
         return session.run(feeds_of(tokenizer.encode([text]), tokenizer.pad_id))
 
-    if KINDS[kind] == client_lines.EMBEDDING:
+    if KINDS[kind] == clients.EMBEDDING:
         prompts = manifest.task.prompts
         given = [prompts.get("passage", "") + text for text in models.TEXTS]
         given += [prompts["query"] + models.QUERY] if prompts else []
@@ -245,7 +245,7 @@ def squeezed(text: str) -> str:
 
 def read(client: str, kind: str, given: list[dict[str, Any]]) -> Any:
     """Answers of a program in one form: vectors, labels, sets of labels, tags of tokens, texts or scores."""
-    if KINDS[kind] == client_lines.EMBEDDING:
+    if KINDS[kind] == clients.EMBEDDING:
         return np.concatenate(
             [np.array(given[0][name]) for name in ("vectors", "queries") if name in given[0]]
         )
@@ -296,7 +296,7 @@ def top(answer: Any, names: Sequence[str]) -> str:
 
 def compared(kind: str, ours: Any, right: Any) -> str:
     """A cell of the table: the smallest cosine, or how many answers are those of the float model."""
-    if KINDS[kind] == client_lines.EMBEDDING:
+    if KINDS[kind] == clients.EMBEDDING:
         # The first two texts are empty and a single sign.
         found = cosines(ours, right)
         return f"{found[2:].min():.3f} ({found[:2].min():.3f})"

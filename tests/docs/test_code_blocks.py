@@ -22,8 +22,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from octobert.api.client_lines import Model, snippet
 from octobert.api.clients import CLIENTS as CLIENT_TABLE
+from octobert.api.clients import Model, snippet
 from octobert.cli.main import app
 from octobert.config import loading
 from octobert.pipeline import runner

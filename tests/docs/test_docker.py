@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from octobert.api.drivers import DRIVERS
+from octobert.api.setup import DRIVERS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))

@@ -25,7 +25,7 @@ from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _artifacts, _frontier, _prunable
 from octobert.quantization.pruning import budget
-from octobert.report import pruned as pruned_words
+from octobert.report import summary
 from tests.support.runs import FAST
 
 TARGETS = ("ort-cpu", "openvino-cpu")
@@ -128,7 +128,7 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(
     assert known_times[0] < 1.2 * (1 - budget.NEAR)
     assert taken.speedup == Estimate.exactly(known_times[-1])
     assert 1.2 * (1 - budget.NEAR) <= taken.speedup.value < taken.predicted
-    assert f"measured {taken.speedup.value:.2f} × as fast" in pruned_words.sentences(facts)[0]
+    assert f"measured {taken.speedup.value:.2f} × as fast" in summary.prunings(facts)[0]
     assert any(each.kept < each.sublayer.units for each in taken.sublayers)
     (captured,) = (out / ".octobert" / "store").glob("capture-*")
     (pruned,) = (out / ".octobert" / "store").glob("prune-*")
@@ -147,7 +147,7 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(
     (curve,) = Evidence.model_validate_json((out / "evidence.json").read_text()).curves
     assert curve.name == "prune.recover"
     assert len(curve.steps) == 2 * -(-taken.recovery.rows // 16)
-    assert "Trained towards the whole model on" in " ".join(pruned_words.sentences(facts))
+    assert "Trained towards the whole model on" in " ".join(summary.prunings(facts))
     assert "Pruning: heads and neurons" in (out / "report.html").read_text(encoding="utf-8")
 
 

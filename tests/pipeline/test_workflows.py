@@ -15,7 +15,6 @@ import pytest
 
 import octobert
 from octobert.api.runs import example
-from octobert.cli._next import predict_command
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import DataError
@@ -27,6 +26,7 @@ from octobert.inference.opened import opened
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
+from octobert.report.commands import predict_command
 from octobert.tasks import _squad
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.cli import octobert as octobert_program

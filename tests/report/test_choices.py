@@ -12,7 +12,7 @@ from octobert.config.words import Words
 from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Selection
 from octobert.report import choices, terminal
-from octobert.report.console import PlainConsole
+from octobert.report.tables import PlainConsole
 from tests.support.selections import (
     WITHIN_A_POINT,
     figure,

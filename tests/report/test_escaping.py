@@ -17,11 +17,9 @@ from octobert.core.errors import ModelError
 from octobert.core.plain import printable, printable_json
 from octobert.core.results import Report
 from octobert.graph import operators
-from octobert.report.console import PlainConsole
 from octobert.report.events import ProgressEvent
-from octobert.report.live import View
-from octobert.report.progress import ProgressBar
-from octobert.report.terminal import table_of
+from octobert.report.progress import ProgressBar, View
+from octobert.report.tables import PlainConsole, table_of
 from tests.support.cli import octobert
 from tests.support.pages import markup_of, page_of
 from tests.support.selections import selection

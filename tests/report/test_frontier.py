@@ -11,7 +11,7 @@ import pytest
 from octobert.core.estimate import Estimate
 from octobert.core.results import Report
 from octobert.core.selection import Selection
-from octobert.report.frontier import Frontier, Point, frontier
+from octobert.report.page.sections.frontier import Frontier, Point, frontier
 from octobert.report.verdict import Verdict
 from tests.support.pages import markup_of, page_of
 from tests.support.selections import figure, found, selection

@@ -10,7 +10,7 @@ import pytest
 from octobert.core.evidence import Activation, Curve, Evidence, Executed, Histogram, Smoothed
 from octobert.core.plan import Decision, Quantizer, Site
 from octobert.report.page import Run
-from octobert.report.page.sections import executed, layers, outcome, ranges
+from octobert.report.page.sections import inside, outcome
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_evidence, rich_report, rich_run
 from tests.support.selections import selection
@@ -22,7 +22,7 @@ def run() -> Run:
 
 
 def cells_of(run: Run, target: str) -> dict[tuple[int | None, str], dict[str, Any]]:
-    section = layers.section(run)
+    section = inside.layers(run)
     assert section is not None
     assert section.data is not None
     (found,) = [each for each in section.data["targets"] if each["name"] == target]
@@ -81,7 +81,7 @@ RAN = Executed(
     ],
 )
 def test_operands_decide_what_is_8_bit(decisions: list, ran: Executed | None, state: str) -> None:
-    assert layers._state([decision(*each) for each in decisions], ran) == state
+    assert inside._state([decision(*each) for each in decisions], ran) == state
 
 
 def test_parts_outside_of_layers_are_found_under_the_names_of_the_profile(finished) -> None:
@@ -117,7 +117,7 @@ def test_the_activations_that_lose_most_come_first(run) -> None:
         activation("c", 0.02),
     )
     evidence = run.evidence.model_copy(update={"activations": found, "observed": 9})
-    section = ranges.section(Run("m", run.report, evidence))
+    section = inside.ranges(Run("m", run.report, evidence))
     assert [each["value"] for each in section.data["activations"]] == ["b", "c", "a", "float"]
     assert "5 of 9 activations are left out" in " ".join(
         markup_of(page_of(run.report, evidence)).split()
@@ -128,7 +128,7 @@ def test_the_group_that_gained_most_comes_first(run) -> None:
     plain = {"transform": "smoothquant", "kind": "norm"}
     calm = Smoothed(**plain, module="calm", before=(2.0, 1.0, 1.0), after=(1.0, 1.0, 1.0))
     wild = Smoothed(**plain, module="wild", before=(90.0, 1.0, 1.0), after=(1.5, 1.0, 1.0))
-    section = ranges.section(
+    section = inside.ranges(
         Run("m", run.report, run.evidence.model_copy(update={"smoothed": (calm, wild)}))
     )
     assert [each["name"].split()[0] for each in section.data["groups"]] == ["wild", "calm"]
@@ -185,7 +185,7 @@ def test_what_fell_back_is_named_with_its_reason(run) -> None:
     text = " ".join(markup_of(page_of(run.report, run.evidence)).split())
     assert "8-bit in the file, computed in float" in text
     assert "its input is not 8-bit" in text
-    section = executed.section(run)
+    section = inside.executed(run)
     assert [each.layer for each in section.values["fallbacks"]["ort-cpu"]] == [2]
 
 
@@ -193,9 +193,9 @@ def test_a_run_without_evidence_has_no_such_sections() -> None:
     run = Run("m", rich_report(searches={}))
     assert [
         section(run)
-        for section in (executed.section, ranges.section, outcome.training, outcome.trials)
+        for section in (inside.executed, inside.ranges, outcome.training, outcome.trials)
     ] == [None] * 4
-    assert layers.section(run) is not None, "plans are in the report"
+    assert inside.layers(run) is not None, "plans are in the report"
 
 
 def test_names_of_modules_stay_texts() -> None:

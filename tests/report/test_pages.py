@@ -12,8 +12,7 @@ import pytest
 import octobert
 from octobert.config import checks
 from octobert.pipeline.user_files import keep_edits
-from octobert.report.notebook import show_reports
-from octobert.report.page import is_page
+from octobert.report.page import is_page, show_reports
 from octobert.report.page.comparison import section
 from octobert.report.verdict import verdict
 from tests.support.cli import octobert as command

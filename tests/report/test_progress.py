@@ -14,8 +14,7 @@ import pytest
 from octobert.report import progress
 from octobert.report.choices import best_so_far
 from octobert.report.events import ProgressEvent
-from octobert.report.live import ASCII, UNICODE, Marks, View
-from octobert.report.progress import ProgressBar
+from octobert.report.progress import ASCII, UNICODE, Marks, ProgressBar, View
 from tests.support.selections import found, selection
 
 CHOICE = selection()

@@ -9,10 +9,10 @@ import pytest
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Transition
 from octobert.report import terminal
-from octobert.report.console import PlainConsole
 from octobert.report.page import Run
 from octobert.report.page.runs import Section
 from octobert.report.page.sections.rows import section
+from octobert.report.tables import PlainConsole
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_run
 

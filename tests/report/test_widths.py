@@ -19,9 +19,8 @@ from octobert.core.measurements import shapes
 from octobert.core.profile import Fallback, Inspection, Operator, Profile, Split
 from octobert.core.ranges import Sweep, Swept
 from octobert.core.session import Setting, Tried, Tuned
-from octobert.report import inspected, plans, summary, terminal
-from octobert.report.console import PlainConsole
-from octobert.report.tables import Column, FittedTable
+from octobert.report import plans, summary, terminal
+from octobert.report.tables import Column, FittedTable, PlainConsole
 from tests.support.reports import MACHINE, rich_report
 from tests.support.selections import selection
 
@@ -158,10 +157,10 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "sensitivity": lambda: plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]),
     "trials": lambda: terminal.trials_table(REPORT.searches["ort-cpu"]),
     "a tuning": lambda: terminal.tuned_table(tuned()),
-    "layers": lambda: inspected.tables(inspection())[0],
-    "types": lambda: inspected.tables(inspection())[1],
-    "fallbacks": lambda: inspected.tables(inspection())[2],
-    "all layers": lambda: inspected.tables(inspection(2), every=True)[0],
+    "layers": lambda: plans.inspection_tables(inspection())[0],
+    "types": lambda: plans.inspection_tables(inspection())[1],
+    "fallbacks": lambda: plans.inspection_tables(inspection())[2],
+    "all layers": lambda: plans.inspection_tables(inspection(2), every=True)[0],
     "calibrators": lambda: plans.sweep_tables(sweep())[0],
     "values of calibrators": lambda: plans.sweep_tables(sweep())[1],
 }
@@ -187,8 +186,8 @@ def test_nothing_is_wider_than_the_terminal(name: str) -> None:
         (terminal.choice_table(selection()), 18),
         (plans.plan_table(REPORT.plans["openvino-cpu"]), 8),
         (plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]), 5),
-        (inspected.tables(inspection())[0], 9),
-        (inspected.tables(inspection())[1], 9 + 2),
+        (plans.inspection_tables(inspection())[0], 9),
+        (plans.inspection_tables(inspection())[1], 9 + 2),
         (plans.sweep_tables(sweep())[0], 9),
         (plans.sweep_tables(sweep())[1], 1),
         (terminal.tuned_table(tuned()), 5),
@@ -228,7 +227,7 @@ def test_a_first_screen_of_an_inspection() -> None:
     ]
     assert sum(len(lines_of(part, 80)) for part in parts) <= _FIRST_SCREEN
     found = inspection()
-    runtime = [*terminal.notes(found.answers, ()), *inspected.tables(found)]
+    runtime = [*terminal.notes(found.answers, ()), *plans.inspection_tables(found)]
     assert sum(len(lines_of(part, 80)) for part in runtime) <= _FIRST_SCREEN
     assert any(re.match(r"\d+ others \(--all\)", line) for line in lines_of(runtime[-2], 80))
     assert "and 8 more products: --all" in lines_of(runtime[-1], 80)

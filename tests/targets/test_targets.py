@@ -16,6 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from octobert.cli import targets as report_targets
 from octobert.config.loading import parse
 from octobert.core import capability, plugins
 from octobert.core.capability import Capabilities
@@ -29,7 +30,6 @@ from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization.methods import static
-from octobert.report import targets as report_targets
 from octobert.targets import qnn
 from octobert.targets.runtimes import ort as onnxruntime
 from octobert.targets.shared.sessions import StaticShapeSession, unavailable

@@ -31,11 +31,10 @@ from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError
 from octobert.graph import operators
 from octobert.inference.opened import Opened, opened
-from octobert.web import app, asking, connections, jobs, search
-from octobert.web.asking import Ask, Lengths
+from octobert.web import app, asking, guard, jobs
+from octobert.web.asking import Ask, Lengths, Search
 from octobert.web.guard import Guard
 from octobert.web.models import Models, Pair, paired
-from octobert.web.search import Search
 from octobert.web.server import Server
 from tests.support.cli import octobert
 from tests.support.flips import prefer
@@ -205,7 +204,7 @@ def test_a_browser_is_started_without_the_token(monkeypatch, finished) -> None:
 
 
 def test_requests_that_never_come_whole_are_dropped(client, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    monkeypatch.setattr(guard, "HEADERS_S", 0.5)
     host, _, port = client.host.partition(":")
     start = f"GET {client.path} HTTP/1.1\r\nHost: {client.host}\r\n"
     with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as silent:
@@ -225,7 +224,7 @@ def test_requests_that_never_come_whole_are_dropped(client, monkeypatch) -> None
 
 
 def test_connections_have_a_limit_and_a_browser_still_gets_in(client, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 8)
+    monkeypatch.setattr(guard, "MOST", 8)
     host, _, port = client.host.partition(":")
     with ExitStack() as stack:
         held = [
@@ -420,7 +419,7 @@ def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_pa
     options = {"task": "embedding", "tokenizer": checkpoint("bert", "embedding")}
     models = One(opened(tmp_path / "model.onnx", reference=tmp_path / "model.onnx", **options))
     texts = [f"{first} {second}" for first, second, _ in pairs_of_sentences(40)]
-    *progress, last = search.search(models, Search(model="m", texts=tuple(texts), query=texts[7]))
+    *progress, last = asking.search(models, Search(model="m", texts=tuple(texts), query=texts[7]))
     assert [event["done"] for event in progress[1:]] == [32, 40]
     with library.load(tmp_path / "model.onnx", **options) as model:
         vectors = np.array([answer["embedding"] for answer in model(texts)])
@@ -432,7 +431,7 @@ def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_pa
     assert last["nearest"]["float"][0] == {"text": texts[7], "score": pytest.approx(1), "other": 1}
     assert last["shared"] == 10
     # The list is kept: only the query is embedded.
-    assert len(list(search.search(models, Search(model="m", texts=tuple(texts), query="he")))) == 2
+    assert len(list(asking.search(models, Search(model="m", texts=tuple(texts), query="he")))) == 2
     done = list(jobs.compare_rows(models, "m", "rows.csv", rows_of(20)))[-1]
     assert (done["done"], done["likeness"], done["changed"]) == (20, "mean cosine", [])
     assert done["agreement"] == pytest.approx(1)

@@ -19,9 +19,9 @@ from octobert.api._arguments import (
     raw_recipe,
 )
 from octobert.core.errors import RecipeError
+from octobert.core.files import content_of
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback, ProgressEvent
-from octobert.report.progress import shown
+from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -121,11 +121,8 @@ def settings(
         >>> settings(latency="20ms@p90", minutes=5)["goal"]
         'latency@p90'
     """
-    goals = [
-        name
-        for name, given in (("throughput", throughput), ("size", size), ("memory", memory))
-        if given
-    ]
+    flags = {"throughput": throughput, "size": size, "memory": memory}
+    goals = [name for name, is_goal in flags.items() if is_goal]
     figure, most = _latency(latency)
     if latency is not None and most is None:
         goals.append(f"latency {latency}")
@@ -135,11 +132,8 @@ def settings(
     if max_drop is None and at_least is None:
         max_drop = MAX_DROP
     if relative and max_drop is None:
-        what, fix = (
-            "relative is about the largest drop, and none is given",
-            "give max_drop, or leave relative out",
-        )
-        raise RecipeError(what, where="relative", fix=fix)
+        what = "relative is about the largest drop, and none is given"
+        raise RecipeError(what, where="relative", fix="give max_drop, or leave relative out")
     bounds = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
     limits: list[dict[str, Any]] = [
         {"of": "metric", **{key: value for key, value in bounds.items() if value is not None}}
@@ -148,7 +142,7 @@ def settings(
         limits.append({"of": "speedup", "at_least": min_speedup})
     if most is not None:
         limits.append({"of": figure, "at_most": most})
-    goal = goals[0] if goals and goals[0] in ("throughput", "size", "memory") else figure
+    goal = goals[0] if goals and goals[0] in flags else figure
     return {"goal": goal, "limits": limits, "minutes": MINUTES if minutes is None else minutes}
 
 
@@ -165,9 +159,8 @@ def _latency(text: str | None) -> tuple[str, float | None]:
             expected="such as 20ms, 20ms@p90 or p90",
         )
     percentile = match["at"] or match["goal"]
-    return f"latency@{percentile}" if percentile else "latency", float(match["ms"]) if match[
-        "ms"
-    ] else None
+    most = float(match["ms"]) if match["ms"] else None
+    return f"latency@{percentile}" if percentile else "latency", most
 
 
 def auto_again(
@@ -214,35 +207,29 @@ def auto_again(
     )
     found += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
     found += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
+    said = (
+        f"choosing again: {'; '.join(found)}; everything is timed and evaluated again, and what does not depend on the machine "
+        "is used again"
+        if found
+        else "nothing has changed since the model was chosen: this is the same machine with the same runtimes"
+    )
     with shown(progress) as tell:
-        if not found:
-            said = "nothing has changed since the model was chosen: this is the same machine with the same runtimes"
-            tell(ProgressEvent("again", "note", said))
-            return report
-        tell(
-            ProgressEvent(
-                "again",
-                "note",
-                f"choosing again: {'; '.join(found)}; everything is timed and evaluated again, and what does not depend on the "
-                "machine is used again",
-            )
-        )
+        tell(ProgressEvent("again", "note", said))
+    if not found:
+        return report
     return run(recipe, place, progress=progress)
 
 
 def _report_of(out: Path) -> tuple[Report, Selection]:
     """The report of an earlier choice."""
-    from octobert.core.files import content_of
     from octobert.core.frozen import first_problem
     from octobert.core.measurements import check_names
     from octobert.core.results import Report
-    from octobert.report.notebook import show_reports
+    from octobert.report.page import show_reports
 
     show_reports()
-    path, fix = (
-        out / "report.json",
-        f"choose a model first: octobert auto MODEL --task … --data … --out {out}",
-    )
+    path = out / "report.json"
+    fix = f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
     try:
         report = Report.model_validate_json(content_of(path))
         check_names(report)

@@ -1,37 +1,68 @@
-"""Other programs that open models: what each needs beyond a package, and how a folder for it is written.
+"""Other programs that open models: what each needs beyond a package, how a folder for it is written, and what loads it there.
 
 A client is a row of `clients.yaml`. An exported folder has the configuration and tokenizer of the package, and one model, under
-the name that the client opens by default. Clients of OpenVINO get the IR, if the package has one. The lines that load the model
-in a client are those of `client_lines`.
+the name that the client opens by default. Clients of OpenVINO get the IR, if the package has one.
+
+The lines of Python or JavaScript that load the model in a client are a template in `snippets`, which sees the constants of this
+module and the `Model`. They compute what octobert computes: prompts stand before the texts, and scores of pairs are on the
+checkpoint's scale.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from octobert.api.client_lines import (
-    CLASSIFICATION,
-    EMBEDDING,
-    PAIRS,
-    RERANKER,
-    SINGLE,
-    Model,
-    snippet,
-)
+from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
+from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from octobert.core.results import PackageManifest
 
 _IR = ("openvino_model.xml", "openvino_model.bin")
 _TOKENIZER_IR = "openvino_tokenizer.xml"
+# Kinds of models: heads, and of classifiers what they read.
+EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
+SINGLE, PAIRS, RERANKER = "classifier of single texts", "classifier of pairs", "reranker"
+TAGGING, ANSWERING = "token-classification", "question-answering"
+FILLING, FEATURES, NEXT = "masked-lm", "feature-extraction", "next-sentence"
+# What the models are asked.
+TEXTS = ("How old is the tower?", "It was built in 1889.")
+QUERY = TEXTS[0]
+ONE_TEXT = ("It was a pleasant surprise.",)
+TWO_TEXTS = (("He left.", "He went away."),)
+RANKED = ("How old is the tower?", ("It was built in 1889.", "He left."))
+QUESTION, CONTEXT = "Who built it?", "Gustave Eiffel built it in 1889."
+
+# Names of transformers: of pipelines, and of classes behind `AutoModelFor`.
+PIPELINES = {
+    SINGLE: "text-classification",
+    PAIRS: "text-classification",
+    TAGGING: "token-classification",
+    ANSWERING: "question-answering",
+    FILLING: "fill-mask",
+    FEATURES: "feature-extraction",
+}
+CLASSES = {
+    **dict.fromkeys((SINGLE, PAIRS, RERANKER), "SequenceClassification"),
+    TAGGING: "TokenClassification",
+    ANSWERING: "QuestionAnswering",
+    FILLING: "MaskedLM",
+    FEATURES: "FeatureExtraction",
+}
+# Names of prompts for passages, as sentence-transformers looks for them.
+_PASSAGES = ("document", "passage", "corpus")
 
 
 class Exported(FrozenModel):
@@ -59,6 +90,69 @@ class Client(FrozenModel):
     ir: bool = False
     outputs: Literal["all", "vector", "token"] = "all"
     writes: str | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the lines depend on.
+
+    Args:
+        folder: of the model.
+        kind: of the model.
+        openvino: whether the folder holds an IR, not an ONNX file.
+        width: of a vector, or of the logits.
+        activation: what makes the score of a reranker: `Identity`, `Sigmoid` or `Tanh`.
+        multi_label: whether every logit is a decision of its own.
+        normalized: whether vectors have length 1.
+        prompts: name → text that is put before a text.
+        default_prompt: name of the prompt that sentence-transformers puts before texts where none is chosen.
+    """
+
+    folder: str
+    kind: str
+    openvino: bool = False
+    width: int = 0
+    activation: str = "Identity"
+    multi_label: bool = False
+    normalized: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+    @property
+    def backend(self) -> str:
+        """As sentence-transformers names it."""
+        return "openvino" if self.openvino else "onnx"
+
+    @property
+    def passage(self) -> str | None:
+        """Name of the prompt for passages, else the default; None where there is none."""
+        return _named(self.prompts, _PASSAGES) or self.default_prompt
+
+    @property
+    def query(self) -> str | None:
+        """Name of the prompt for queries, else the default; None where there is none."""
+        return _named(self.prompts, ("query",)) or self.default_prompt
+
+    @property
+    def prompted(self) -> bool:
+        """Whether queries are embedded in another way than passages."""
+        return self.query != self.passage
+
+    @property
+    def asked(self) -> list[tuple[str, list[str]]]:
+        """(result, texts behind their prompt) for programs that know no prompts; a query, if it has a prompt of its own."""
+        rows = [("vectors", self.passage, TEXTS), ("queries", self.query, (QUERY,))]
+        behind = {name: self.prompts[prompt] if prompt else "" for name, prompt, _ in rows}
+        return [
+            (name, [behind[name] + text for text in texts])
+            for name, _, texts in rows[: 1 + self.prompted]
+        ]
+
+
+def _named(prompts: Mapping[str, str], endings: tuple[str, ...]) -> str | None:
+    """The prompt of that name, else one whose name ends like it, such as `search_query`."""
+    exact = [name for name in endings if name in prompts]
+    return next((name for name in (*exact, *prompts) if name.endswith(endings)), None)
 
 
 def _name_no_file(folder: Path) -> None:
@@ -95,7 +189,6 @@ def _write_tokenizer_ir(folder: Path) -> None:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
         from octobert.core import environment
-        from octobert.core.errors import RecipeError
 
         what = (
             f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
@@ -143,8 +236,6 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     Example:
         >>> octobert.export("out/ort-cpu", "optimum").snippet             # doctest: +SKIP
     """
-    from octobert.core.errors import RecipeError, did_you_mean
-    from octobert.core.files import storage_errors
     from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
@@ -166,7 +257,6 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """What a client will open; an error if it cannot."""
     from octobert import targets
-    from octobert.core.errors import ModelError, StorageError
 
     client, model = CLIENTS[name], _model(source, manifest, name, target)
 
@@ -336,4 +426,39 @@ def _keep_vector_of_ir(source: Path, path: Path) -> None:
         openvino.Model([opset13.result(token)], model.get_parameters()),
         path,
         compress_to_fp16=False,
+    )
+
+
+def snippet(client: str, model: Model) -> str:
+    """The lines that load a model in a client and run it."""
+    constants = {name: value for name, value in globals().items() if name.isupper()}
+    return _templates().get_template(f"{client}.jinja").render(constants, model=model)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader(__package__, "snippets")
+    environment = Environment(  # of programs, not of markup
+        loader=loader,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["written"] = _written
+    environment.globals["keywords"] = _keywords
+    return environment
+
+
+def _written(value: object) -> str:
+    """Texts and lists of them, as Python and JavaScript write them."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _keywords(**keywords: object) -> str:
+    """`, name=value` of those that are not None, as Python writes them."""
+    return "".join(
+        f", {name}={_written(value)}" for name, value in keywords.items() if value is not None
     )

@@ -24,9 +24,8 @@ from octobert.api._arguments import (
     path_of,
     paths_of,
 )
-from octobert.core.errors import RecipeError
-from octobert.report.events import ProgressCallback
-from octobert.report.progress import progress_step
+from octobert.core.errors import DataError, RecipeError
+from octobert.report.events import ProgressCallback, progress_step
 
 if TYPE_CHECKING:
     from octobert.core.profile import Inspection
@@ -463,7 +462,6 @@ def read_text(path: PathLike) -> str:
     Raises:
         DataError: The file is missing, cannot be read, or is not UTF-8.
     """
-    from octobert.core.errors import DataError
     from octobert.data.formats import decoded, read
 
     file = Path(path)

@@ -1,14 +1,19 @@
-"""Finished packages as files: which are in a folder, what is in their manifests, and whether they are as they were written."""
+"""Finished packages and model files: what is in them, whether they are as they were written, and checks, fusion and tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octobert.api._arguments import PathLike, path_of
+from octobert.api._arguments import Names, PathLike, optional_path, path_of
+from octobert.core.errors import ModelError
+from octobert.core.files import atomic_write, storage_errors
 
 if TYPE_CHECKING:
+    from octobert.core.profile import Lint
+    from octobert.core.ranges import Interval
     from octobert.core.results import PackageManifest
+    from octobert.graph.passes.fusion import Fused
     from octobert.inference.package_files import Verified
 
 
@@ -51,3 +56,120 @@ def verify(package: PathLike) -> Verified:
     from octobert.inference import package_files
 
     return package_files.verify(path_of(package, "package"))
+
+
+def check(model: PathLike, targets: Names = ()) -> list[Lint]:
+    """Check an ONNX file against targets: what each refuses, what it runs in float and why, and how to fix it.
+
+    Args:
+        model: An ONNX file from any tool, or a package.
+        targets: Names of targets. Default: the package's own; ort-cpu for a file.
+
+    Raises:
+        RecipeError: There is no target of that name.
+        ModelError: The file cannot be read.
+    """
+    from octobert import targets as plugins
+    from octobert.inspection import linter
+
+    path = path_of(model, "model")
+    names = [targets] if isinstance(targets, str) else list(targets)
+    names = names or [manifest(path).target if path.is_dir() else "ort-cpu"]
+    if path.suffix == ".xml" and not path.is_dir():
+        fix = "check the ONNX file that it was made of, or see what runs in 8 bits: octobert inspect FILE.xml --runtime"
+        raise ModelError("an IR is not checked", where=str(path), expected="an .onnx file", fix=fix)
+    capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
+    return [
+        linter.lint(path / target.file if path.is_dir() else path, target)
+        for target in capabilities
+    ]
+
+
+def fuse(model: PathLike, out: PathLike) -> Fused:
+    """Write a copy of a graph with ONNX Runtime's fused operators.
+
+    Args:
+        model: An ONNX file of an encoder, float or with Q/DQ pairs: of a package or of any tool. A float file of another
+            tool is brought into octobert's canonical form first, by the family that the config beside it names.
+        out: The file to write.
+
+    Returns:
+        The number of each fused operator, and the comparison with the original.
+
+    Raises:
+        ModelError: The file is missing, is not that of a supported encoder, or computes with integer operators.
+        ParityError: The fused graph computes something else.
+    """
+    from octobert.core.onnx_files import read_onnx
+    from octobert.graph import operators
+    from octobert.graph.capture.capture import canonical_of
+    from octobert.graph.passes import fusion
+    from octobert.models.source import resolve
+
+    path, target = path_of(model, "model"), path_of(out, "out")
+    if path.suffix != ".onnx":
+        raise ModelError(
+            "only ONNX files are fused",
+            where=str(path),
+            got=path.suffix or "no suffix",
+            expected="an .onnx file",
+        )
+    graph = read_onnx(path)
+    if graph.metadata_props.get("producer") != "octobert":
+        graph = canonical_of(path, resolve(path).family)
+    fused = fusion.fuse(graph)
+    if not fused.counts:
+        # Tools that quantize every operator leave Q/DQ pairs between all that could be fused.
+        fix = "quantize linear layers only (onnxruntime: op_types_to_quantize=['MatMul'])"
+        raise ModelError("no fused operator fits anywhere in the graph", where=str(path), fix=fix)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(target), atomic_write(target) as partial:
+        operators.save(fused.model, partial)
+    return fused
+
+
+def calibration_tables(
+    package: PathLike, out: PathLike | None = None, *, tensorrt: int | None = None
+) -> list[Path]:
+    """Write the ranges of a package as calibration tables for ONNX Runtime's TensorRT and MIGraphX providers.
+
+    Args:
+        package: A package that was made without graph transforms.
+        out: Folder for the tables. Default: `calibration` in the package.
+        tensorrt: Also write the cache of this TensorRT version: 101401 is 10.14.1.
+
+    Returns:
+        The files.
+
+    Raises:
+        ModelError: The ranges belong to a transformed graph.
+    """
+    from octobert.quantization import tables
+
+    folder = path_of(package, "package")
+    facts = manifest(folder)
+    transforms = facts.recipe.get("transforms", facts.recipe.get("prepare"))
+    if transforms:
+        # A transformed graph computes the same outputs from other values; the package holds the graph without transforms.
+        raise ModelError(
+            "the ranges are those of a transformed graph, not of the float model in the package",
+            where=str(folder),
+            got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
+            fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
+        )
+    return tables.write(
+        facts.ranges.intervals,
+        optional_path(out, "out") or folder / "calibration",
+        tensorrt=tensorrt,
+    )
+
+
+def read_calibration_table(path: PathLike) -> dict[str, Interval]:
+    """The ranges in a calibration table.
+
+    Raises:
+        OctobertError: The file is not a calibration table.
+    """
+    from octobert.quantization import tables
+
+    return tables.read(path_of(path, "path"))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from octobert.api._arguments import PathLike, optional_path, path_of
-from octobert.core.errors import RecipeError, StorageError
+from octobert.core import processes
+from octobert.core.errors import RecipeError, StorageError, TargetError
+from octobert.core.files import atomic_write, content_of, storage_errors
 
 if TYPE_CHECKING:
     from octobert.core.frozen import FrozenModel
@@ -18,6 +23,29 @@ if TYPE_CHECKING:
 
     Record = TypeVar("Record", bound=FrozenModel)
 
+# Variable with the program of a browser.
+BROWSER = "OCTOBERT_BROWSER"
+_NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+    "msedge",
+)
+# Where macOS and Windows install them, which is not on PATH.
+_PLACES = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
+    "C:/Program Files/Google/Chrome/Application/chrome.exe",
+    "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
+)
+# Until a browser has printed: it starts, draws and writes in about three.
+_SECONDS = 120.0
+# Of the page's own time, so that its charts are drawn.
+_DRAWN_MS = 20_000
 # What is written without `out`: in the folder of a run, and for several runs in the working directory.
 PAGE, COMPARISON = "report.html", "comparison.html"
 
@@ -43,9 +71,6 @@ def page(
         StorageError: A file of a run is damaged, or comes from a newer octobert; or the page cannot be written.
         TargetError: There is no browser to print with, or it failed.
     """
-    from octobert.core.files import storage_errors
-    from octobert.report import printing
-
     outputs = [path_of(folder, "folder") for folder in folders]
     file = optional_path(out, "out") or (
         outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
@@ -55,12 +80,12 @@ def page(
     for target in (file, printed):
         if target is not None:
             _check_place(target)
-    browser = printing.browser() if printed is not None else None
+    program = browser() if printed is not None else None
     with storage_errors(file):
         _write(file, runs)
-    if printed is not None and browser is not None:
+    if printed is not None and program is not None:
         with storage_errors(printed):
-            printing.print_page(file, printed, browser)
+            _print_page(file, printed, program)
     return file
 
 
@@ -99,12 +124,11 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
 def _names(folders: Sequence[Path]) -> list[str]:
     """The names of folders, with as many of their parents as tell them apart."""
     depth = 1
-    while len(names := {Path(*folder.parts[-depth:]).as_posix() for folder in folders}) < len(
-        folders
-    ):
+    while True:
+        names = [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
+        if len(set(names)) == len(folders):
+            return names
         depth += 1
-    del names
-    return [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
 
 
 def _check_folder(folder: Path) -> None:
@@ -133,8 +157,6 @@ def _read(path: Path, kind: type[Record]) -> Record:
     Raises:
         StorageError: the file is not one that this version of octobert wrote.
     """
-    from octobert.core.files import content_of
-
     try:
         content = content_of(path)
     except OSError as error:
@@ -198,7 +220,6 @@ def _check_place(file: Path) -> None:
 
 def _write(file: Path, runs: Sequence[Run]) -> None:
     """Write the page, unless another file is in its place."""
-    from octobert.core.files import atomic_write, content_of
     from octobert.pipeline.publishing import is_as_published
     from octobert.report import page as pages
 
@@ -209,3 +230,61 @@ def _write(file: Path, runs: Sequence[Run]) -> None:
         )
     with atomic_write(file) as partial:
         partial.write_text(pages.page(runs), encoding="utf-8")
+
+
+def browser() -> str:
+    """Return the program of Chromium, Chrome or Edge.
+
+    Raises:
+        TargetError: there is none.
+    """
+    named = os.environ.get(BROWSER)
+    found = [shutil.which(name) for name in ((named,) if named else (*_NAMES, *_PLACES))]
+    program = next(filter(None, found), None)
+    if program is None:
+        raise TargetError(
+            "there is no Chromium, Chrome or Edge to print with",
+            got=named,
+            fix=f"install one, name its program in {BROWSER}, or print the page from any browser",
+        )
+    return program
+
+
+def _print_page(page: Path, pdf: Path, program: str) -> None:
+    """Print a page to a PDF file.
+
+    Args:
+        page: HTML file.
+        pdf: the file to write; it is replaced when the whole PDF is there.
+        program: of the browser.
+
+    Raises:
+        TargetError: the browser failed, or took more than two minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="octobert-") as profile, atomic_write(pdf) as partial:
+        command = [
+            program,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--no-pdf-header-footer",
+            # As wide as the paper between its margins, so that charts are drawn for it.
+            "--window-size=750,1000",
+            f"--user-data-dir={profile}",
+            f"--virtual-time-budget={_DRAWN_MS}",
+            f"--print-to-pdf={partial.resolve()}",
+            # Chromium has no sandbox for root. The page is a file of octobert that loads nothing.
+            *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
+            page.resolve().as_uri(),
+        ]
+        said = processes.output_of(command, seconds=_SECONDS)
+        if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
+            got = f"nothing in {_SECONDS:.0f} s"
+            if said is not None:
+                got = (said.strip().splitlines() or ["no message"])[-1]
+            raise TargetError(
+                "the browser printed no PDF",
+                where=program,
+                got=got,
+                fix="print the page from a browser",
+            )

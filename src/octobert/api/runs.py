@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from octobert.api._arguments import DataLike, PathLike, TaskLike, names_of, path_of, raw_recipe
-from octobert.report.events import ProgressCallback, ProgressEvent
-from octobert.report.progress import shown
+from octobert.core.files import atomic_write, storage_errors
+from octobert.report.events import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,20 +125,21 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
     from octobert.pipeline import executors, preflight, runner
-    from octobert.report.notebook import show_reports
+    from octobert.report.page import show_reports
 
     show_reports()
     checked = parse_recipe(recipe)
+    folder = path_of(out, "out")
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
         if isinstance(executor, executors.ConcurrentExecutor) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
-        listener = _Listener(tell, path_of(out, "out"))
+        listener = _Listener(tell, folder)
         # A search tries only what can run here.
         if not (checked.choose or checked.search):
             for target, why in preflight.absent_targets(checked).items():
                 text = f"{target} is written, but cannot run here: {why}"
                 tell(ProgressEvent(target, "note", text))
-        return runner.run(checked, path_of(out, "out"), listener, executor)
+        return runner.run(checked, folder, listener, executor)
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -234,9 +235,9 @@ def finetune(
     """
     from octobert.pipeline import runner
 
-    checked = parse_recipe(recipe)
+    checked, folder = parse_recipe(recipe), path_of(out, "out")
     with shown(progress) as tell:
-        return runner.finetune(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+        return runner.finetune(checked, folder, _Listener(tell, folder))
 
 
 def calibrate(
@@ -261,25 +262,22 @@ def calibrate(
     from octobert.pipeline import runner
     from octobert.quantization import calibrators
 
-    checked = parse_recipe(recipe)
-    settings = [
-        Choice(name=name, options=options.model_dump(exclude_unset=True))
-        for name, options in calibrators.sweep()
-    ]
-    choices = settings if sweep else [checked.calibrate]
+    checked, folder = parse_recipe(recipe), path_of(out, "out")
+    choices = [checked.calibrate]
+    if sweep:
+        choices = [
+            Choice(name=name, options=options.model_dump(exclude_unset=True))
+            for name, options in calibrators.sweep()
+        ]
     with shown(progress) as tell:
-        result = runner.sweep(
-            checked, choices, path_of(out, "out"), _Listener(tell, path_of(out, "out"))
-        )
-    _write_tables(result, path_of(out, "out"))
+        result = runner.sweep(checked, choices, folder, _Listener(tell, folder))
+    _write_tables(result, folder)
     return result
 
 
 def _write_tables(result: Sweep, out: Path) -> None:
     """Write a sweep next to the store of its run: everything as JSON, and one row per calibrator as CSV."""
     import csv
-
-    from octobert.core.files import atomic_write, storage_errors
 
     with (
         storage_errors(out),

@@ -1,28 +1,37 @@
 """`octobert run RECIPE --setup`: what a recipe needs on this machine, what is missing, and how it is installed.
 
-Versions come from octobert's own metadata: an extra of `pyproject.toml` is the one list of its packages.
+Versions come from octobert's own metadata: an extra of `pyproject.toml` is the one list of its packages. What devices need of
+the system besides Python packages is the table `drivers.yaml`. Only files and names of installed packages are looked at; no
+device is opened. `probe` of a target tells whether it really runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes.util
 import importlib
 import importlib.util
+import os
+import re
 import shlex
+import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 
 from octobert import targets
-from octobert.api.drivers import DRIVERS
 from octobert.config.measuring import EvaluateMetric
 from octobert.config.recipe import Recipe
 from octobert.core import environment, processes
 from octobert.core.environment import Need, Setup
 from octobert.core.errors import ModelError, TargetError
+from octobert.core.frozen import FrozenModel
 
 # Distributions that install the module `onnxruntime`: only the one installed last can be used.
 BUILDS = (
@@ -34,6 +43,58 @@ BUILDS = (
     "onnxruntime-directml",
     "onnxruntime-vitisai",
 )
+
+
+class Driver(FrozenModel):
+    """A driver or a library of a device.
+
+    Args:
+        title: as its maker calls it.
+        looks_for: what `detect` looks for, in words.
+        install: what to do.
+        variable: name of an environment variable.
+        packages: Python packages that contain it.
+        libraries: shared libraries on the system's path.
+        files: of which one is there.
+        program: on the path.
+    """
+
+    title: str
+    looks_for: str
+    install: str
+    variable: str = ""
+    packages: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    program: str = ""
+
+    def detect(self) -> str | None:
+        """A version, or where it was found; None if it was not."""
+        return next(self._places(), None)
+
+    def _places(self) -> Iterator[str]:
+        if value := os.environ.get(self.variable):
+            yield value
+        for package in self.packages:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                yield f"{package} {metadata.version(package)}"
+        yield from filter(None, map(ctypes.util.find_library, self.libraries))
+        for path in self.files:
+            if path.exists():
+                # A small text has the version in it.
+                text = (
+                    path.read_text(errors="replace")
+                    if path.is_file() and path.stat().st_size < 4096
+                    else ""
+                )
+                version = re.search(r"\b\d+\.\d+(\.\d+)*", text)
+                yield version[0] if version else str(path)
+        if program := shutil.which(self.program):
+            yield program
+
+
+_TABLE = yaml.safe_load(files(__package__).joinpath("drivers.yaml").read_text(encoding="utf-8"))
+DRIVERS: Mapping[str, Driver] = {name: Driver(**row) for name, row in _TABLE.items()}
 
 
 def setup_of(recipe: Recipe) -> Setup:
@@ -180,14 +241,14 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
+    """What an extra adds; what octobert always needs for the empty one."""
     for text in metadata.requires("octobert") or ():
         requirement = Requirement(text)
-        plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if (
-            plain
-            if not extra
-            else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra})
-        ):
+        marker = requirement.marker
+        is_needed, is_always = (
+            marker is None or marker.evaluate({"extra": each}) for each in (extra, "")
+        )
+        if is_needed and not (extra and is_always):
             yield requirement
 
 

@@ -23,6 +23,7 @@ from typer.models import ParameterInfo
 
 from octobert.api._arguments import DataLike, Least, MetricLike, Names, PathLike, TaskLike
 from octobert.cli import _show
+from octobert.core.errors import RecipeError
 
 Command = Callable[..., Any]
 # Groups of options.
@@ -67,7 +68,6 @@ def yaml_of(text: str, option: str) -> Any:
         RecipeError: the text is neither, or empty.
     """
     from octobert.config import yaml_text
-    from octobert.core.errors import RecipeError
 
     value = yaml_text.parse(text, where=option, what="the value is not a name or YAML")
     if value is None:
@@ -90,8 +90,6 @@ def _goal(name: str, option: str) -> str:
 
 def _count(text: str, option: str) -> int | Literal["auto"]:
     """A number of streams or requests, or `auto`."""
-    from octobert.core.errors import RecipeError
-
     if text == "auto":
         return "auto"
     if not text.isdecimal() or not int(text):

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from octobert.api._arguments import Positive
+import octobert
+from octobert.api._arguments import Positive, column_options
 from octobert.cli import _options, _show
 from octobert.cli._options import yaml_of
+from octobert.core.errors import OctobertError, RecipeError, did_you_mean
+from octobert.core.files import storage_errors
 
 if TYPE_CHECKING:
     import inspect
@@ -68,8 +71,6 @@ def recipe_options(*without: str) -> Callable[[_options.Command], _options.Comma
 @contextmanager
 def _options_in_errors() -> Iterator[None]:
     """Errors name options of the command line where they name keys of a recipe, which its user has not written."""
-    from octobert.core.errors import OctobertError
-
     try:
         yield
     except OctobertError as error:
@@ -209,21 +210,14 @@ def recipe_of(
     Raises:
         RecipeError: it is not valid.
     """
-    import octobert
-
     rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {
-        key: value
-        for key, value in (("config", config), ("revision", data_revision))
-        if value is not None
-    }
+    rows |= {"config": config} if config is not None else {}
+    rows |= {"revision": data_revision} if data_revision is not None else {}
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
     choice = yaml_of(task, "--task")
-    for name, value in {
-        **_column_options(choice, text_column, label_column),
-        "max_length": max_length,
-    }.items():
+    columns_of_task = _column_options(choice, text_column, label_column)
+    for name, value in {**columns_of_task, "max_length": max_length}.items():
         choice = _with_option(choice, name, value)
     raw = {"model": model, "task": choice, "data": rows, **keys}
     return octobert.parse_recipe(raw, where="command line", changes=changes or ())
@@ -231,21 +225,16 @@ def recipe_of(
 
 def _column_options(task: Any, texts: list[str] | None, label: str | None) -> dict[str, Any]:
     """The options of a task, in either spelling, for the columns that are named."""
-    from octobert.api._arguments import column_options
-
     names = [task] if isinstance(task, str) else list(task) if isinstance(task, dict) else []
-    # What is no task is refused with the recipe.
-    return (
-        column_options(str(names[0]), texts or (), label)
-        if len(names) == 1 and (texts or label)
-        else {}
-    )
+    if len(names) != 1 or not (texts or label):
+        # What is no task is refused with the recipe.
+        return {}
+    return column_options(str(names[0]), texts or (), label)
 
 
 def tell(recipe: Recipe, save: Path | None) -> None:
     """Print a recipe on stderr, and write it to a file that can be in any folder."""
     from octobert.config import loading
-    from octobert.core.files import storage_errors
 
     _show.note(loading.as_file(recipe))
     if save is not None:
@@ -270,7 +259,6 @@ def _with_option(choice: Any, name: str, value: Any) -> Any:
 def _data_of(values: list[str]) -> dict[str, Any]:
     """Rows given as one source, or as a file for each split."""
     from octobert.config.recipe import SPLITS
-    from octobert.core.errors import RecipeError, did_you_mean
 
     places: dict[str, Any] = {}
     for value in values:

@@ -106,7 +106,7 @@ def confirmed(question: str, *, unasked: bool = False) -> bool:
 
 def render(*parts: Any) -> None:
     """Print tables. Where the output is not a terminal they are printed 200 columns wide."""
-    from octobert.report.console import PlainConsole
+    from octobert.report.tables import PlainConsole
 
     console = PlainConsole(width=None if sys.stdout.isatty() else 200)
     for part in parts:

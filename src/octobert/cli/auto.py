@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+import octobert
 from octobert.api import choosing
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_report, run_recipe
+from octobert.core.errors import RecipeError
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -94,8 +96,6 @@ def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
     Raises:
         RecipeError: always.
     """
-    from octobert.core.errors import RecipeError
-
     if len(models) > 1:
         fix = "give one model; --merge takes several output directories"
         raise RecipeError(
@@ -115,8 +115,6 @@ def _refuse(mode: str, options: Mapping[str, Any]) -> None:
     Raises:
         RecipeError: with their names.
     """
-    from octobert.core.errors import RecipeError
-
     extra = [
         _options.option_of(name)
         for name, value in options.items()
@@ -132,9 +130,6 @@ def _again(
     models: Sequence[str], keys: Mapping[str, Any], changes: Sequence[str], *, as_json: bool
 ) -> None:
     """Choose again."""
-    import octobert
-    from octobert.core.errors import RecipeError
-
     if len(models) != 1:
         raise RecipeError(
             "--again takes one output directory",
@@ -148,9 +143,6 @@ def _again(
 
 def _merge(models: Sequence[str], out: Path | None, *, as_json: bool) -> None:
     """Merge, and print which package is for which machine."""
-    import octobert
-    from octobert.core.errors import RecipeError
-
     if out is None:
         raise RecipeError("--out is missing", fix=f"for example: {EXAMPLES[-1]}")
     index = octobert.merge(models, out)

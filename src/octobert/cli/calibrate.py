@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import octobert
 from octobert.cli import _options, _recipe, _show
 
 PANEL = _show.MAKE
@@ -33,8 +34,6 @@ def command(
         sweep: Compare all calibrators on one pass over the data.
         every: Print each value by itself. Default: the median over the layers.
     """
-    import octobert
-
     recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     with _show.progress_of_run() as progress:
         result = octobert.calibrate(recipe, out, sweep=sweep, progress=progress)

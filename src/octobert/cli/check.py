@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from octobert.api import graphs
+from octobert.api import packages
 from octobert.cli import _options, _show
 from octobert.core.errors import PlanError
 
@@ -14,10 +14,10 @@ PANEL = _show.LOOK
 EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
-@_options.filled(options=_options.of(graphs.check))
+@_options.filled(options=_options.of(packages.check))
 def command(options: dict[str, Any], as_json: _options.Json = False) -> None:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
-    results = graphs.check(**options)
+    results = packages.check(**options)
     if as_json:
         _show.document(
             [{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import octobert
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -13,8 +14,6 @@ EXAMPLES = ("octobert doctor",)
 
 def command() -> Iterator[Any]:
     """Check this machine: CPU features, installed packages, targets."""
-    import octobert
-
     here, findings = octobert.doctor()
     probes = {name: probe for name, (_, probe) in octobert.list_targets().items()}
     yield {"environment": here, "targets": probes, "findings": findings}
@@ -24,9 +23,7 @@ def command() -> Iterator[Any]:
     for name, version in here.versions.items():
         _show.line(f"  {name:<14} {version}")
     for name, probe in probes.items():
-        state = (
-            "ready" if probe.available else "; ".join(filter(None, (probe.missing, probe.install)))
-        )
-        _show.item(f"  {name}", state, column=16)
+        missing = "; ".join(filter(None, (probe.missing, probe.install)))
+        _show.item(f"  {name}", "ready" if probe.available else missing, column=16)
     for finding in findings:
         _show.item("-", finding, column=1)

@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import octobert
 from octobert.api._arguments import Positive
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
+from octobert.core.errors import RecipeError
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -53,9 +55,7 @@ def command(
         allow_leakage: Accept training rows that are also evaluated.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
-    import octobert
     from octobert.config import loading
-    from octobert.core.errors import RecipeError
 
     if qat and both:
         raise RecipeError(
@@ -71,23 +71,23 @@ def command(
     settings: dict[str, Any] = {"batch": batch}
     if teacher is not None:
         settings["distill"] = {} if teacher == "self" else {"teacher": teacher}
-    rates = {"epochs": epochs, "learning_rate": learning_rate}
-    first = {**settings, **{key: value for key, value in rates.items() if value is not None}}
+    first = dict(settings)
+    if epochs is not None:
+        first["epochs"] = epochs
+    if learning_rate is not None:
+        first["learning_rate"] = learning_rate
+    if layers is not None:
+        first["layers"] = _options.yaml_of(layers, "--layers")
+    elif teacher == "self" and not qat:
+        # A whole model does not learn from itself.
+        del first["distill"]
+    keys["qat" if qat else "finetune"] = first
+    if both:
+        keys["qat"] = settings
     keys["training"] = {
         "processes": processes,
         "tensorboard": str(tensorboard) if tensorboard else None,
     }
-    if qat:
-        keys["qat"] = first
-    else:
-        if layers is not None:
-            first["layers"] = _options.yaml_of(layers, "--layers")
-        elif teacher == "self":
-            # A whole model does not learn from itself.
-            del first["distill"]
-        keys["finetune"] = first
-    if both:
-        keys["qat"] = settings
     if qat or both:
         keys["quantize"] = {"static": {"placement": _options.yaml_of(placement, "--placement")}}
     recipe = _recipe.recipe_of(**rows, keys=keys, samples=256, allow_leakage=allow_leakage)

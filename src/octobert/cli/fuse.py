@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from octobert.api import graphs
+from octobert.api import packages
 from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
 
 
-@_options.filled(options=_options.of(graphs.fuse))
+@_options.filled(options=_options.of(packages.fuse))
 def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write ONNX Runtime's fused operators into a graph, count them, and verify that the outputs stay the same."""
-    fused = graphs.fuse(**options)
+    fused = packages.fuse(**options)
     yield {"counts": fused.counts, "largest_difference": fused.parity.largest_difference}
     for name, count in fused.counts.items():
         _show.line(f"{count:>4} {name}")

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import octobert
 from octobert.cli import _show
+from octobert.core.files import atomic_write, storage_errors
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -26,9 +28,6 @@ def command(
         config: Config of Olive, JSON or YAML.
         out: Write the recipe to this file. Default: print it.
     """
-    import octobert
-    from octobert.core.files import atomic_write, storage_errors
-
     imported = octobert.import_olive(config)
     if out is not None:
         with storage_errors(out.parent):

@@ -45,11 +45,12 @@ def command(
                 models.inspect(folder, progress=progress, **files, **shape) for folder in folders
             ]
         yield inspections
-        from octobert.report import inspected, terminal
+        from octobert.report import plans, terminal
 
         for inspection in inspections:
             _show.render(
-                *terminal.notes(inspection.answers, ()), *inspected.tables(inspection, every=every)
+                *terminal.notes(inspection.answers, ()),
+                *plans.inspection_tables(inspection, every=every),
             )
         if not every:
             _show.note(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import octobert
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -19,8 +20,6 @@ def command(
     Args:
         name: Name of one placement, with details. Default: all.
     """
-    import octobert
-
     placements = octobert.list_placements(name)
     yield [
         {"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from octobert.api import models
 from octobert.cli import _options, _show
+from octobert.core.errors import DataError
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -74,9 +75,8 @@ def command(
     options["measure"] = options.get("goal") == "throughput"
     asks = question is not None or context is not None or context_file is not None
     if data is not None or row:
-        _check_rows(
-            data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None
-        )
+        others = (texts, pair, prompt is not None, top is not None)
+        _check_rows(data, row, others=asks or any(others))
         with models.load(**options) as model:
             _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
         return
@@ -117,18 +117,12 @@ def command(
         _show.document(answers)
 
 
-def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None:
+def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> None:
     """Refuse rows without a data set, a data set without rows, and rows beside other inputs."""
-    from octobert.core.errors import DataError
-
-    if data is None or not rows or asks:
-        got = (
-            "other inputs too"
-            if asks
-            else "--row without --data"
-            if data is None
-            else "--data without --row"
-        )
+    if data is None or not rows or others:
+        got = "--row without --data" if data is None else "--data without --row"
+        if others:
+            got = "other inputs too"
         fix = "give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows"
         raise DataError(
             "a row of a data set is named by both of its options", where="--row", got=got, fix=fix
@@ -141,20 +135,16 @@ def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         _show.document(rows)
         return
     for row in rows:
-        inputs = row["input"]
-        if "answers" in row:
-            pairs = zip(inputs, row["answers"], strict=False)
-        else:
-            pairs = zip([inputs[0] if len(inputs) == 1 else tuple(inputs)], [row], strict=True)
+        inputs, answers = row["input"], row.get("answers")
+        if answers is None:
+            inputs, answers = [inputs[0] if len(inputs) == 1 else tuple(inputs)], [row]
         gold = "" if row["gold"] is None else f"\tgold: {row['gold']}"
-        for item, answer in pairs:
+        for item, answer in zip(inputs, answers, strict=False):
             _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
 
 
 def _check_head(task: TaskFacts, head: str, option: str, what: str, fix: str) -> None:
     """Refuse an option for a model with another head."""
-    from octobert.core.errors import DataError
-
     if task.head != head:
         raise DataError(
             f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix
@@ -201,31 +191,20 @@ def _questions(
     questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
 ) -> list[tuple[str, ...]]:
     """Each question with the context."""
-    from octobert.core.errors import DataError
-
     if not questions or (context is None) == (file is None) or texts:
-        got = (
-            "texts as arguments"
-            if texts
-            else "no question"
-            if not questions
-            else "two contexts"
-            if context
-            else "no context"
-        )
-        raise DataError(
-            "a question needs one context",
-            got=got,
-            fix="give --question and either --context or --context-file",
-        )
+        got = "two contexts" if context else "no context"
+        if not questions:
+            got = "no question"
+        if texts:
+            got = "texts as arguments"
+        fix = "give --question and either --context or --context-file"
+        raise DataError("a question needs one context", got=got, fix=fix)
     whole = context if file is None else models.read_text(file)
     return [(question, str(whole)) for question in questions]
 
 
 def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, ...]]:
     """Texts or pairs of texts, from the command line or from stdin."""
-    from octobert.core.errors import DataError
-
     if not pair:
         return iter(texts) if texts else _lines()
     if not texts:
@@ -240,7 +219,6 @@ def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, 
 
 
 def _pair(number: int, line: str) -> tuple[str, ...]:
-    from octobert.core.errors import DataError
 
     texts = tuple(line.split("\t"))
     if len(texts) != 2:
@@ -254,8 +232,6 @@ def _pair(number: int, line: str) -> tuple[str, ...]:
 
 def _lines() -> Iterator[str]:
     """Lines of stdin that are not blank."""
-    from octobert.core.errors import DataError
-
     if sys.stdin.isatty():
         _show.note("Waiting for texts from this terminal, one per line. Ctrl-D ends.")
 

@@ -10,6 +10,7 @@ import typer
 from octobert.api._arguments import NotNegative
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import run_recipe
+from octobert.core.errors import RecipeError
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -61,8 +62,6 @@ def command(
 
 def _shape_of(text: str) -> dict[str, int]:
     """`8x128` as batch size and sequence length."""
-    from octobert.core.errors import RecipeError
-
     batch, _, sequence = text.partition("x")
     if not (batch.isdecimal() and sequence.isdecimal()):
         raise RecipeError("--shape is not BATCHxTOKENS", got=text, expected="such as 1x128")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import octobert
 from octobert.cli import _options, _show
 
 PANEL = _show.USE
@@ -38,8 +39,6 @@ def command(
         open_: Open the page in the browser.
         texts: Show the rows that changed, with their texts.
     """
-    import octobert
-
     file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)
     if as_json:
         _show.document({"page": str(file), "pdf": None if pdf is None else str(pdf)})

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from octobert.cli import _next, _options, _show
+import octobert
+from octobert.cli import _options, _show
+from octobert.core.errors import AccuracyError, LimitError, RecipeError, SpeedError, TargetError
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -54,9 +56,7 @@ def command(
         yes: With --setup: install the Python packages without asking.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
-    import octobert
     from octobert.api.runs import refused_fields
-    from octobert.core.errors import RecipeError
 
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
@@ -83,14 +83,12 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     Raises:
         TargetError: something that the run needs is still missing.
     """
-    import octobert
-    from octobert.core.errors import TargetError
-    from octobert.report import needs
+    from octobert.report import terminal
 
     found = octobert.setup(recipe)
     if not as_json:
-        _show.render(needs.render(found))
-        for text in needs.sentences(found):
+        _show.render(terminal.needs_table(found))
+        for text in terminal.needs_sentences(found):
             _show.line(text)
     if found.commands and (
         yes
@@ -115,8 +113,6 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
 
 def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
     """Run or plan a recipe, and print the result."""
-    import octobert
-
     _question_limits(recipe)
     if dry_run:
         print_steps(octobert.dry_run(recipe, out), as_json=as_json)
@@ -135,7 +131,6 @@ def _question_limits(recipe: Recipe) -> None:
         RecipeError: they are not meant.
     """
     from octobert.config.choosing import Limit, doubts
-    from octobert.core.errors import RecipeError
 
     settings = recipe.choose or recipe.search
     limits = [*(settings.limits if settings is not None else ())]
@@ -162,7 +157,6 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
         _show.document(report)
         _check_criterion(report)
         return
-    import octobert
     from octobert.report import terminal
 
     _show.render(terminal.render(report))
@@ -183,6 +177,7 @@ def _print_models(report: Report, out: Path) -> None:
     """Print where the packages are, and for those that can run here a command that predicts a row of the data."""
     from octobert.api.runs import example
     from octobert.core.selection import BEST
+    from octobert.report import commands
 
     row = example(out, report)
     for target in report.plans:
@@ -197,20 +192,17 @@ def _print_models(report: Report, out: Path) -> None:
         if report.recipe.get("zip"):
             _show.line(f"Zip      {package}.zip")
         if row is not None and target not in report.absent:
-            _show.line(f"   try   {_next.predict_command(package, report.task.head, row)}")
+            _show.line(f"   try   {commands.predict_command(package, report.task.head, row)}")
 
 
 def _size_text(package: Path) -> str:
     """The size of a package, and how much of it is the float graph."""
+    files = [file for file in package.rglob("*") if file.is_file()]
+    whole = f"{sum(file.lstat().st_size for file in files) / 1e6:.1f} MB"
     floats = sum(file.stat().st_size for file in (package / "onnx").glob("model.onnx*"))
-    whole = (
-        f"{sum(file.lstat().st_size for file in package.rglob('*') if file.is_file()) / 1e6:.1f} MB"
-    )
-    return (
-        f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
-        if floats
-        else whole
-    )
+    if not floats:
+        return whole
+    return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -230,7 +222,6 @@ def _check_criterion(report: Report) -> None:
         AccuracyError: a target misses the accuracy.
         SpeedError: a target misses the speed, or does not clearly reach it.
     """
-    from octobert.core.errors import AccuracyError, LimitError, SpeedError
     from octobert.report import summary, verdict
 
     if report.choice is not None and not report.choice.met:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import octobert
 from octobert.cli import _show
+from octobert.core.files import storage_errors
 
 PANEL = _show.LOOK
 EXAMPLES = ("octobert schema --out recipe.schema.json",)
@@ -17,9 +19,6 @@ def command(*, out: Path | None = None) -> None:
         out: Write it to this file instead.
     """
     import json
-
-    import octobert
-    from octobert.core.files import storage_errors
 
     text = json.dumps(octobert.recipe_schema(), indent=1, ensure_ascii=False)
     if out is None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from octobert.api import graphs
+from octobert.api import packages
 from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert tables out/ort-cpu --out calibration",)
 
 
-@_options.filled(options=_options.of(graphs.calibration_tables, without=("package",)))
+@_options.filled(options=_options.of(packages.calibration_tables, without=("package",)))
 def command(
     source: Path,
     options: dict[str, Any],
@@ -24,12 +24,12 @@ def command(
         source: A package, OUT/TARGET; or a calibration table, to print it.
     """
     if source.is_dir():
-        files = graphs.calibration_tables(source, **options)
+        files = packages.calibration_tables(source, **options)
         yield files
         for path in files:
             _show.line(str(path))
         return
-    intervals = graphs.read_calibration_table(source)
+    intervals = packages.read_calibration_table(source)
     yield intervals
     for name, interval in intervals.items():
         _show.line(f"{interval.low:>14.6g} {interval.high:>14.6g}   {name}")

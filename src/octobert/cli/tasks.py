@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import octobert
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -13,8 +14,6 @@ EXAMPLES = ("octobert tasks",)
 
 def command() -> Iterator[Any]:
     """List the tasks and their options."""
-    import octobert
-
     tasks = octobert.list_tasks()
     yield [
         {"name": name, "description": task.DESCRIPTION, "options": task.Options.model_json_schema()}

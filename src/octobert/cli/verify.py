@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import octobert
 from octobert.cli import _show
 
 PANEL = _show.USE
@@ -20,8 +21,6 @@ def command(
     Args:
         directory: A package (folder or zip file), or an output directory with packages.
     """
-    import octobert
-
     packages = [octobert.verify(folder) for folder in octobert.packages(directory)]
     yield packages
     for package in packages:

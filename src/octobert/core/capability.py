@@ -109,7 +109,7 @@ class Needs(FrozenModel):
     Args:
         extra: extra of octobert whose packages the target needs; empty if none.
         build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
-        drivers: what its device needs of the system, by names in `octobert.api.drivers`.
+        drivers: what its device needs of the system, by names in `octobert.api.setup`.
     """
 
     extra: str = ""

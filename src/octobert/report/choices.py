@@ -27,7 +27,6 @@ STATES = {
     "chosen": "chosen",
     "admissible": "meets",
     "excluded": "misses",
-    "not made": "not made",
     "slower": "not judged",
     "not tried": "not tried",
 }
@@ -52,7 +51,14 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         if best.variant.precision == "f32":
             gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
             first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
-        sentences = [*_contradicted(choice), first, *_uncertain(choice)]
+        missed = [each.reason for each in choice.checks if each.state == "missed"]
+        where = "in the search"
+        if choice.rows:
+            where = f"on the {choice.rows:,} tuning rows that the search judged by"
+        broken = f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}"
+        sentences = [f"{broken}: {'; '.join(missed)}.", first] if missed else [first]
+        unclear = (each for each in choice.checks if each.state == "unclear")
+        sentences += [f"It is not certain that “{each.limit}”: {each.reason}." for each in unclear]
     else:
         tried = sum(found.state != "not tried" for found in choice.found)
         sentences = [
@@ -100,11 +106,8 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
 
 def state_of(found: Found) -> str:
     """What tables say of a variant: `meets`, `misses`, `not judged`."""
-    return STATES[
-        "not made"
-        if found.state == "excluded" and found.ratio is None and not found.drops
-        else found.state
-    ]
+    made = found.ratio is not None or found.drops
+    return STATES[found.state] if made or found.state != "excluded" else "not made"
 
 
 def in_order(choice: Selection, count: int | None = None) -> list[Found]:
@@ -219,25 +222,6 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
     own = list({each.reference: each for each in reversed(own)}.values())[::-1]
     fastest = min(own, key=lambda each: each.ratio.value, default=None)
     return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
-
-
-def _contradicted(choice: Selection) -> list[str]:
-    """A sentence where limits that were kept on the tuning rows are missed in the final run."""
-    missed = [each.reason for each in choice.checks if each.state == "missed"]
-    where = (
-        f"on the {choice.rows:,} tuning rows that the search judged by"
-        if choice.rows
-        else "in the search"
-    )
-    return [
-        f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}: {'; '.join(missed)}."
-    ] * bool(missed)
-
-
-def _uncertain(choice: Selection) -> list[str]:
-    """Sentences where the final run is not enough to show that limits are kept."""
-    unclear = (each for each in choice.checks if each.state == "unclear")
-    return [f"It is not certain that “{each.limit}”: {each.reason}." for each in unclear]
 
 
 def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> str:

@@ -1,11 +1,11 @@
-"""Commands that a page shows: how a finished model is used, and how another one is made. Each can be pasted into a shell."""
+"""Commands that reports show: how a finished model is used, and how another one is made. Each can be pasted into a shell."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,11 +18,13 @@ from octobert.core.plan import SHORT
 from octobert.core.results import Report, TaskFacts
 from octobert.core.selection import BEST, Variant
 
-# What an input of a head looks like on the command line, where it is not one text.
-_INPUTS = {
-    "question-answering": ("--question", "a question", "--context", "a text with the answer"),
+# An example for a head, where it is not one text or a pair.
+_EXAMPLES = {
+    "question-answering": ("a question", "a text with the answer"),
     "masked-lm": ("a text with [MASK]",),
 }
+# Longest text of an example, in characters. A context has room for an answer.
+_TEXT, _CONTEXT = 60, 160
 # Keys of a recipe that a float model has no use for.
 _OF_EIGHT_BITS = (
     "transforms",
@@ -43,8 +45,50 @@ def predict(package: str, task: TaskFacts) -> str:
         package: folder of the package, `OUT/<target>`.
         task: of the package.
     """
-    pair = ("--pair", "first text", "second text") if task.texts == 2 else ("a text",)
-    return shlex.join(["octobert", "predict", package, *_INPUTS.get(task.head, pair)])
+    texts = ("first text", "second text") if task.texts == 2 else ("a text",)
+    return predict_command(package, task.head, _EXAMPLES.get(task.head, texts))
+
+
+def predict_command(package: str | Path, head: str, example: Sequence[str]) -> str:
+    """The command that predicts an example with a package.
+
+    Args:
+        package: `OUT/<target>`.
+        head: of the model.
+        example: the texts of one row, in the order in which the task reads them.
+
+    Example:
+        >>> predict_command(Path("out/ort-cpu"), "sequence-classification", ["It's good.", "It is fine."])
+        'octobert predict out/ort-cpu --pair \\'It\\'"\\'"\\'s good.\\' \\'It is fine.\\''
+    """
+    command = ["octobert", "predict", str(package)]
+    if head == "question-answering":
+        question, context = example
+        texts = [
+            "--question",
+            _shortened(question, _TEXT),
+            "--context",
+            _shortened(context, _CONTEXT),
+        ]
+        return shlex.join([*command, *texts])
+    # The words of a sentence to tag are one text.
+    texts = [" ".join(example)] if head == "token-classification" else list(example)
+    texts = [_shortened(text, _TEXT) for text in texts]
+    if len(texts) > 1:
+        command.append("--pair")
+    if any(text.startswith("-") for text in texts):
+        # It would be read as an option.
+        command.append("--")
+    return shlex.join([*command, *texts])
+
+
+def _shortened(text: str, length: int) -> str:
+    """A text on one line, cut after a word."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(line) <= length:
+        return line
+    start, space, _ = line[: length + 1].rpartition(" ")
+    return start if space else line[:length]
 
 
 def of_candidate(report: Report, folder: str, name: str) -> str:

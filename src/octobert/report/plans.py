@@ -1,4 +1,7 @@
-"""Plans, sensitivities and sweeps as tables for a terminal. Layers that are alike are shown once."""
+"""What is inside a model, as tables for a terminal: its plan, sensitivities, sweeps, and what a runtime computed with it.
+
+Layers that are alike are shown once.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from rich.text import Text
 
+from octobert.core import wording
 from octobert.core.plan import Decision, Quantizer, QuantPlan
+from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.core.ranges import Sweep
 from octobert.core.results import Sensitivity
-from octobert.report.tables import Column, FittedTable
-from octobert.report.terminal import table_of
+from octobert.report.tables import FittedTable, table_of
 
 # The number of a layer in the name of a module or value: the first number, but ALBERT's layers are repetitions of one.
 _LAYER = re.compile(r"^(.*\.repeat|.*?)\.(\d+)\.(.+)$")
 # Values that are listed unless all are asked for.
 _SHOWN = 5
+_FLOAT = "float ms"
+# Types of operators and products that are listed unless all are asked for.
+_TYPES, _FALLBACKS = 8, 4
+_Key = tuple[str, str]
 
 
 def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
@@ -70,7 +78,10 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
     for layers, decisions in sorted(
         groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))
     ):
-        rows = [_module_row(own, reasons, inside=bool(layers)) for own in _modules(decisions)]
+        modules: dict[str, list[Decision]] = {}
+        for decision in decisions:
+            modules.setdefault(decision.site.module, []).append(decision)
+        rows = [_module_row(own, reasons, inside=bool(layers)) for own in modules.values()]
         if layers:
             stem, _, _ = split_layer(decisions[0].site.module)
             others = "" if layers == usual else f" as {layers_text(usual)}, but"
@@ -81,14 +92,6 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
         known.update(rows if layers == usual else ())
         table.add_section()
     return table
-
-
-def _modules(decisions: Sequence[Decision]) -> list[list[Decision]]:
-    """Decisions by their modules, in order."""
-    modules: dict[str, list[Decision]] = {}
-    for decision in decisions:
-        modules.setdefault(decision.site.module, []).append(decision)
-    return list(modules.values())
 
 
 def _module_row(
@@ -104,18 +107,12 @@ def _module_row(
     module = decisions[0].site.module
     types: dict[str, list[str]] = {}
     for decision in decisions:
-        quantizer = decision.quantizer
-        # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
-        short = (
-            ""
-            if quantizer is None
-            else quantizer.dtype
-            + " dynamic" * quantizer.dynamic
-            + " (7 bits)" * quantizer.reduce_range
-        )
-        types.setdefault(short, []).append(
-            decision.site.role.partition(".")[2] or decision.site.role
-        )
+        quantizer, short = decision.quantizer, ""
+        if quantizer is not None:
+            # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
+            short = f"{quantizer.dtype}{' dynamic' * quantizer.dynamic}{' (7 bits)' * quantizer.reduce_range}"
+        role = decision.site.role
+        types.setdefault(short, []).append(role.partition(".")[2] or role)
     floats = types.pop("", [])
     return (
         f"  {split_layer(module)[2]}" if inside else module,
@@ -134,21 +131,19 @@ def _groups(
         layers.setdefault(decision.site.layer, []).append(decision)
     groups: dict[object, tuple[list[int], list[Decision]]] = {}
     for layer, own in layers.items():
-        alike = (
-            layer if every or layer is None else tuple(_without_range(decision) for decision in own)
-        )
+        alike: object = layer
+        if layer is not None and not every:
+            alike = tuple(
+                (
+                    split_layer(each.site.module)[2],
+                    each.site.role,
+                    quantizer_text(each.quantizer, with_range=False),
+                    each.reason,
+                )
+                for each in own
+            )
         groups.setdefault(alike, ([], own))[0].extend(() if layer is None else (layer,))
     return list(groups.values())
-
-
-def _without_range(decision: Decision) -> tuple[str, ...]:
-    site = decision.site
-    return (
-        split_layer(site.module)[2],
-        site.role,
-        quantizer_text(decision.quantizer, with_range=False),
-        decision.reason,
-    )
 
 
 def split_layer(name: str) -> tuple[str, int | None, str]:
@@ -218,6 +213,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
         every: each value by itself. Otherwise the median over the layers of each kind of value.
     """
     usable = [swept for swept in sweep.swept if swept.problem is None]
+    ranked = sorted(usable, key=lambda swept: swept.output_error or 0.0)
     best = {
         value: max(usable, key=lambda s: s.signal_to_noise_db.get(value, -np.inf)).calibrator
         for value in sweep.ranges
@@ -227,7 +223,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
         f"{sweep.calibration_rows} calibration rows"
     )
     ends = table_of(title, ("calibrator",), ("agreement", "RMS error", "best for values"))
-    for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
+    for swept in ranked:
         count = sum(name == swept.calibrator for name in best.values())
         ends.add_row(
             swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count)
@@ -241,15 +237,12 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     title = f"Signal-to-noise ratio in dB, {'per value' if every else 'median over the layers'}"
     values = table_of(title, ("value",))
     values.elsewhere = "sweep.json"
-    ranked = [swept.calibrator for swept in sorted(usable, key=lambda s: s.output_error or 0.0)]
     # The best calibrators stay where there is little room.
-    values.columns.append(Column("range of values", optional=0 if every else len(usable) + 1))
-    values.add_numbers({s.calibrator: 0 if every else ranked.index(s.calibrator) for s in usable})
+    values.add_column("range of values", 0 if every else len(usable) + 1)
+    values.add_numbers({s.calibrator: 0 if every else ranked.index(s) for s in usable})
     for kind, names in kinds.items():
-        low, high = (
-            min(sweep.ranges[name][0] for name in names),
-            max(sweep.ranges[name][1] for name in names),
-        )
+        low = min(sweep.ranges[name][0] for name in names)
+        high = max(sweep.ranges[name][1] for name in names)
         ratios = [
             [s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db]
             for s in usable
@@ -276,14 +269,133 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     """
     if quantizer is None:
         return "float"
-    text = (
-        quantizer.dtype
-        + (" symmetric" if quantizer.symmetric else "")
-        + (" dynamic" if quantizer.dynamic else "")
-    )
-    text += " reduced to 7 bits" if quantizer.reduce_range else ""
+    text = f"{quantizer.dtype}{' symmetric' * quantizer.symmetric}{' dynamic' * quantizer.dynamic}"
+    text += " reduced to 7 bits" * quantizer.reduce_range
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"
     if with_range and quantizer.low is not None:
         text += f" [{quantizer.low:.4g}, {quantizer.high:.4g}]"
     return text
+
+
+def inspection_tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable, ...]:
+    """Return the time of each part of the model, the time of each type of operator, and the products that ran in float.
+
+    Args:
+        inspection: to show.
+        every: each layer by itself with its operators, all types of operators and all products. Otherwise parts of the layers
+            whose products ran alike are added up, and only the slowest types and the first products are shown.
+    """
+    shown = (_layer_table(inspection, every=every), _type_table(inspection, every=every))
+    return (*shown, _fallback_table(inspection, every=every)) if inspection.fallbacks else shown
+
+
+def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
+    title = (
+        f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
+        f"{wording.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
+    )
+    operators_column = ("operators",) if every else ()
+    table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)
+    table.add_numbers({"conversions": int(not every), "ms": 0, _FLOAT: 0})
+    quantized = grouped(inspection.profile.operators, _place)
+    floats = grouped(inspection.floating.operators if inspection.floating else (), _place)
+    groups: dict[tuple[object, ...], list[_Key]] = {}
+    for place, operators in quantized.items():
+        alike = (place,) if every or not place[0] else (place[1], *_products(operators))
+        groups.setdefault(alike, []).append(place)
+    for places in groups.values():
+        operators = [operator for place in places for operator in quantized[place]]
+        first = quantized[places[0]]
+        matched = [operator for place in places for operator in floats.get(place, ())]
+        table.add_row(
+            layers_text(int(place[0]) for place in places if place[0]),
+            places[0][1] or "(unnamed)",
+            *((", ".join(_counted(first)),) if every else ()),
+            ", ".join(_products(first)),
+            str(sum(operator.kind == "conversion" for operator in operators) or ""),
+            f"{time_of(operators):.2f}",
+            f"{time_of(matched):.2f}" if matched else "",
+            style="" if any(operator.integer for operator in operators) else "dim",
+        )
+    return table
+
+
+def _products(operators: Iterable[Operator]) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product"
+        )
+    )
+
+
+def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
+    """Each type of operator in each precision, the slowest in one of the models first; those that take little time together."""
+    table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share"))
+    table.add_numbers({"float count": int(not every), _FLOAT: 0})
+    quantized = grouped(inspection.profile.operators, _type)
+    floats = grouped(inspection.floating.operators if inspection.floating else (), _type)
+    slower = {
+        key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ())))
+        for key in (*quantized, *floats)
+    }
+    slowest = sorted(slower, key=lambda key: -slower[key])
+    few = slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES]
+    rows = [(key, [key]) for key in few]
+    if rest := slowest[len(few) :]:
+        rows.append(((f"{len(rest)} others (--all)", ""), rest))
+    for names, keys in rows:
+        operators = [operator for key in keys for operator in quantized.get(key, ())]
+        float_operators = [operator for key in keys for operator in floats.get(key, ())]
+        share = f"{inspection.profile.split.share(time_of(operators)):.1%}" if operators else ""
+        table.add_row(
+            *names,
+            *_count_and_time(operators),
+            share,
+            *_count_and_time(float_operators),
+            style="bold" if any(operator.integer for operator in operators) else "",
+        )
+    table.add_section()
+    table.add_row(
+        "all",
+        "",
+        *_total(inspection.profile),
+        "",
+        *(_total(inspection.floating) if inspection.floating else ("", "")),
+    )
+    return table
+
+
+def _count_and_time(operators: Sequence[Operator]) -> tuple[str, str]:
+    return (str(len(operators)), f"{time_of(operators):.2f}") if operators else ("", "")
+
+
+def _total(profile: Profile) -> tuple[str, str]:
+    return str(len(profile.operators)), f"{profile.split.total_ms:.2f}"
+
+
+def _fallback_table(inspection: Inspection, *, every: bool) -> FittedTable:
+    table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
+    for fallback in inspection.fallbacks if every else inspection.fallbacks[:_FALLBACKS]:
+        table.add_row(
+            fallback.name,
+            fallback.operator,
+            fallback.why or "unknown: neither the file nor the runtime shows it",
+        )
+    left = 0 if every else len(inspection.fallbacks) - _FALLBACKS
+    table.caption = f"and {left} more products: --all" if left > 0 else None
+    return table
+
+
+def _place(operator: Operator) -> _Key:
+    return "" if operator.layer is None else str(operator.layer), operator.part
+
+
+def _type(operator: Operator) -> _Key:
+    return operator.type, operator.precision
+
+
+def _counted(operators: Sequence[Operator]) -> list[str]:
+    """`2 Reshape`, `Softmax`."""
+    types = [operator.type for operator in operators]
+    return [f"{types.count(t)} {t}" if types.count(t) > 1 else t for t in dict.fromkeys(types)]

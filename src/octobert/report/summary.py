@@ -17,9 +17,10 @@ from octobert.core.measurements import (
     Throughput,
     score_named,
 )
+from octobert.core.pruning import PrunedSublayer, PruningFacts
 from octobert.core.results import Report, Search
 from octobert.core.session import Tuned
-from octobert.report import pruned, times
+from octobert.report import times
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -28,6 +29,7 @@ NO_FLOAT = (
     "There is no float model to compare with: package the model without --no-float (float_model: true), "
     "or name one with --reference."
 )
+NOUNS = {"attention": "heads", "ffn": "neurons"}
 # Tuning rows of which one is less than a point.
 _FINE_ROWS = 100
 
@@ -133,37 +135,51 @@ def sizes(report: Report) -> list[str]:
     own, sentences = report.model.source_bytes, []
     for model in model_results(report):
         size = model.footprint.size_bytes
-        if own and model.quantized:
-            ratio = own / size
-            change = (
-                f"{ratio:.1f} × smaller than"
-                if ratio > 1.05
-                else "as large as"
-                if ratio > 0.95
-                else f"{1 / ratio:.1f} × larger than"
-            )
-            sentences.append(
-                f"{model.name}: {size / 1e6:.3g} MB, {change} the weights of your model ({own / 1e6:.3g} MB)."
-            )
+        if not own or not model.quantized:
+            continue
+        ratio, change = own / size, "as large as"
+        if ratio > 1.05:
+            change = f"{ratio:.1f} × smaller than"
+        elif ratio <= 0.95:
+            change = f"{1 / ratio:.1f} × larger than"
+        weights = f"the weights of your model ({own / 1e6:.3g} MB)"
+        sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} {weights}.")
     return sentences
 
 
 def outcomes(report: Report) -> list[str]:
     """Return sentences on what the recipe asks for: goals of speed and accuracy, pruning, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    goals = map(goal_text, report.speed_goals)
-    return [
-        *goals,
-        *pruned.sentences(report.pruning),
-        *searches,
-        *_simulated(report),
-        *_tuned(report),
-    ]
+    asked = [*map(goal_text, report.speed_goals), *prunings(report.pruning), *searches]
+    return [*asked, *_simulated(report), *_tuned(report)]
 
 
 def exports(report: Report) -> list[str]:
     """Return sentences on what the export of each target has changed for speed."""
-    return [sentence for target in report.plans for sentence in _exported(report, target)]
+    sentences = []
+    for target in report.plans:
+        stage, changes = report.stages.get(f"export/{target}"), []
+        done = stage.summary if stage is not None else {}
+        if done.get("opset"):
+            changes.append(f"the ONNX file was converted to another opset, {done['opset']}.")
+        opened = report.recipe.get("session", {}).get(target)
+        if opened is not None:
+            options = ", ".join(
+                f"{name} {value}" for entries in opened.values() for name, value in entries.items()
+            )
+            changes.append(f"every session was opened with the options of the recipe: {options}.")
+        if done.get("first_token"):
+            changes.append(
+                "the head reads only the first token, so the last layer computes only that token "
+                f"({done['first_token']} matrix products; same results; the float baseline computes all tokens)."
+            )
+        if done.get("fast_norms"):
+            changes.append(
+                f"{done['fast_norms']} LayerNormalization operators are written as InstanceNormalization, which is faster "
+                f"on {report.environment.cores} cores (same results; for a machine with many cores, run octobert there)."
+            )
+        sentences += [f"{target}: {change}" for change in changes]
+    return sentences
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:
@@ -228,35 +244,6 @@ def than_chance(score: Score) -> str:
     return f"{better} than {constant} ({score.metric} {wording.score_text(score)}, the other {score.chance:.4f})"
 
 
-def _exported(report: Report, target: str) -> list[str]:
-    """What the export of a target has changed for speed."""
-    stage = report.stages.get(f"export/{target}")
-    done, sentences = stage.summary if stage is not None else {}, []
-    if done.get("opset"):
-        sentences.append(
-            f"{target}: the ONNX file was converted to another opset, {done['opset']}."
-        )
-    opened = report.recipe.get("session", {}).get(target)
-    if opened is not None:
-        given = ", ".join(
-            f"{name} {value}" for entries in opened.values() for name, value in entries.items()
-        )
-        sentences.append(
-            f"{target}: every session was opened with the options of the recipe: {given}."
-        )
-    if done.get("first_token"):
-        sentences.append(
-            f"{target}: the head reads only the first token, so the last layer computes only that token "
-            f"({done['first_token']} matrix products; same results; the float baseline computes all tokens)."
-        )
-    if done.get("fast_norms"):
-        sentences.append(
-            f"{target}: {done['fast_norms']} LayerNormalization operators are written as InstanceNormalization, which is "
-            f"faster on {report.environment.cores} cores (same results; for a machine with many cores, run octobert there)."
-        )
-    return sentences
-
-
 def _simulated(report: Report) -> list[str]:
     sentences = []
     for target, result in report.simulations.items():
@@ -317,13 +304,8 @@ def _tuned(report: Report) -> list[str]:
         for result in results
     ]
     absent = [target for target in report.plans if target not in report.tuned]
-    return [
-        *sentences,
-        *(
-            f"{target}: not tuned, because it cannot run here: {report.absent.get(target)}."
-            for target in absent
-        ),
-    ]
+    cannot = "not tuned, because it cannot run here"
+    return sentences + [f"{target}: {cannot}: {report.absent.get(target)}." for target in absent]
 
 
 def tuned_text(result: Tuned) -> str:
@@ -331,13 +313,62 @@ def tuned_text(result: Tuned) -> str:
     if result.ratio.value >= 1:
         return f"tuned for {result.goal}: the default setting stays, no other of {len(result.tried)} is significantly faster"
     setting = result.setting
-    parts = [
-        f"streams {setting.streams}",
-        *([f"threads {setting.threads}"] if setting.threads else []),
-    ]
+    parts = [f"streams {setting.streams}"]
+    if setting.threads:
+        parts.append(f"threads {setting.threads}")
     parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
     interval = wording.estimate_text(result.ratio, ".3f")
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
+
+
+def prunings(pruning: PruningFacts | None) -> list[str]:
+    """Return what pruning did, and what could not be pruned."""
+    if pruning is None:
+        return []
+    model = pruning.taken
+    if model is None:
+        said = f"Pruning {pruning.reason}."
+    else:
+        said = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
+    trained = None if model is None else model.recovery
+    if trained is not None:
+        kept = "" if trained.kept else ": the weights stay as they were fitted"
+        said += (
+            f" Trained towards the whole model on {trained.rows:,} rows; the loss on rows that were held out went from "
+            f"{trained.before:.4f} to {trained.after:.4f}{kept}."
+        )
+    left = [f"Not pruned: {_not_pruned(pruning)}."] if pruning.left else []
+    return [said, *left]
+
+
+def stayed(sublayers: Sequence[PrunedSublayer]) -> str:
+    """Return how many heads and neurons are left of how many.
+
+    Example:
+        >>> from octobert.core.pruning import Sublayer
+        >>> heads = Sublayer(layer=0, kind="attention", module="m", units=12, width=32)
+        >>> stayed([PrunedSublayer(sublayer=heads, kept=8, error=0.1, refitted=None, loss=0.0)])
+        '8 of 12 heads'
+    """
+    parts = []
+    for kind, noun in NOUNS.items():
+        own = [each for each in sublayers if each.sublayer.kind == kind]
+        if own:
+            kept, units = sum(each.kept for each in own), sum(each.sublayer.units for each in own)
+            parts.append(f"{kept:,} of {units:,} {noun}")
+    return " and ".join(parts)
+
+
+def _not_pruned(pruning: PruningFacts) -> str:
+    """Return the parts that cannot be pruned by reason, two of each by name."""
+    by_reason: dict[str, list[str]] = {}
+    for each in pruning.left:
+        by_reason.setdefault(each.reason, []).append(each.module)
+    texts = []
+    for why, modules in by_reason.items():
+        more = f" and {len(modules) - 2} more" if len(modules) > 2 else ""
+        texts.append(f"{', '.join(modules[:2])}{more} ({why})")
+    return "; ".join(texts)
 
 
 def goal_text(goal: SpeedGoal) -> str:
@@ -365,8 +396,9 @@ def search_text(search: Search) -> str:
 def _few_resamples(report: Report) -> list[str]:
     """Sentences on intervals of slow metrics."""
     least: dict[str, int] = {}
-    for score in (score for scores in report.scores.values() for score in scores):
-        least[score.metric] = min(least.get(score.metric, RESAMPLES), score.resamples)
+    for scores in report.scores.values():
+        for score in scores:
+            least[score.metric] = min(least.get(score.metric, RESAMPLES), score.resamples)
     return [
         f"The interval of {name} comes from {count:,} resamples, not {RESAMPLES:,}: it is slow, or undefined on the others."
         for name, count in least.items()
@@ -387,21 +419,17 @@ def caveats(report: Report) -> list[str]:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
-    quantized = [
-        comparison for comparison in report.comparisons if comparison.candidate in report.plans
-    ]
+    quantized = [each for each in report.comparisons if each.candidate in report.plans]
     sentences += dict.fromkeys(
-        each for comparison in quantized for each in chance(report.scores, comparison)
+        sentence for comparison in quantized for sentence in chance(report.scores, comparison)
     )
     return [*sentences, *times.noise(report.latencies, report.load)]
 
 
 def _tuning_rows(report: Report) -> list[str]:
     """Return sentences on the rows that a search was judged on: how few they are, and that the model may know them."""
-    data, wanted = (
-        report.data,
-        report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0,
-    )
+    data = report.data
+    wanted = report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0
     if not data.tuning_rows:
         return []
     rows = f"{data.tuning_rows:,} tuning rows"
@@ -433,10 +461,11 @@ def limitations(report: Report) -> list[str]:
     sentences += _tuning_rows(report)
     if data.left_out_rows:
         sentences.append(f"preprocess left out {data.left_out_rows} rows.")
-    evaluated = [
-        stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")
+    counts = [
+        stage.summary.get("truncated")
+        for name, stage in report.stages.items()
+        if name.startswith("evaluate/")
     ]
-    counts = [summary.get("truncated") for summary in evaluated]
     truncated = max((count for count in counts if isinstance(count, int)), default=0)
     if truncated:
         sentences.append(

@@ -1,17 +1,39 @@
-"""Tables that fit the console: optional columns are left out, and named below. If that is not enough, text wraps at spaces, and
-columns that do not fit move into a further table."""
+"""What is drawn in a terminal: a console that shows text of other people as text, and tables that fit it.
+
+Optional columns are left out where a table would be too wide, and named below. If that is not enough, text wraps at spaces, and
+columns that do not fit move into a further table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from octobert.core.plain import printable
+
+
+class PlainConsole(Console):
+    """A console of rich without markup in strings, whose texts hold no control characters.
+
+    Args:
+        **options: of rich's console.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of something to draw. Those that rich itself controls the terminal with stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 @dataclass
@@ -63,9 +85,9 @@ class FittedTable:
             Column(name, number=True, optional=rank) for name, rank in optional.items()
         ]
 
-    def add_column(self, name: str) -> None:
+    def add_column(self, name: str, optional: int = 0) -> None:
         """Add a column of texts."""
-        self.columns.append(Column(name))
+        self.columns.append(Column(name, optional=optional))
 
     def add_section(self) -> None:
         """Draw a line below the last row."""
@@ -76,10 +98,13 @@ class FittedTable:
         yield Text()
         if self.title:
             yield Text(self.title, style="italic")
-        kept = self._kept(options.max_width)
-        for columns, widths in self._parts(kept, options.max_width):
-            table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-            table.show_edge = False
+        sizes = [self._size(index) for index in range(len(self.columns))]
+        kept = self._kept(sizes, options.max_width)
+        for columns in self._parts(kept, sizes, options.max_width):
+            widths = _widths([sizes[index] for index in columns], options.max_width)
+            table = Table(
+                box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+            )
             for index, width in zip(columns, widths, strict=True):
                 column = self.columns[index]
                 table.add_column(
@@ -91,9 +116,7 @@ class FittedTable:
             for place, (cells, style) in enumerate(self._rows):
                 shown = [cells[i] if i < len(cells) else Text() for i in columns]
                 fitted = [
-                    _joined(cell)
-                    if cell.plain.count("\n") and len(_joined(cell)) <= width
-                    else cell
+                    line if len(line := _joined(cell)) <= width else cell
                     for cell, width in zip(shown, widths, strict=True)
                 ]
                 table.add_row(*fitted, style=style, end_section=place in self._ends)
@@ -104,9 +127,8 @@ class FittedTable:
         if left_out:
             yield Text(f"{self.elsewhere} also shows: {', '.join(left_out)}", style="dim")
 
-    def _kept(self, available: int) -> list[int]:
+    def _kept(self, sizes: Sequence[Measurement], available: int) -> list[int]:
         """The columns that are shown: without optional ones where rows need more than one line."""
-        sizes = [self._size(index) for index in range(len(self.columns))]
         kept = list(range(len(self.columns)))
         optional = [index for index in kept if self.columns[index].optional]
         for index in sorted(optional, key=lambda index: -self.columns[index].optional):
@@ -114,41 +136,47 @@ class FittedTable:
                 kept.remove(index)
         return kept
 
-    def _parts(self, kept: Sequence[int], available: int) -> Iterator[tuple[list[int], list[int]]]:
-        """(columns, their widths) of each part."""
-        sizes = [self._size(index) for index in range(len(self.columns))]
+    def _parts(
+        self, kept: Sequence[int], sizes: Sequence[Measurement], available: int
+    ) -> Iterator[list[int]]:
+        """The columns of each part."""
         keys = [index for index in kept if self.columns[index].is_key]
         part = list(keys)
         for index in kept:
             if index in keys:
                 continue
-            if (
-                len(part) > len(keys)
-                and _needed(sizes[i].minimum for i in (*part, index)) > available
-            ):
-                yield part, _widths([sizes[i] for i in part], available)
+            needed = _needed(sizes[i].minimum for i in (*part, index))
+            if len(part) > len(keys) and needed > available:
+                yield part
                 part = list(keys)
             part.append(index)
-        yield part, _widths([sizes[i] for i in part], available)
+        yield part
 
-    def _size(self, index: int) -> _Size:
-        cells = [
-            Text(self.columns[index].name),
-            *(cells[index] for cells, _ in self._rows if index < len(cells)),
-        ]
-        sizes = [_size(cell) for cell in cells]
-        return _Size(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
+    def _size(self, index: int) -> Measurement:
+        """The widths of the longest unbreakable part and of the longest text of a column."""
+        texts = [cells[index] for cells, _ in self._rows if index < len(cells)]
+        sizes = [_size(cell) for cell in (Text(self.columns[index].name), *texts)]
+        return Measurement(max(each.minimum for each in sizes), max(each.maximum for each in sizes))
 
 
-@dataclass(frozen=True)
-class _Size:
-    """The width of the longest unbreakable part, and of a whole text."""
+def table_of(
+    title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1
+) -> FittedTable:
+    """Return an empty table.
 
-    minimum: int
-    maximum: int
+    Args:
+        title: of the table.
+        words: names of the left columns, aligned left.
+        numbers: names of the further columns, aligned right.
+        keys: number of left columns that say what a row is about.
+    """
+    left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
+    table = FittedTable(title, left)
+    table.add_numbers(dict.fromkeys(numbers, 0))
+    return table
 
 
-def _size(cell: Text) -> _Size:
+def _size(cell: Text) -> Measurement:
     # A word is never parted from the spaces in front of a text, which indent it.
     indent = len(cell.plain) - len(cell.plain.lstrip(" "))
     parts = (
@@ -156,7 +184,8 @@ def _size(cell: Text) -> _Size:
         if "\n" in cell.plain
         else [Text(" " * indent + word) for word in cell.plain.split()]
     )
-    return _Size(max((part.cell_len for part in parts), default=0), _joined(cell).cell_len)
+    widest = max((part.cell_len for part in parts), default=0)
+    return Measurement(widest, _joined(cell).cell_len)
 
 
 def _joined(cell: Text) -> Text:
@@ -169,19 +198,17 @@ def _needed(widths: Iterable[int]) -> int:
     return sum(width + 2 for width in widths) - 2
 
 
-def _widths(sizes: Sequence[_Size], available: int) -> list[int]:
+def _widths(sizes: Sequence[Measurement], available: int) -> list[int]:
     """The width of each column: what its longest word needs, and an equal share of what is left."""
     widths = [size.minimum for size in sizes]
     left = available - _needed(widths)
-    order = sorted(range(len(sizes)), key=lambda i: sizes[i].maximum - sizes[i].minimum)
+    order = sorted(range(len(sizes)), key=lambda i: sizes[i].span)
     for _ in range(-left):
         # Not even the longest words fit: they are broken.
         widest = max(range(len(widths)), key=widths.__getitem__)
         widths[widest] -= 1
     for number, index in enumerate(order):
-        grow = max(
-            0, min(sizes[index].maximum - sizes[index].minimum, left // (len(order) - number))
-        )
+        grow = max(0, min(sizes[index].span, left // (len(order) - number)))
         widths[index] += grow
         left -= grow
     return widths

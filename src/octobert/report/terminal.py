@@ -9,13 +9,14 @@ from rich.text import Text
 
 from octobert.config.words import Words
 from octobert.core import wording
+from octobert.core.environment import Need, Setup
 from octobert.core.measurements import TimedShape, shapes
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
 from octobert.core.selection import Selection
 from octobert.core.session import Tuned
 from octobert.report import choices, summary, times
-from octobert.report.tables import Column, FittedTable
+from octobert.report.tables import FittedTable, table_of
 from octobert.report.verdict import STATES, Verdict, verdict
 
 # What has the columns and notes that are left out.
@@ -24,6 +25,8 @@ PAGE = "report.html"
 _LISTED, _TRIALS = 20, 5
 # Notes at the end of a run that say nothing of what its figures mean.
 _NOTES = 3
+# What octobert itself needs: shown only where it is missing.
+_OWN = ("octobert",)
 # Which columns of times go first where the terminal is narrow; × float, p50 and p90 stay.
 _LATENCY_RANKS = {
     "avg": 9,
@@ -98,23 +101,6 @@ def notes(sentences: Iterable[str], warnings: Iterable[str]) -> list[Text]:
     ]
 
 
-def table_of(
-    title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1
-) -> FittedTable:
-    """Return an empty table.
-
-    Args:
-        title: of the table.
-        words: names of the left columns, aligned left.
-        numbers: names of the further columns, aligned right.
-        keys: number of left columns that say what a row is about.
-    """
-    left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
-    table = FittedTable(title, left)
-    table.add_numbers(dict.fromkeys(numbers, 0))
-    return table
-
-
 def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
@@ -124,7 +110,7 @@ def quality_table(report: Report) -> FittedTable:
     )
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
-    table.columns.append(Column("precision", optional=5))
+    table.add_column("precision", 5)
     table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
     table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
     for model in summary.model_results(report):
@@ -184,7 +170,7 @@ def latency_table(
     table.elsewhere = elsewhere
     over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
     figures = (*times.SHOWN, "rows/s", "tokens/s", *over)
-    table.columns.append(Column("precision", optional=_LATENCY_RANKS["precision"]))
+    table.add_column("precision", _LATENCY_RANKS["precision"])
     table.add_numbers({name: _LATENCY_RANKS.get(name, 0) for name in figures})
     for column in table.columns if every else ():
         column.optional = 0
@@ -230,7 +216,7 @@ def choice_table(choice: Selection) -> FittedTable:
     table.add_numbers({"× f32": 1, f"drop{points}": 0 if choice.metric else 9})
     table.add_column("limits")
     table.add_numbers({"MB": 3, "peak MB": 5, "rows": 4})
-    table.columns.append(Column("why", optional=2))
+    table.add_column("why", 2)
     listed = choices.in_order(choice, _LISTED)
     for found in listed:
         is_best, figure = found.variant.name == choice.winner, found.drops.get(choice.metric or "")
@@ -276,7 +262,7 @@ def tuned_table(result: Tuned) -> FittedTable:
     """Return every setting that a search has timed, the fastest first."""
     title = f"Tuned for {result.goal} on {result.rows} rows (default: {wording.ms(result.default_ms)} ms)"
     table = table_of(title, (), ("× default time", "streams", "threads", "tokens per batch"))
-    table.columns.append(Column("runtime options", optional=1))
+    table.add_column("runtime options", 1)
     table.elsewhere = "--json"
     # The setting that is stored, also where its options are left out of the table.
     table.caption = f"{summary.tuned_text(result)}."
@@ -374,3 +360,40 @@ def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
             row["note"] or "",
         )
     return table
+
+
+def needs_table(setup: Setup) -> FittedTable:
+    """A table: what is needed, by which part of the recipe, and what is here."""
+    table = table_of("Needed on this machine", ("needed", "by", "here"))
+    for need in setup.needs:
+        if not (need.fits and need.wanted_by == _OWN):
+            table.add_row(
+                f"{need.name} {need.version}".strip(), ", ".join(need.wanted_by), _here(need)
+            )
+    return table
+
+
+def _here(need: Need) -> str:
+    if need.fits:
+        return need.found or "ready"
+    # A build is there as a package, and yet not the one that is used.
+    state = f"{need.found}, which does not fit" if need.found else "missing"
+    return state if need.required else f"{state} (files are written; to measure them here)"
+
+
+def needs_sentences(setup: Setup) -> list[str]:
+    """What to do, line by line."""
+    lines = [""]
+    if not setup.missing:
+        lines.append("The recipe can run here.")
+    if setup.commands:
+        lines += ["Install the Python packages:", *(f"  {command}" for command in setup.commands)]
+        lines += [f"Not from here: {setup.problem}."] if setup.problem else []
+    told = {conflict.split()[0] for conflict in setup.conflicts}
+    others = [
+        need
+        for need in setup.needs
+        if need.kind != "package" and not need.fits and need.name not in told
+    ]
+    lines += [f"{need.name}: {need.install} ({need.note})." for need in others]
+    return [*lines, *(f"Not installed by --yes: {conflict}" for conflict in setup.conflicts)]

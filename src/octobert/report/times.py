@@ -57,15 +57,18 @@ def timings(
         speedups: of the quantized models over float models; over the baseline first.
         precisions: model → its arithmetic; that which the runtime reports is taken for those that are not in it.
     """
-    times: dict[str, dict[TimedShape, Latency | Throughput]] = {}
+    timed: dict[str, dict[TimedShape, Latency | Throughput]] = {}
     for latency in latencies:
-        times.setdefault(latency.candidate, {})[latency.shape] = latency
+        timed.setdefault(latency.candidate, {})[latency.shape] = latency
     devices = {footprint.candidate: footprint.device for footprint in footprints}
     result = []
     for footprint in footprints if latencies else ():
-        name = footprint.candidate
-        first = next(iter(times[name].values()))
-        streams = first if isinstance(first, Throughput) else None
+        name = title = footprint.candidate
+        threads, first = footprint.threads, next(iter(timed[name].values()))
+        if isinstance(first, Throughput):
+            title += f", {first.streams} stream{'' if first.streams == 1 else 's'}"
+            title += f", {first.requests} requests" if first.requests != first.streams else ""
+            threads = first.threads
         over: dict[str, dict[TimedShape, Speedup]] = {}
         for speedup in speedups:
             if speedup.candidate == name:
@@ -77,26 +80,20 @@ def timings(
             default="",
         )
         device = devices.get(reference, footprint.device)
+        elsewhere = None if device == footprint.device else f"{reference} ran on the {device}"
         result.append(
             Timing(
-                name=name if streams is None else f"{name}, {_streams(streams)}",
+                name=title,
                 precision=precisions.get(name, footprint.precision),
-                threads=footprint.threads if streams is None else streams.threads,
+                threads=threads,
                 quantized=bool(over),
-                latencies=times[name],
+                latencies=timed[name],
                 baseline=over.get(reference, {}),
                 fastest=over[strongest] if strongest != reference else {},
-                elsewhere=None
-                if device == footprint.device
-                else f"{reference} ran on the {device}",
+                elsewhere=elsewhere,
             )
         )
     return result
-
-
-def _streams(measured: Throughput) -> str:
-    waiting = f", {measured.requests} requests" if measured.requests != measured.streams else ""
-    return f"{measured.streams} stream{'' if measured.streams == 1 else 's'}{waiting}"
 
 
 def how(settings: Benchmark, throughputs: Sequence[Throughput]) -> list[str]:

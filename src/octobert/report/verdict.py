@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from octobert.config import checks
@@ -116,14 +117,8 @@ class _Candidate:
     @property
     def state(self) -> str:
         """Of its checks, the worst."""
-        return next(
-            (
-                state
-                for state in ("missed", "unclear")
-                if any(each.state == state for each in self.checks)
-            ),
-            "kept",
-        )
+        states = {each.state for each in self.checks}
+        return next((state for state in ("missed", "unclear") if state in states), "kept")
 
     @property
     def lost(self) -> bool:
@@ -159,13 +154,13 @@ def accepted_of(report: Report) -> Accepted:
     words, choice = words_of(report), report.choice
     if choice is not None:
         drop = choice.accepted_drop
-        return Accepted(drop, "" if drop is None else _amount(words, drop), stated=True)
-    drop = words.lines([limit_of(report)]).get("accepted_drop")
-    return Accepted(
-        drop,
-        "" if drop is None else _amount(words, drop),
-        stated=report.recipe.get("accuracy") is not None,
-    )
+    else:
+        drop = words.lines([limit_of(report)]).get("accepted_drop")
+    stated = choice is not None or report.recipe.get("accuracy") is not None
+    if drop is None:
+        return Accepted(None, "", stated)
+    text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
+    return Accepted(drop, "1 point" if text == "1 points" else text, stated)
 
 
 def checks_of(report: Report, name: str) -> tuple[Check, ...]:
@@ -177,12 +172,10 @@ def checks_of(report: Report, name: str) -> tuple[Check, ...]:
 
 def fastest_float(report: Report) -> str | None:
     """The fastest float form of the model that was timed; None where none was."""
-    times_of = {
-        each.candidate: each
-        for each in at_first_shape(report.latencies)
-        if each.candidate not in report.plans
-    }
-    return min(times_of, key=lambda name: times_of[name].percentile_ms(50), default=None)
+    timed = at_first_shape(report.latencies)
+    floats = [each for each in timed if each.candidate not in report.plans]
+    fastest = min(floats, key=lambda each: each.percentile_ms(50), default=None)
+    return None if fastest is None else fastest.candidate
 
 
 def paired(report: Report, name: str, reference: str) -> Speedup | None:
@@ -195,70 +188,52 @@ def paired(report: Report, name: str, reference: str) -> Speedup | None:
 
 def _of_targets(report: Report) -> Verdict:
     """The answer of a run that writes a model for each of its targets."""
-    accepted, words = accepted_of(report), words_of(report)
-    reference = fastest_float(report) or ""
+    words, reference = words_of(report), fastest_float(report) or ""
     compared = {each.candidate: each for each in report.comparisons}
     targets = [each.name for each in summary.model_results(report) if each.name in report.plans]
-    found = [
+    candidates = [
         _Candidate(
             name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)
         )
         for name in targets
     ]
-    kept, fitting = (
-        tuple(each for each in found if each.state in states)
-        for states in (("kept",), ("kept", "unclear"))
+    kept, unclear = (
+        [each for each in candidates if each.state == state] for state in ("kept", "unclear")
     )
-    best = _fastest(report, kept or fitting or found, reference)
-    figures, numbers = (
-        ", ".join(_figures(report, best, reference, words)),
-        _numbers(report, best, reference, words),
+    best = _fastest(report, kept or unclear or candidates, reference)
+    answer = partial(
+        Verdict, numbers=_numbers(report, best, reference, words), accepted=accepted_of(report)
     )
     if not reference or best.gain is None:
-        return Verdict(
-            "unmeasured",
-            f"No float model was timed beside {best.name}.",
-            numbers=numbers,
-            accepted=accepted,
-        )
+        return answer("unmeasured", f"No float model was timed beside {best.name}.")
+    speed = speed_text(best.gain.reference, best.gain.ratio)
+    lost = loss(words, best.compared, report.data.evaluation_rows)
+    figures = ", ".join([speed, *_size(report, best, reference), *lost])
     if _hopeless(report, best):
-        start = (
-            f"Do not ship {best.name}: the float model is no better than one that reads no input"
-        )
-        return Verdict(
-            "no",
-            f"{start}. Fine-tune it first, or check the data.",
-            f"It is {figures}.",
-            "",
-            numbers,
-            accepted,
-        )
-    if best.state == "missed" and all(each.lost for each in found):
+        why = "the float model is no better than one that reads no input"
+        advice = "Fine-tune it first, or check the data."
+        return answer("no", f"Do not ship {best.name}: {why}. {advice}", f"It is {figures}.")
+    float_form = f"Use {reference}, the fastest float form here."
+    if best.state == "missed" and all(each.lost for each in candidates):
         why = f"{best.name} {best.reason}: it is {figures}."
-    elif best.gain.ratio.high < _GAIN:
+        return answer("no", f"{float_form} {why}", use=reference)
+    if best.gain.ratio.high < _GAIN:
         little = f"8 bits gain less than {100 * (_GAIN - 1):.0f} % of speed"
         gain = "8 bits gain no speed" if best.gain.ratio.high <= 1 else little
         why = f"{gain} on this machine: {best.name} is {figures}."
-    else:
-        state, reason = _held(report, best)
-        reason = f"{reason}{_as_fast(report, best, kept or fitting)}"
-        start = "Ship" if state == "ship" else "Not clear yet:"
-        return Verdict(
-            state,
-            f"{start} {best.name}{':' if state == 'ship' else ' is'} {figures}.",
-            reason,
-            best.name,
-            numbers,
-            accepted,
-        )
-    return Verdict(
-        "no",
-        f"Use {reference}, the fastest float form here. {why}",
-        "",
-        reference,
-        numbers,
-        accepted,
+        return answer("no", f"{float_form} {why}", use=reference)
+    state, reason = _held(report, best)
+    return answer(
+        state,
+        f"{_start(state, best.name)} {figures}.",
+        f"{reason}{_as_fast(report, best, kept or unclear)}",
+        best.name,
     )
+
+
+def _start(state: State, name: str) -> str:
+    """How the sentence on a model begins that may be shipped."""
+    return f"Ship {name}:" if state == "ship" else f"Not clear yet: {name} is"
 
 
 def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Candidate:
@@ -273,26 +248,22 @@ def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Ca
 
 def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
     """Which other models are as fast as the best one within the noise, as a sentence."""
-    speeds = [
-        (each.name, paired(report, each.name, best.name)) for each in found if each is not best
-    ]
     names = [
-        name
-        for name, speed in speeds
-        if speed is not None and speed.ratio.low <= 1 <= speed.ratio.high
+        each.name
+        for each in found
+        if each is not best
+        and (speed := paired(report, each.name, best.name)) is not None
+        and speed.ratio.low <= 1 <= speed.ratio.high
     ]
-    return (
-        f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise."
-        if names
-        else ""
-    )
+    are = "is" if len(names) == 1 else "are"
+    return f" {' and '.join(names)} {are} as fast within the noise." if names else ""
 
 
 def _of_choice(report: Report) -> Verdict:
     """The answer of a search: its sentence, and whether the final run confirms it."""
     choice = report.choice
     assert choice is not None
-    best, accepted, words = choice.best, accepted_of(report), words_of(report)
+    best, words = choice.best, words_of(report)
     compared = next(
         (each for each in report.comparisons if each.candidate == best.variant.target), None
     )
@@ -302,25 +273,24 @@ def _of_choice(report: Report) -> Verdict:
     candidate = _Candidate(
         best.variant.name, best.variant.target, own[0] if own else None, compared, choice.checks
     )
-    numbers = _numbers(report, candidate, reference, words)
+    answer = partial(
+        Verdict,
+        use=best.variant.name,
+        numbers=_numbers(report, candidate, reference, words),
+        accepted=accepted_of(report),
+    )
     if (
         not choice.met
         or best.variant.precision == "f32"
         or candidate.state == "missed"
         or _hopeless(report, candidate)
     ):
-        return Verdict("no", choice.sentence, "", best.variant.name, numbers, accepted)
+        return answer("no", choice.sentence)
     size = [] if choice.goal == "size" else _size(report, candidate, reference)
-    figures = ", ".join(
-        [*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)]
-    )
+    lost = loss(words, compared, report.data.evaluation_rows)
+    figures = ", ".join([*choices.gains(choice, report), *size, *lost])
     state, reason = _held(report, candidate, timed=choice.goal not in COSTS)
-    start = (
-        f"Ship {best.variant.name}:"
-        if state == "ship"
-        else f"Not clear yet: {best.variant.name} is"
-    )
-    return Verdict(state, f"{start} {figures}.", reason, best.variant.name, numbers, accepted)
+    return answer(state, f"{_start(state, best.variant.name)} {figures}.", reason)
 
 
 def _hopeless(report: Report, found: _Candidate) -> bool:
@@ -376,17 +346,6 @@ def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[Sta
     return "ship", f"It keeps {kept}, with 97.5 % confidence."
 
 
-def _figures(report: Report, found: _Candidate, reference: str, words: Words) -> list[str]:
-    """What a model gains over a float model, and what it loses."""
-    gain = found.gain
-    speed = [speed_text(gain.reference, gain.ratio)] if gain is not None else []
-    return [
-        *speed,
-        *_size(report, found, reference),
-        *loss(words, found.compared, report.data.evaluation_rows),
-    ]
-
-
 def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
     ours, theirs, _ = _sizes(report, found.target, reference)
     ratio = theirs / ours if ours and theirs else 1.0
@@ -423,31 +382,19 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
         return tuple(numbers)
     rows = f"on {rows_text(report.data.evaluation_rows)}"
     if compared.difference is None or math.isnan(compared.difference) or compared.metric is None:
-        share = compared.fidelity_name == "agreement"
-        value, unit = (
-            (f"{100 * compared.fidelity:.1f}", "%") if share else (f"{compared.fidelity:.4f}", "")
-        )
-        return (
-            *numbers,
-            Number(
-                f"{compared.fidelity_name} with float",
-                value,
-                unit,
-                f"{rows}{'' if report.task.primary else ', without labels'}",
-            ),
-        )
-    metric = compared.metric
-    value, unit = words.signed(metric, compared.difference), words.unit(metric).strip()
-    if compared.low is None or compared.high is None:
-        return (*numbers, Number(words.name(metric), value, unit, f"no interval, {rows}"))
-    ends = f"{words.signed(metric, compared.low)} to {words.signed(metric, compared.high)}, {rows}"
-    return (*numbers, Number(words.name(metric), value, unit, ends))
-
-
-def _amount(words: Words, drop: float) -> str:
-    """A limit in words: `1 point`."""
-    text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
-    return "1 point" if text == "1 points" else text
+        value, unit = f"{compared.fidelity:.4f}", ""
+        if compared.fidelity_name == "agreement":
+            value, unit = f"{100 * compared.fidelity:.1f}", "%"
+        name = f"{compared.fidelity_name} with float"
+        detail = rows if report.task.primary else f"{rows}, without labels"
+    else:
+        metric = compared.metric
+        value, unit = words.signed(metric, compared.difference), words.unit(metric).strip()
+        name, detail = words.name(metric), f"no interval, {rows}"
+        if compared.low is not None and compared.high is not None:
+            low, high = (words.signed(metric, end) for end in (compared.low, compared.high))
+            detail = f"{low} to {high}, {rows}"
+    return (*numbers, Number(name, value, unit, detail))
 
 
 def _not_measured(report: Report) -> str:

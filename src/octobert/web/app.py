@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from octobert.core.errors import DataError, OctobertError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.report import page, vendor
-from octobert.web import asking, jobs, search
+from octobert.web import asking, jobs
 from octobert.web.guard import Guard
 from octobert.web.models import Event, Models, Work
 
@@ -89,7 +89,7 @@ class _Routes:
             ("/open", asking.Open, asking.open_pair),
             ("/ask", asking.Ask, asking.ask),
             ("/lengths", asking.Lengths, asking.lengths),
-            ("/search", search.Search, search.search),
+            ("/search", asking.Search, asking.search),
         )
         return Starlette(
             routes=[

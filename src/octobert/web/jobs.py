@@ -51,26 +51,18 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
         gold = []
     # All rows are looked at before the first is answered, so that a wrong one is named now.
     per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
-    metric = (
-        pair.facts.primary
-        if gold and pair.facts.primary in pair.task.metrics
-        else pair.task.primary
-        if gold
-        else None
-    )
+    primary = pair.facts.primary
+    metric = (primary if primary in pair.task.metrics else pair.task.primary) if gold else None
     yield {**pair.said(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
     job = _Job(pair, file, per_row, metric)
     size, start = _FIRST, 0
     while start < len(rows):
         took = job.step(rows[start : start + size], gold[start : start + size])
         start += size
-        size = (
-            min(2 * size, _MOST)
-            if took < _SHORT_MS
-            else max(1, size // 2)
-            if took > _LONG_MS
-            else size
-        )
+        if took < _SHORT_MS:
+            size = min(2 * size, _MOST)
+        elif took > _LONG_MS:
+            size = max(1, size // 2)
         yield job.event(last=start >= len(rows))
 
 
@@ -224,25 +216,24 @@ class _Job:
 def _changed(
     number: int, text: Text, expected: str | None, before: str, after: str, scores: dict[str, Any]
 ) -> Event:
-    event = {
+    return {
         "row": number,
         "texts": list(text),
         "expected": expected,
         "float": before,
         "int8": after,
+        "float_score": scores.get(FLOAT),
+        "int8_score": scores.get(INT8),
     }
-    return {**event, "float_score": scores.get(FLOAT), "int8_score": scores.get(INT8)}
 
 
 def _weight(task: str, encoded: EncodedTexts) -> int:
     """How many things the agreement of a task is a share of: words, masks, token states, or texts."""
     if task == "token-classification":
         return sum(map(len, encoded.texts))
-    return (
-        sum(row.entries for row in encoded.flat)
-        if task in ("fill-mask", "feature-extraction")
-        else len(encoded.texts)
-    )
+    if task in ("fill-mask", "feature-extraction"):
+        return sum(row.entries for row in encoded.flat)
+    return len(encoded.texts)
 
 
 def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:

@@ -52,18 +52,13 @@ class Side:
     def facts(self) -> dict[str, Any]:
         """What the page says of it."""
         predictor = self.predictor
-        precision = predictor.opened.precision(predictor.precision)
-        tuned = (
-            predictor.setting.runtime_options
-            or predictor.setting.threads
-            or predictor.setting.streams > 1
-        )
+        setting = predictor.setting
         return {
             "name": self.name,
             "title": self.title,
             "device": predictor.device,
-            "precision": precision,
-            "tuned": bool(tuned),
+            "precision": predictor.opened.precision(predictor.precision),
+            "tuned": bool(setting.runtime_options or setting.threads or setting.streams > 1),
             "bytes": _size(predictor.opened),
         }
 
@@ -187,12 +182,11 @@ class Models:
         path = self._found().get(name)
         if path is None or not (path / PACKAGE_FILE).is_file():
             self._open.pop(name, None)
-            gone, fix = self._started.get(name), "make it again, or choose another one"
-            what = (
-                "the package is not there any more"
-                if gone is not None
-                else f'there is no package "{name}"'
-            )
+            gone = self._started.get(name)
+            what = f'there is no package "{name}"'
+            if gone is not None:
+                what = "the package is not there any more"
+            fix = "make it again, or choose another one"
             raise ModelError(what, where=str(gone or self._folder), fix=fix)
         stamp = file_stamp(path / PACKAGE_FILE)
         own = self._open.pop(name, None)
@@ -223,14 +217,16 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
         opened(path).check_runs()
     except OctobertError as error:
         problem = str(error)
-    stated = {
+    return {
+        "name": name,
+        "model": title_of(str(own.recipe["model"])),
+        "target": own.target,
         "task": task.name,
         "head": task.head,
         "texts": task.texts,
         "prompts": list(task.prompts),
+        "problem": problem,
     }
-    model = title_of(str(own.recipe["model"]))
-    return {"name": name, "model": model, "target": own.target, **stated, "problem": problem}
 
 
 def paired(name: str, model: Opened, stamp: str) -> Pair:

@@ -51,7 +51,7 @@ class Server:
         import uvicorn
 
         from octobert.web.app import app
-        from octobert.web.connections import Connection
+        from octobert.web.guard import Connection
 
         # No log: addresses have the token, and tracebacks may quote texts.
         config = uvicorn.Config(

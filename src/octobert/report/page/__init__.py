@@ -27,13 +27,17 @@ from markupsafe import Markup
 
 from octobert.core import wording
 from octobert.core.files import is_page, page_seal
+from octobert.core.frozen import as_html
+from octobert.core.measurements import shapes
+from octobert.core.results import Report
 from octobert.report import choices, summary, times, vendor
 from octobert.report.page import comparison
 from octobert.report.page.runs import Run, Section, facts_of, headline
 from octobert.report.page.sections import SECTIONS
 from octobert.report.plans import quantizer_text
+from octobert.report.verdict import STATES, verdict
 
-__all__ = ["Run", "headline", "is_page", "page"]
+__all__ = ["Run", "headline", "html_of", "is_page", "page", "show_reports"]
 
 # The style and a script of a section: their tags stand alone on a line.
 _BLOCK = re.compile(r"^<(style|script)>\n(.*?)^</\1>\n", re.DOTALL | re.MULTILINE)
@@ -46,7 +50,7 @@ def page(runs: Sequence[Run]) -> str:
         runs: with different names.
     """
     environment = _environment()
-    parts = [
+    sections = [
         {name: part for name, section in SECTIONS.items() if (part := section(run)) is not None}
         for run in runs
     ]
@@ -54,7 +58,7 @@ def page(runs: Sequence[Run]) -> str:
     panels = {
         name: _panel(f"sections/{name}")
         for name in SECTIONS
-        if any(name in found for found in parts)
+        if any(name in each for each in sections)
     }
     if compared:
         panels["comparison"] = _panel("comparison")
@@ -63,25 +67,20 @@ def page(runs: Sequence[Run]) -> str:
         *vendor.scripts(),
         "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"]),
     ]
+
+    def body(name: str, section: Section, run: Run | None = None) -> Markup:
+        """The template of a section with its values, and its data where these are not the same in another form."""
+        values = {**(section.data or {}), **section.values}
+        template = environment.from_string(panels[name].template)
+        return Markup(template.render(run=run, report=run and run.report, **values))
+
     shown = environment.get_template("page.html").render(
-        comparison=compared
-        and {"title": compared.title, "body": _body(environment, panels["comparison"], compared)},
+        comparison=compared,
         runs=[
-            {
-                "run": run,
-                "facts": facts_of(run.report),
-                "sections": [
-                    {
-                        "name": name,
-                        "title": part.title,
-                        "open": part.open,
-                        "body": _body(environment, panels[name], part, run=run, report=run.report),
-                    }
-                    for name, part in found.items()
-                ],
-            }
-            for run, found in zip(runs, parts, strict=True)
+            {"run": run, "facts": facts_of(run.report), "sections": each}
+            for run, each in zip(runs, sections, strict=True)
         ],
+        body=body,
         style=Markup(
             "\n".join(
                 [_file("page.css"), *(panel.style for panel in panels.values() if panel.style)]
@@ -92,8 +91,8 @@ def page(runs: Sequence[Run]) -> str:
         data=_packed(
             {
                 "runs": [
-                    {name: part.data for name, part in found.items() if part.data is not None}
-                    for found in parts
+                    {name: part.data for name, part in each.items() if part.data is not None}
+                    for each in sections
                 ],
                 "comparison": compared and compared.data,
             }
@@ -102,6 +101,28 @@ def page(runs: Sequence[Run]) -> str:
     # Names of files may have characters that UTF-8 does not have.
     content = shown.encode("utf-8", "replace")
     return content.decode() + page_seal(content)
+
+
+def show_reports() -> None:
+    """From now on reports show themselves in notebooks as here, and not as plain tables."""
+    as_html.register(Report, html_of)
+
+
+def html_of(report: Report) -> str:
+    """A report for a notebook: the verdict and a table of the models. Notebooks that are not trusted run no scripts."""
+    answer = verdict(report)
+    shown = (
+        _environment()
+        .get_template("notebook.html")
+        .render(
+            icon=STATES[answer.state][0],
+            answer=answer,
+            models=summary.model_results(report),
+            metrics=summary.main_metrics(report),
+            shape=next(iter(shapes(report.latencies)), None),
+        )
+    )
+    return shown.removesuffix("\n")
 
 
 def _environment() -> Environment:
@@ -143,10 +164,6 @@ def _panel(name: str) -> _Panel:
         [block for tag, block in blocks if tag == wanted] for wanted in ("style", "script")
     )
     return _Panel("".join(styles), _BLOCK.sub("", text), scripts)
-
-
-def _body(environment: Environment, panel: _Panel, section: Section, **values: Any) -> Markup:
-    return Markup(environment.from_string(panel.template).render(**values, **section.values))
 
 
 def _file(name: str) -> str:

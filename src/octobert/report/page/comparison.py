@@ -23,7 +23,11 @@ _FACTS: dict[str, Callable[[Report], str]] = {
     "cores": lambda report: str(report.environment.cores),
     "instructions for 8 bits": lambda report: ", ".join(report.environment.features),
     "system": lambda report: report.environment.system,
-    "runtimes": lambda report: _runtimes(report),
+    "runtimes": lambda report: ", ".join(
+        f"{name} {version}"
+        for name, version in report.environment.versions.items()
+        if name not in PACKAGES
+    ),
     "calibration": lambda report: (
         f"{report.ranges.calibrator}, {report.ranges.provenance.samples} texts"
     ),
@@ -140,8 +144,3 @@ def _speedups(run: Run) -> list[list[Any]]:
     """Every measured speedup of a run, for a CSV file."""
     machine = run.report.environment.cpu
     return [[run.name, machine, *each.model_dump().values()] for each in run.report.speedups]
-
-
-def _runtimes(report: Report) -> str:
-    versions = report.environment.versions.items()
-    return ", ".join(f"{name} {version}" for name, version in versions if name not in PACKAGES)

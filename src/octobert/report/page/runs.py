@@ -69,7 +69,7 @@ class Section:
 
     Args:
         title: heading; empty for a section without one.
-        values: of the template.
+        values: of the template, which sees `run`, `report` and the data too.
         data: for the script, as JSON can say it; None where nothing is drawn.
         open: shown unfolded. A section that is folded needs a title.
     """

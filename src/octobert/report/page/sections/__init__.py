@@ -1,7 +1,7 @@
 """Sections of the page, from the top. A function gives what a section shows of a run, `<name>.html` shows it.
 
-The function returns None where the run has nothing to show. `<name>.html` is a Jinja template of the section's values (also
-`run` and `report`), after its own `<style>`, where it has one, and before its scripts, which register how to draw the data:
+The function returns None where the run has nothing to show. `<name>.html` is a Jinja template of the section's values (also its
+data, `run` and `report`), after its own `<style>`, where it has one, and before its scripts, which register how to draw data:
 `page.draw("<name>", (root, data) => …)`, with the section's element in the document.
 """
 
@@ -9,28 +9,24 @@ from collections.abc import Callable
 
 from octobert.report.page.runs import Run, Section
 from octobert.report.page.sections import (
-    executed,
     frontier,
-    layers,
+    inside,
     outcome,
-    pruning,
-    ranges,
     rows,
-    speed,
 )
 
 SECTIONS: dict[str, Callable[[Run], Section | None]] = {
     "verdict": outcome.verdict,
     "frontier": frontier.section,
     "notes": outcome.notes,
-    "speed": speed.section,
+    "speed": outcome.speed,
     "quality": outcome.quality,
     "rows": rows.section,
     "choice": outcome.choice,
-    "pruning": pruning.section,
-    "layers": layers.section,
-    "executed": executed.section,
-    "ranges": ranges.section,
+    "pruning": inside.pruning,
+    "layers": inside.layers,
+    "executed": inside.executed,
+    "ranges": inside.ranges,
     "training": outcome.training,
     "trials": outcome.trials,
     "how": outcome.how,

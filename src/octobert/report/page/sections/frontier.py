@@ -1,14 +1,122 @@
-"""Speed against quality: every candidate, the frontier, and who wins within the limits of the reader."""
+"""Speed against quality: every candidate with its intervals, the frontier, the limits, and who wins within those of the reader.
+
+Of a search the candidates are its variants; of another run its targets and float baselines, at each timed shape. What is drawn
+is decided here: logarithmic axes, what is far beyond the rest, whose quality was not judged. `frontier.html` draws it and names
+the first candidate in the order of preference that keeps the limits of the user.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from octobert.core.estimate import Estimate
-from octobert.report.frontier import Frontier, frontier
+from octobert.config.choosing import UNITS
+from octobert.config.words import COSTS, Words, cost_of, loss, words_of
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import Comparison, in_order
+from octobert.core.results import Report
+from octobert.core.selection import Found, Selection
+from octobert.report import choices, commands, summary
 from octobert.report.page.runs import Run, Section
-from octobert.report.verdict import verdict
+from octobert.report.verdict import Verdict, accepted_of, verdict
+
+# Times that span more are on a logarithmic axis.
+_WIDE = 10.0
+# A loss that is larger than all that matter by this factor is drawn at the edge.
+_FAR = 2.5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the chart.
+
+    Args:
+        name: what a menu calls it; a shape.
+        title: with its unit.
+        unit: of values.
+        more: whether more is better.
+        low, high: ends of what is drawn.
+        limit: that the recipe sets, or octobert assumes; None where there is none.
+        logarithmic: whether equal factors are equally long.
+        change: whether values are differences from the float model.
+    """
+
+    name: str
+    title: str
+    unit: str
+    more: bool
+    low: float
+    high: float
+    limit: float | None = None
+    logarithmic: bool = False
+    change: bool = False
+
+    @property
+    def sign(self) -> int:
+        """What a figure is multiplied by, so that less is better."""
+        return -1 if self.more else 1
+
+    def keeps(self, figure: Estimate | None) -> bool:
+        """Whether a figure is known, and within the limit; `frontier.html` does the same with that of the user."""
+        if figure is None or self.limit is None:
+            return figure is not None
+        return self.sign * figure.value <= self.sign * self.limit
+
+
+@dataclass(frozen=True)
+class Point:
+    """One candidate.
+
+    Args:
+        name: as reports name it.
+        state: in one word or two, as tables say it.
+        x: its figure on each axis of cost; None where it was not measured.
+        y: its quality; None where that was not judged.
+        front: for each axis of cost, whether no other one is better in both.
+        details: sentences for a reader who points at it.
+        command: to use it, or to make it; empty where there is none.
+        floating: whether it is a float model.
+        open: whether it may win; a variant that misses a limit which the chart does not have may not.
+        named: whether its name stands in the chart.
+    """
+
+    name: str
+    state: str
+    x: tuple[Estimate | None, ...]
+    y: Estimate | None
+    details: tuple[str, ...]
+    command: str
+    floating: bool
+    open: bool = True
+    named: bool = False
+    front: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The chart.
+
+    Args:
+        x: the axes of cost; a reader picks one.
+        y: the axis of quality.
+        points: the candidates.
+        order: for each axis of cost, indices of the candidates that may win, the preferred one first.
+        note: what the axes mean, and where the intervals come from.
+    """
+
+    x: tuple[Axis, ...]
+    y: Axis
+    points: tuple[Point, ...]
+    order: tuple[tuple[int, ...], ...]
+    note: str = ""
+
+    def winner(self, axis: int = 0) -> Point | None:
+        """The preferred candidate within the limits of the axes; None where nothing keeps them."""
+        ordered = (self.points[n] for n in self.order[axis])
+        kept = (each for each in ordered if self.x[axis].keeps(each.x[axis]))
+        return next((each for each in kept if self.y.keeps(each.y)), None)
 
 
 def section(run: Run) -> Section | None:
@@ -50,3 +158,254 @@ def _data(chart: Frontier) -> dict[str, Any]:
 
 def _ends(figure: Estimate | None) -> tuple[float, float, float] | None:
     return None if figure is None else (figure.value, figure.low, figure.high)
+
+
+def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier | None:
+    """Return the chart of a report; None where fewer than two candidates can be drawn.
+
+    Args:
+        answer: on the report.
+        folder: output directory, for the commands.
+    """
+    choice = report.choice
+    points = (
+        _of_variants(report, choice, folder) if choice is not None else _of_models(report, folder)
+    )
+    drawn = [point for point in points if point.y is not None and any(point.x)]
+    if len(drawn) < 2:
+        return None
+    ys = [point.y for point in drawn if point.y is not None]
+    matter = ys
+    if choice is not None:
+        columns = [_cost_axis(choice, points)]
+        matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
+    else:
+        columns = [
+            _axis(str(shape), "median latency", "ms", [point.x[i] for point in points])
+            for i, shape in enumerate(in_order(report.latencies))
+        ]
+    y = _quality_axis(report, matter or ys, ys)
+    points = [
+        replace(each, front=tuple(_is_ahead(each, points, i, x, y) for i, x in enumerate(columns)))
+        for each in points
+    ]
+    order = tuple(_order(points, i, axis, answer.use) for i, axis in enumerate(columns))
+    return Frontier(tuple(columns), y, tuple(points), order, _note(report))
+
+
+def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
+    """The variants of a search."""
+    words, metric = Words.of(choice), choice.metric or ""
+    unit, points = words.scale(metric), []
+    for found in choices.in_order(choice):
+        drop = _finite(found.drops.get(metric))
+        details = [found.reason]
+        if drop is not None:
+            details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
+        # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
+        limit = choice.accepted_drop
+        elsewhere = found.state == "excluded" and (
+            limit is None or drop is None or drop.value <= limit
+        )
+        known = bool(found.ratio or found.drops)
+        point = Point(
+            found.variant.name,
+            choices.state_of(found),
+            (_finite(_cost(choice, found)),),
+            None if drop is None else drop.times(-unit),
+            tuple(details),
+            commands.of_variant(report, folder, found.variant) if known else "",
+            floating=not found.variant.precision.startswith("int8"),
+            open=not elsewhere and found.state != "not tried",
+            named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
+        )
+        points.append(point)
+    return points
+
+
+def _of_models(report: Report, folder: str) -> list[Point]:
+    """The targets and the float baselines of a run."""
+    compared = {each.candidate: each for each in report.comparisons}
+    references = {each.reference for each in report.comparisons}
+    words, points = words_of(report), []
+    timed = {(each.candidate, each.shape): each.samples_ms for each in report.latencies}
+    for model in summary.model_results(report):
+        own = compared.get(model.name)
+        samples = [timed.get((model.name, shape)) for shape in in_order(report.latencies)]
+        against = (
+            f" against {own.reference}" if own is not None and own.difference is not None else ""
+        )
+        details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
+        details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
+        floating = not model.precision.startswith("int")
+        point = Point(
+            model.name,
+            "float" if floating else "8-bit",
+            tuple(_finite(quantile(each)) if each else None for each in samples),
+            _finite(_quality(report, words, own, is_reference=model.name in references)),
+            tuple(details),
+            commands.of_candidate(report, folder, model.name),
+            floating,
+            named=True,
+        )
+        points.append(point)
+    return points
+
+
+def _kind(report: Report) -> str:
+    """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
+    if any(each.difference is not None for each in report.comparisons):
+        return "metric"
+    known = any(math.isfinite(each.fidelity) for each in report.comparisons)
+    return "fidelity" if known else "error"
+
+
+def _quality(
+    report: Report, words: Words, compared: Comparison | None, *, is_reference: bool
+) -> Estimate | None:
+    """What the axis of quality shows of a model; the float model that others are compared with has no loss."""
+    kind = _kind(report)
+    if compared is None:
+        is_share = any(each.fidelity_name == "agreement" for each in report.comparisons[:1])
+        same = (100.0 if is_share else 1.0) if kind == "fidelity" else 0.0
+        return Estimate.exactly(same) if is_reference else None
+    if kind == "error":
+        return Estimate.exactly(compared.output_error)
+    if kind == "fidelity":
+        scale = 100.0 if compared.fidelity_name == "agreement" else 1.0
+        return Estimate.exactly(scale * compared.fidelity)
+    if compared.difference is None:
+        return None
+    value = compared.difference
+    low, high = (value if end is None else end for end in (compared.low, compared.high))
+    return Estimate(value=value, low=low, high=high).times(words.scale(words.metric or ""))
+
+
+def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
+    """The axis of quality. What is far below everything that matters would press the rest together."""
+    words, limit = words_of(report), accepted_of(report).drop
+    kind = "metric" if report.choice is not None else _kind(report)
+    top, bottom = max(y.high for y in ys), min(y.low for y in ys)
+    if kind == "error":
+        title = "output error (root mean square), less is better"
+        return Axis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
+    if kind == "fidelity":
+        name = next(each.fidelity_name for each in report.comparisons)
+        unit, best = ("%", 100.0) if name == "agreement" else ("", 1.0)
+        margin = 0.1 * ((best - bottom) or 0.01 * best)
+        title = f"{name} with the float model{' in %' if unit else ''}"
+        return Axis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
+    scale = words.scale(words.metric or "")
+    limit = None if limit is None else -scale * limit
+    bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
+    bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
+    top = max(0.0, top)
+    margin = 0.06 * ((top - bottom) or 1.0)
+    name, unit = words.name("metric"), words.unit(words.metric or "").strip()
+    title = f"{name} against float{', points' if scale == 100 else ''}"
+    return Axis(name, title, unit, True, bottom - margin, top + margin, limit, change=True)
+
+
+def _cost(choice: Selection, found: Found) -> Estimate | None:
+    """What a variant costs, by the goal: less is better, but for throughput."""
+    if choice.goal in COSTS:
+        cost = cost_of(found, choice.goal)
+        return None if cost is None else Estimate.exactly(cost)
+    return choices.speed_of(choice, found)
+
+
+def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
+    """The axis of the goal of a search; of latency where a metric is the goal."""
+    figures = [point.x[0] for point in points]
+    if choice.goal == "throughput":
+        return _axis("goal", "throughput", "rows/s", figures, more=True)
+    shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
+    limit = choice.accepted_ms if choice.goal not in COSTS else None
+    return _axis("goal", Words.of(choice).name(shown), UNITS.get(shown, "ms"), figures, limit=limit)
+
+
+def _axis(
+    name: str,
+    title: str,
+    unit: str,
+    figures: Sequence[Estimate | None],
+    *,
+    more: bool = False,
+    limit: float | None = None,
+) -> Axis:
+    """An axis of cost around some figures."""
+    ends = [end for each in figures if each is not None for end in (each.low, each.high)]
+    if limit is not None:
+        ends.append(limit)
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    logarithmic = low > 0 and high > _WIDE * low
+    if logarithmic:
+        low, high = low / 1.15, high * 1.3
+    else:
+        span = (high - low) or high or 1.0
+        low, high = max(0.0, low - 0.08 * span), high + 0.16 * span
+    return Axis(name, f"{title} in {unit}", unit, more, low, high, limit, logarithmic)
+
+
+def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: Axis, y: Axis) -> bool:
+    """Whether no other candidate is better in one figure and no worse in the other."""
+
+    def costs(each: Point) -> tuple[float, float] | None:
+        cost, quality = each.x[i], each.y
+        if cost is None or quality is None:
+            return None
+        return axis.sign * cost.value, y.sign * quality.value
+
+    own = costs(point)
+    others = filter(None, map(costs, points))
+    return own is not None and not any(
+        cost <= own[0] and loss <= own[1] and (cost, loss) != own for cost, loss in others
+    )
+
+
+def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
+    """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
+    known = [n for n, point in enumerate(points) if point.y is not None and point.open]
+    costs = {n: figure for n in known if (figure := points[n].x[i]) is not None}
+    ranked = sorted(costs, key=lambda n: axis.sign * costs[n].value)
+    own = next((n for n in ranked if points[n].name == preferred), None)
+    if own is None:
+        return tuple(ranked)
+    # Those that a search found to keep its limits have lost to the preferred one.
+    rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
+    best = costs[own]
+    ahead = [n for n in rivals if costs[n].high < best.low or best.high < costs[n].low]
+    return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
+
+
+def _note(report: Report) -> str:
+    """What is drawn, and where the intervals come from."""
+    choice = report.choice
+    if choice is not None:
+        metric = words_of(report).name("metric")
+        return (
+            f"Boxes are 95 % intervals: of times over the rounds of the search, of {metric} over {choice.rows:,} tuning rows, "
+            f"both compared with {choice.reference}."
+        )
+    note = "Boxes are 95 % intervals: of the median of the times by its order statistics"
+    kind = _kind(report)
+    if kind == "metric":
+        compared = "Targets are compared with the float model on their own runtime."
+        return f"{note}, of the metric over the evaluation rows. {compared}"
+    why = (
+        "The data has no labels"
+        if report.task.primary is None
+        else "The metric could not be compared"
+    )
+    what = (
+        "agreement with the float model takes the place of accuracy"
+        if kind == "fidelity"
+        else "the error of outputs is shown"
+    )
+    return f"{note}. {why}: {what}, without an interval."
+
+
+def _finite(figure: Estimate | None) -> Estimate | None:
+    """A figure that can be drawn."""
+    known = figure is not None and all(map(math.isfinite, (figure.value, figure.low, figure.high)))
+    return figure if known else None

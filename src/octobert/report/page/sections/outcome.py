@@ -1,19 +1,27 @@
-"""Sections of what a run came to: verdict, notes, quality, the choice of a search, trainings, and how models were made."""
+"""Sections of what a run came to: verdict, notes, speed, quality, the choice of a search, trainings, how models were made."""
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import Any
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words
+from octobert.core.measurements import in_order, shapes
 from octobert.core.results import Report, Search
 from octobert.core.selection import Selection
-from octobert.report import choices, commands, summary
+from octobert.report import choices, commands, summary, times
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Run, Section
 
+# Statistics that are marked among the samples.
+_MARKED = ("p50", "p90", "p99")
+# Times that span more are on a logarithmic axis.
+_WIDE = 10.0
+# Bars of the histogram of lengths.
+_BARS = 40
 # Packages that a badge names: those that run models.
 _RUNTIMES = ("onnxruntime", "openvino", "torch")
 
@@ -42,16 +50,11 @@ def _command(run: Run, name: str) -> str:
     """The command for the model to use."""
     if not name:
         return ""
-    found = (
-        next((each.variant for each in run.report.choice.found if each.variant.name == name), None)
-        if run.report.choice
-        else None
-    )
-    return (
-        commands.of_variant(run.report, run.folder, found)
-        if found
-        else commands.of_candidate(run.report, run.folder, name)
-    )
+    variants = run.report.choice.found if run.report.choice else ()
+    found = next((each.variant for each in variants if each.variant.name == name), None)
+    if found is not None:
+        return commands.of_variant(run.report, run.folder, found)
+    return commands.of_candidate(run.report, run.folder, name)
 
 
 def _machine(report: Report) -> list[str]:
@@ -78,8 +81,91 @@ def quality(run: Run) -> Section | None:
         "metrics": summary.metrics(report),
         "main_metrics": summary.main_metrics(report),
     }
-    values["source_bytes"] = report.model.source_bytes
     return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
+
+
+def speed(run: Run) -> Section | None:
+    """Charts and the table of times, where models were timed."""
+    report, models = run.report, summary.model_results(run.report)
+    if not models:
+        return None
+    values = {
+        "timings": [*(model.timing for model in models), *summary.throughputs(report)],
+        "shown": times.SHOWN,
+        "how": times.how(Recipe.model_validate(report.recipe).benchmark, report.throughputs),
+        "shapes": shapes(report.latencies),
+    }
+    return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
+
+
+def _distributions(run: Run) -> list[dict[str, Any]]:
+    """The samples of each model at each shape, with the ends of their axis."""
+    shapes = []
+    for shape in in_order(run.report.latencies):
+        timed = [each for each in run.report.latencies if each.shape == shape]
+        samples = [_known(each.samples_ms) for each in timed]
+        known = [ms for each in samples for ms in each]
+        if not known:
+            continue
+        low, high = min(known), max(known)
+        models = [
+            {
+                **_model(run, each.candidate),
+                "ms": own,
+                "tokens": each.sample_tokens,
+                "marks": {name: _short(each.statistics_ms[name]) for name in _MARKED},
+            }
+            for each, own in zip(timed, samples, strict=True)
+            if own
+        ]
+        shapes.append(
+            {"name": str(shape), "logarithmic": low > 0 and high > _WIDE * low, "models": models}
+        )
+    return shapes
+
+
+def _costs(run: Run) -> dict[str, Any] | None:
+    """Time against tokens, one text at a time: each timed row of the data, and the median of each fixed length; beside them
+    the lengths of the rows. None where there are no two lengths."""
+    points: list[dict[str, Any]] = []
+    for each in run.report.latencies:
+        if each.batch != 1:
+            continue
+        model = _model(run, each.candidate)
+        # Reports of octobert 0.1 have no tokens.
+        for tokens, ms in zip(each.sample_tokens, each.samples_ms, strict=False):
+            if math.isfinite(ms):
+                points.append({**model, "tokens": tokens, "ms": _short(ms), "fixed": False})
+        if isinstance(each.sequence, int) and _known(each.samples_ms):
+            ms = _short(each.percentile_ms(50))
+            points.append({**model, "tokens": each.sequence, "ms": ms, "fixed": True})
+    if len({point["tokens"] for point in points}) < 2:
+        return None
+    lengths = run.evidence.lengths
+    longest = max([*(point["tokens"] for point in points), *lengths])
+    times_ms = [point["ms"] for point in points]
+    return {
+        "points": points,
+        "lengths": lengths,
+        "longest": longest,
+        "bar": max(1, math.ceil(longest / _BARS)),
+        "logarithmic": 0 < min(times_ms) < max(times_ms) / _WIDE,
+    }
+
+
+def _model(run: Run, name: str) -> dict[str, Any]:
+    """A model in the charts: its number is that of its colour."""
+    names = [each.candidate for each in run.report.footprints]
+    return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
+
+
+def _known(samples: tuple[float, ...]) -> list[float]:
+    return [_short(ms) for ms in samples if math.isfinite(ms)]
+
+
+def _short(ms: float) -> float:
+    """A time with four digits that matter: more are noise, and make the page larger."""
+    return float(f"{ms:.4g}")
 
 
 # More variants than this are folded.
@@ -92,7 +178,6 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "choice": choice,
         "words": Words.of(choice),
         "variants": choices.in_order(choice),
         "speed_of": choices.speed_of,
@@ -111,11 +196,9 @@ def trials(run: Run) -> Section | None:
         charts.append(_of_variants(choice))
     # One trial has not converged to anything: its sentence says all.
     charts = [chart for chart in charts if len(chart["trials"]) > 1]
-    return (
-        Section("Trials of the search", {"searches": searches}, {"charts": charts})
-        if searches or charts
-        else None
-    )
+    if not searches and not charts:
+        return None
+    return Section("Trials of the search", {"searches": searches}, {"charts": charts})
 
 
 def _of_plans(target: str, search: Search) -> dict[str, Any]:
@@ -177,17 +260,13 @@ TITLES = {
 
 def training(run: Run) -> Section | None:
     """The sentences, and the curves where the steps are known."""
-    sentences, curves = (
-        summary.trainings(run.report),
-        [curve for curve in run.evidence.curves if curve.steps],
-    )
+    sentences = summary.trainings(run.report)
+    curves = [curve for curve in run.evidence.curves if curve.steps]
+    if not sentences and not curves:
+        return None
     drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
-    values = {"sentences": sentences, "curves": curves}
-    return (
-        Section("Training", values, {"curves": drawn} if drawn else None)
-        if sentences or curves
-        else None
-    )
+    data = {"curves": drawn} if drawn else None
+    return Section("Training", {"sentences": sentences}, data)
 
 
 def how(run: Run) -> Section | None:

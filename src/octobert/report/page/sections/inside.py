@@ -1,4 +1,7 @@
-"""Layers × parts: how much each part costs in accuracy and in time, and whether it is 8-bit in the plan and where it ran."""
+"""Sections of what is inside a model: layers and parts, what ran in 8 bits, ranges of activations, and what pruning left.
+
+`layers` holds the plan, the sensitivity and the profile against each other: how much each part costs in accuracy and in time.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from octobert.core import wording
 from octobert.core.evidence import Executed
 from octobert.core.family import LAYER_PARTS
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
+from octobert.report import summary
 from octobert.report.page.runs import Run, Section
 
 Place = tuple[int | None, str]
@@ -34,40 +39,28 @@ class _Cell:
     executed: Executed | None = None
 
 
-def section(run: Run) -> Section | None:
+def layers(run: Run) -> Section | None:
     """The three maps and their table, for each plan."""
     plans = run.report.plans
     if not plans:
         return None
     targets = [_target(run, name) for name in plans]
     cells = [cell for target in targets for cell in target["cells"]]
-    layers = [
-        str(layer)
-        for layer in sorted({cell["layer"] for cell in cells if cell["layer"] is not None})
-    ]
+    layers = sorted({cell["layer"] for cell in cells if cell["layer"] is not None})
     outside = [OUTSIDE] if any(cell["layer"] is None for cell in cells) else []
+    states = {cell["state"] for cell in cells}
     data = {
         "targets": targets,
-        "columns": [*layers, *outside],
+        "columns": [*map(str, layers), *outside],
         "parts": _parts(cells),
         "outside": OUTSIDE,
     }
-    counts = {
-        name: {role: done for role, done in plan.counts().items() if done[0]}
-        for name, plan in plans.items()
-    }
-    legend = {
-        state: words
-        for state, words in STATES.items()
-        if state and any(cell["state"] == state for cell in cells)
-    }
-    together = {target: each.together for target, each in run.report.sensitivities.items()}
     values = {
-        "targets": targets,
-        "counts": counts,
-        "legend": legend,
-        "together": together,
-        "outside": OUTSIDE,
+        "counts": {
+            name: {role: done for role, done in plan.counts().items() if done[0]}
+            for name, plan in plans.items()
+        },
+        "legend": [words for state, words in STATES.items() if state and state in states],
     }
     return Section("Inside the model: layers × parts", values, data)
 
@@ -175,3 +168,131 @@ def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
     rest = [part for part in (*sorted(inside - set(known)), *outside) if part]
     return [*(part for part in known if part in inside), *dict.fromkeys(rest)]
+
+
+def executed(run: Run) -> Section | None:
+    """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
+    executions = run.evidence.executions
+    models: list[dict[str, Any]] = [
+        {
+            "name": each.candidate,
+            "types": [
+                {**kind.model_dump(), "share": kind.ms / (each.total_ms or 1.0)}
+                for kind in each.types
+            ],
+            "parts": [
+                [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
+                for part in each.parts
+            ],
+        }
+        for each in executions
+    ]
+    fell = {each.candidate: [part for part in each.parts if part.why] for each in executions}
+    title = "What was executed in 8 bits"
+    return Section(title, {"fallbacks": fell}, {"models": models}) if models else None
+
+
+def ranges(run: Run) -> Section | None:
+    """Histograms and intervals, the activations first that lose most to clipping; and channels before and after."""
+    evidence = run.evidence
+    if not evidence.activations and not evidence.smoothed:
+        return None
+    # Value → the largest error of the outputs where it alone is 8-bit, over the targets.
+    errors: dict[str, float] = {}
+    for measured in run.report.sensitivities.values():
+        for each in measured.values:
+            errors[each.value] = max(errors.get(each.value, 0.0), each.output_error)
+    activations = sorted(
+        evidence.activations,
+        # The most interesting ones first: quantized, clipped most, most sensitive.
+        key=lambda each: (
+            not each.intervals,
+            -max(each.clipped.values(), default=0.0),
+            -errors.get(each.value, 0.0),
+        ),
+    )
+    targets = [
+        name for name in run.report.plans if any(name in each.intervals for each in activations)
+    ]
+    groups = sorted(
+        evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0)
+    )
+    data = {
+        "targets": targets,
+        "activations": [
+            {
+                **each.model_dump(include={"value", "intervals", "clipped"}),
+                "name": f"{each.module} · {each.role}",
+                **each.histogram.model_dump(include={"low", "high", "counts"}),
+            }
+            for each in activations
+        ],
+        "groups": [
+            {
+                "name": f"{each.module} ({each.kind}, {each.transform})",
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in groups
+        ],
+    }
+    values = {
+        "activations": activations,
+        "errors": errors,
+        "groups": [(each, _spread(each.before), _spread(each.after)) for each in groups],
+    }
+    return Section("Ranges of activations", values, data)
+
+
+def _spread(magnitudes: tuple[float, ...]) -> float:
+    """The largest channel over the median one, which a range for all of them has to hold."""
+    ordered = sorted(magnitudes)
+    return ordered[-1] / (ordered[len(ordered) // 2] or 1.0) if ordered else 0.0
+
+
+def pruning(run: Run) -> Section | None:
+    """The sentences, a chart of the models that were tried, one of the times, and tables of both and of the layers."""
+    pruning = run.report.pruning
+    if pruning is None:
+        return None
+    # The layers of the chosen model, else of the slowest that was tried.
+    shown = pruning.taken or next(iter(pruning.tried), None)
+    layers: list[dict[str, Any]] = [
+        {
+            **each.model_dump(include={"kept", "error", "refitted", "loss"}),
+            **each.sublayer.model_dump(include={"layer", "module", "units"}),
+            "kind": summary.NOUNS[each.sublayer.kind],
+            "share": each.kept / each.sublayer.units,
+        }
+        for each in (shown.sublayers if shown is not None else ())
+    ]
+    tried: list[dict[str, Any]] = [
+        {
+            **model.model_dump(include={"predicted", "metric", "loss", "rows"}),
+            "speedup": model.speedup.value,
+            "speedup_low": model.speedup.low,
+            "speedup_high": model.speedup.high,
+            "speedup_text": wording.estimate_text(model.speedup),
+            "drop": model.drop.value,
+            "low": model.drop.low,
+            "high": model.drop.high,
+            "drop_text": wording.estimate_text(model.drop, ".4f", ".3f"),
+            "stayed": summary.stayed(model.sublayers),
+            "chosen": place == pruning.chosen,
+        }
+        for place, model in enumerate(pruning.tried)
+    ]
+    times = [
+        {"kind": summary.NOUNS[each.kind], "units": units, "ms": ms}
+        for each in pruning.times
+        for units, ms in zip(each.units, each.ms, strict=True)
+    ]
+    data = {
+        "metric": pruning.metric,
+        "tried": tried,
+        "layers": layers,
+        "times": times,
+        "wholeMs": pruning.whole_ms,
+    }
+    values = {"sentences": summary.prunings(pruning), "shown": shown}
+    return Section("Pruning: heads and neurons", values, data)
