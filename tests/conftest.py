@@ -109,6 +109,7 @@ def golden(
     folders = {
         shared_folder(tmp_path_factory): "<shared>",
         tmp_path_factory.getbasetemp(): "<base>",
+        Path(__file__).parents[1]: "<repo>",
     }
     if "tmp_path" in request.fixturenames:
         folders = {request.getfixturevalue("tmp_path"): "<tmp>", **folders}

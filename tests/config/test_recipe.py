@@ -238,14 +238,7 @@ def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: st
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "seed",
-        "seed=[",
-        "seed.x=1",
-        "data.calibrat.samples=1",
-        "task.squad.max_length=7",
-    ],
+    "change", ["seed", "seed=[", "seed.x=1", "data.calibrat.samples=1", "task.squad.max_length=7"]
 )
 def test_changes_that_do_not_fit(golden, tmp_path, change: str) -> None:
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\nseed: 3\n")

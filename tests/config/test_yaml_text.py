@@ -57,14 +57,7 @@ def test_bytes_that_are_no_text(golden, tmp_path: Path) -> None:
     assert loading.load(path).model == "m"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x" * 300 + ".yaml",
-        "a\0b.yaml",
-        ".",
-    ],
-)
+@pytest.mark.parametrize("name", ["x" * 300 + ".yaml", "a\0b.yaml", "."])
 def test_names_that_are_no_file(golden, name: str) -> None:
     with golden.raises(RecipeError):
         loading.load(Path(name))

@@ -41,15 +41,7 @@ def test_the_digest_is_of_the_content_and_the_function(tmp_path) -> None:
     assert not unchanged(own)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nowhere.py:metric",
-        "mine.py",
-        "mine.py:",
-        "mine.py:a.b",
-    ],
-)
+@pytest.mark.parametrize("text", ["nowhere.py:metric", "mine.py", "mine.py:", "mine.py:a.b"])
 def test_what_is_not_the_name_of_a_function(golden, text: str) -> None:
     with golden.raises(RecipeError):
         user_code.at(text, "metric", where="metric")

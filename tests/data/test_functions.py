@@ -139,13 +139,7 @@ def test_what_a_generator_raises_is_a_sentence(golden, tmp_path) -> None:
         function_in(tmp_path, "yield {'text': 'a'}\n    yield {'validation': 1}[split]").read()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "return row['text']",
-        "return None",
-    ],
-)
+@pytest.mark.parametrize("body", ["return row['text']", "return None"])
 def test_what_preprocess_must_not_return(golden, tmp_path, body: str) -> None:
     (tmp_path / "mine.py").write_text(f"def preprocess(row):\n    {body}\n")
     code = user_code.at(f"{tmp_path / 'mine.py'}:preprocess", "preprocess", where="preprocess")

@@ -676,14 +676,7 @@ def test_a_slice_of_a_file_beside_the_recipe(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "train[:x]",
-        "train[3]",
-        "train[:5]+validation[:5]",
-        "train[10:20]",
-        "train[2:2]",
-    ],
+    "name", ["train[:x]", "train[3]", "train[:5]+validation[:5]", "train[10:20]", "train[2:2]"]
 )
 def test_a_slice_that_is_none(golden, tmp_path, name: str) -> None:
     for split in ("train", "dev"):

@@ -54,9 +54,7 @@ def test_a_length_that_is_no_number_of_tokens(golden, tmp_path, stated: Any) -> 
         Tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")]
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")])  # fmt: skip
 def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(
     golden, tmp_path, key: str, name: str
 ) -> None:

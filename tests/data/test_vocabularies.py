@@ -128,17 +128,7 @@ def test_other_vocabularies_are_converted_by_transformers(tmp_path) -> None:
     assert Tokenizer(source).encode([("the one, 42",)])[0].ids.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda f: (f / "vocab.txt").unlink(),
-        lambda f: (f / "tokenizer_config.json").unlink(),
-        lambda f: (f / "vocab.txt").write_text("the\nof\n"),
-        lambda f: (f / "vocab.txt").write_bytes(b"\xff\xfe"),
-        lambda f: (f / "tokenizer_config.json").write_text('{"do_lower_case": 1, "strip_accents": "x"}'),
-        lambda f: (f / "added_tokens.json").write_text('{"<x>": 25}'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [lambda f: (f / "vocab.txt").unlink(), lambda f: (f / "tokenizer_config.json").unlink(), lambda f: (f / "vocab.txt").write_text("the\nof\n"), lambda f: (f / "vocab.txt").write_bytes(b"\xff\xfe"), lambda f: (f / "tokenizer_config.json").write_text('{"do_lower_case": 1, "strip_accents": "x"}'), lambda f: (f / "added_tokens.json").write_text('{"<x>": 25}')])  # fmt: skip
 def test_a_vocabulary_that_cannot_be_used(golden, tmp_path, change, monkeypatch) -> None:
     folder = written(tmp_path, {"do_lower_case": True})
     change(folder)

@@ -150,14 +150,7 @@ def test_a_part_of_a_recipe_is_changed(change: str, place: tuple[str, ...], valu
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "seed",
-        "sed=3",
-        "targets.first=ort-cpu",
-        "seed=[",
-        "task.squad.step=400",
-    ],
+    "change", ["seed", "sed=3", "targets.first=ort-cpu", "seed=[", "task.squad.step=400"]
 )
 def test_a_wrong_change_is_an_error(golden, change: str) -> None:
     from octobert.core.errors import RecipeError
