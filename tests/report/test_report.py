@@ -18,14 +18,14 @@ from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.results import Finetuned, Report, Search, Simulated, StageFacts, Trial
-from octobert.core.settings import Setting, Tried, Tuned
+from octobert.core.settings import Setting, Tried
 from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import plans, summary, terminal, times
 from octobert.report.verdict import STATES, verdict
 from tests.support.pages import markup_of, page_of
-from tests.support.reports import rich_report
+from tests.support.reports import rich_report, tuned
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(
@@ -439,14 +439,8 @@ def test_a_table_of_settings_says_which_is_stored(golden, ratio: float) -> None:
         Tried(setting=Setting(threads=2, runtime_options={"spinning": False}), ratio=0.9),
         Tried(setting=Setting(threads=1), ratio=None, problem="the runtime refuses it"),
     )
-    result = Tuned(
-        goal="latency",
-        setting=tried[0].setting,
-        ratio=Estimate(value=ratio, low=0.88, high=0.92),
-        default_ms=1.0,
-        rows=8,
-        tried=tried,
-    )
+    interval = Estimate(value=ratio, low=0.88, high=0.92)
+    result = tuned(tried[0].setting, ratio=interval, tried=tried)
     golden(shown(terminal.tuned_table(result)))
 
 
