@@ -42,8 +42,17 @@ from tests.support.checkpoints import (
     parity_feeds,
 )
 from tests.support.exports import exported_once
+from tests.support.golden import Golden
 from tests.support.graphs import ranges_of, sites_of, statistics_of
-from tests.support.runs import FAST, TARGETS, is_being_made, made_once, warmed, write_pairs
+from tests.support.runs import (
+    FAST,
+    TARGETS,
+    is_being_made,
+    made_once,
+    shared_folder,
+    warmed,
+    write_pairs,
+)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # The longest files start first, so that no process ends minutes after the others. They need nothing from each other; the fourth
@@ -58,6 +67,14 @@ LONGEST = (
     "pipeline/test_workflows.py",
     "evaluation/test_tuning.py",
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the texts that the tests see now into the golden files",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,6 +99,26 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     return SHARED
+
+
+@pytest.fixture
+def golden(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Golden]:
+    """`golden(text)` and `golden.raises(kind)` compare with the file of the test's module (see `tests.support.golden`)."""
+    folders = {
+        shared_folder(tmp_path_factory): "<shared>",
+        tmp_path_factory.getbasetemp(): "<base>",
+        Path(__file__).parents[1]: "<repo>",
+    }
+    if "tmp_path" in request.fixturenames:
+        folders = {request.getfixturevalue("tmp_path"): "<tmp>", **folders}
+    module, failed = request.path, request.session.testsfailed
+    path = module.parent / "golden" / f"{module.stem.removeprefix('test_')}.txt"
+    golden = Golden(request.node.name, path, folders, request.config.getoption("--update-golden"))
+    yield golden
+    if request.session.testsfailed == failed:
+        golden.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

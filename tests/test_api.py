@@ -94,7 +94,7 @@ def test_stored_results_can_be_removed(finished, tmp_path) -> None:
         octobert.clean(tmp_path / ("x" * 300))
 
 
-def test_packages_and_manifests(finished) -> None:
+def test_packages_and_manifests(golden, finished) -> None:
     _, out, _ = finished
     assert [octobert.manifest(package).target for package in octobert.packages(out)] == sorted(
         TARGETS
@@ -106,14 +106,9 @@ def test_packages_and_manifests(finished) -> None:
         octobert.check(out / "ort-cpu", "ort-cpuu")
     with pytest.raises(octobert.ModelError, match="not a package"):
         octobert.load(out)
-    with pytest.raises(
-        octobert.ModelError, match=r"^nowhere: there is no such folder \(expected a package\)"
-    ):
+    with golden.raises(octobert.ModelError):
         octobert.load("nowhere")
-    with pytest.raises(
-        octobert.DataError,
-        match=r'give two texts for each input: .*\("first", "second"\) in Python',
-    ):
+    with golden.raises(octobert.DataError):
         octobert.load(out / "ort-cpu")(["hello"])
     with pytest.raises(octobert.RecipeError, match="unknown goal"):
         octobert.load(out / "ort-cpu", goal="speed")
@@ -282,32 +277,26 @@ def test_the_package_is_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: octobert.run(RECIPE, None), "out: not a path"),
-        (lambda: octobert.run([RECIPE], "out"), "recipe: not a path"),
-        (lambda: octobert.load(3), "package: not a path"),
-        (lambda: octobert.load("p", threads="2"), "streams, threads: not a whole number"),
-        (lambda: octobert.evaluate("p", [{"text": "a"}]), "data: not a path"),
-        (
-            lambda: octobert.evaluate("p", "d", samples=0),
-            r"samples: not a whole number \(got 0, expected 1 or more\)",
-        ),
-        (lambda: octobert.benchmark([]), "packages: there is nothing to time"),
-        (lambda: octobert.benchmark("p", batch=[1, True]), "batch: not a whole number"),
-        (lambda: octobert.tune("p", "d", goals="fast"), "unknown goal"),
-        (lambda: octobert.tune("p", "d", trials=0), "trials: not a whole number"),
-        (lambda: octobert.quantize(None, task="mrpc", data="d", out="o"), "model: not a path"),
-        (lambda: octobert.quantize("m", task="mrpc", data=[1], out="o"), "data: not a path"),
-        (
-            lambda: octobert.run(RECIPE, "out", progress=True),
-            "progress: the callback is not a function",
-        ),
-        (lambda: octobert.clean(3), "out: not a path"),
+        lambda: octobert.run(RECIPE, None),
+        lambda: octobert.run([RECIPE], "out"),
+        lambda: octobert.load(3),
+        lambda: octobert.load("p", threads="2"),
+        lambda: octobert.evaluate("p", [{"text": "a"}]),
+        lambda: octobert.evaluate("p", "d", samples=0),
+        lambda: octobert.benchmark([]),
+        lambda: octobert.benchmark("p", batch=[1, True]),
+        lambda: octobert.tune("p", "d", goals="fast"),
+        lambda: octobert.tune("p", "d", trials=0),
+        lambda: octobert.quantize(None, task="mrpc", data="d", out="o"),
+        lambda: octobert.quantize("m", task="mrpc", data=[1], out="o"),
+        lambda: octobert.run(RECIPE, "out", progress=True),
+        lambda: octobert.clean(3),
     ],
 )
-def test_a_wrong_type_is_a_sentence_that_names_the_argument(call, message: str) -> None:
-    with pytest.raises(octobert.RecipeError, match=message):
+def test_a_wrong_type_is_a_sentence_that_names_the_argument(golden, call) -> None:
+    with golden.raises(octobert.RecipeError):
         call()
 
 

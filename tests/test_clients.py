@@ -234,16 +234,13 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "reranker-package", make) / "out" / "ort-cpu"
 
 
-def test_a_reranker_keeps_its_scale_and_its_length(reranker: Path, tmp_path: Path) -> None:
+def test_a_reranker_keeps_its_scale_and_its_length(golden, reranker: Path, tmp_path: Path) -> None:
     config = json.loads((reranker / "config.json").read_text())
     assert config["sentence_transformers"]["activation_fn"] == "torch.nn.modules.linear.Identity"
     assert json.loads((reranker / "tokenizer_config.json").read_text())["model_max_length"] == 30
     assert "score for score in" in octobert.export(reranker, "fastembed", tmp_path / "a").snippet
     assert "scale_score=False" in octobert.export(reranker, "haystack", tmp_path / "b").snippet
-    with pytest.raises(
-        octobert.ModelError,
-        match="infinity does not tell the model which of two texts a token belongs to",
-    ):
+    with golden.raises(octobert.ModelError):
         octobert.export(reranker, "infinity", tmp_path / "c")
     with pytest.raises(octobert.ModelError, match="openvino-genai opens models of OpenVINO"):
         octobert.export(reranker, "openvino-genai", tmp_path / "c")
@@ -374,15 +371,10 @@ def test_prompts_are_applied_in_every_client(client: str) -> None:
     assert '"clustering"' in text or '"group: ' in text
 
 
-def test_what_cannot_be_exported_is_said(package: Path, finished, tmp_path: Path) -> None:
-    with pytest.raises(
-        octobert.RecipeError, match=r'there is no client "optimun".*did you mean "optimum"'
-    ):
+def test_what_cannot_be_exported_is_said(golden, package: Path, finished, tmp_path: Path) -> None:
+    with golden.raises(octobert.RecipeError):
         octobert.export(package, "optimun")
-    with pytest.raises(
-        octobert.ModelError,
-        match=r"fastembed does not open models of this kind.*classifier of pairs.*reranker",
-    ):
+    with golden.raises(octobert.ModelError):
         octobert.export(finished[1] / "ort-cpu", "fastembed", tmp_path / "a")
     (tmp_path / "b").mkdir()
     with pytest.raises(octobert.StorageError, match="the folder exists already"):

@@ -113,22 +113,17 @@ def test_a_version_that_is_too_old_does_not_fit() -> None:
     assert terminal._here(need) == f"{need.found}, which does not fit"
 
 
-def test_pip_of_this_environment_runs_or_is_refused() -> None:
+def test_pip_of_this_environment_runs_or_is_refused(golden) -> None:
     lines: list[str] = []
     setup.install(Setup(needs=(), commands=("pip --version",)), lines.append)
     assert lines[0].startswith("pip ")
-    with pytest.raises(
-        TargetError, match=r"pip could not install the packages \(got exit code 1\)"
-    ):
+    with golden.raises(TargetError):
         setup.install(
             Setup(needs=(), commands=("pip install --no-index no-such-package-of-octobert",)),
             lines.append,
         )
     refused = Setup(needs=(), commands=("pip install x",), problem="this environment has no pip")
-    with pytest.raises(
-        TargetError,
-        match=r"nothing can be installed from here .*; run it where this environment is managed",
-    ):
+    with golden.raises(TargetError):
         setup.install(refused, lines.append)
 
 

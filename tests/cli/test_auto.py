@@ -96,21 +96,15 @@ def test_the_drop_of_a_search_for_a_plan_is_questioned(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"),
+    "limit",
     [
-        (
-            {"of": "latency", "at_least": 20},
-            "of latency less is better, so at_least limits nothing that matters; use at_most",
-        ),
-        (
-            {"of": "accuracy", "at_most": 0.9},
-            "of accuracy more is better, so at_most limits nothing that matters; use at_least",
-        ),
-        ({"of": "size", "min_gain": 100}, "size cannot fall by 100 %"),
+        {"of": "latency", "at_least": 20},
+        {"of": "accuracy", "at_most": 0.9},
+        {"of": "size", "min_gain": 100},
     ],
 )
-def test_a_limit_of_the_wrong_sign_is_refused(limit: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+def test_a_limit_of_the_wrong_sign_is_refused(golden, limit: dict[str, Any]) -> None:
+    with golden.raises(RecipeError):
         loading.parse({"model": "m", "task": "mrpc", "data": "d", "choose": {"limits": limit}})
 
 
@@ -160,58 +154,28 @@ def test_options_become_a_recipe_that_chooses(tmp_path: Path) -> None:
 
 
 WRONG = [
-    (
-        [*GIVEN, "--latency", "fast"],
-        "latency: not a latency (got 'fast', expected such as 20ms, 20ms@p90 or p90)",
-    ),
-    ([*GIVEN, "--latency", "20"], "latency: not a latency (got '20'"),
-    ([*GIVEN, "--latency", "0ms"], "latency: not a latency (got '0ms'"),
-    ([*GIVEN, "--latency", "20ms@90"], "latency: not a latency (got '20ms@90'"),
-    (
-        [*GIVEN, "--size", "--throughput"],
-        "only one goal can be optimized (got throughput and size); choose one",
-    ),
-    (
-        [*GIVEN, "--size", "--latency", "p90"],
-        "(got size and latency p90); choose one; a latency in ms is a limit beside it",
-    ),
-    (
-        [*GIVEN, "--at-least", "0.9", "--relative"],
-        "relative is about the largest drop, and none is given",
-    ),
-    (
-        ["m", "--task", "mrpc"],
-        "--data and --out are missing; for example: octobert auto ./my-model",
-    ),
-    (
-        ["m", "n", *GIVEN[1:]],
-        "a model is chosen for one model at a time (got m n); give one model; --merge takes several",
-    ),
-    (
-        ["m", "--again"],
-        "m: nothing was chosen in this folder (expected report.json); choose a model first: octobert auto",
-    ),
-    (
-        ["m", "--again", "--minutes", "5"],
-        "--again does not take --minutes; it runs the recipe of the first choice",
-    ),
-    (
-        ["m", "--merge", "--out", "o"],
-        "m: no model was chosen in this folder (expected best/octobert.json)",
-    ),
-    (["m", "n", "--merge"], "--out is missing; for example: octobert auto --merge"),
-    (
-        ["m", "n", "--merge", "--task", "mrpc", "--out", "o"],
-        "--merge does not take --task; it takes output directories",
-    ),
+    [*GIVEN, "--latency", "fast"],
+    [*GIVEN, "--latency", "20"],
+    [*GIVEN, "--latency", "0ms"],
+    [*GIVEN, "--latency", "20ms@90"],
+    [*GIVEN, "--size", "--throughput"],
+    [*GIVEN, "--size", "--latency", "p90"],
+    [*GIVEN, "--at-least", "0.9", "--relative"],
+    ["m", "--task", "mrpc"],
+    ["m", "n", *GIVEN[1:]],
+    ["m", "--again"],
+    ["m", "--again", "--minutes", "5"],
+    ["m", "--merge", "--out", "o"],
+    ["m", "n", "--merge"],
+    ["m", "n", "--merge", "--task", "mrpc", "--out", "o"],
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_options_are_one_sentence(golden, tmp_path: Path, arguments: list[str]) -> None:
     done = octobert_cli("auto", *arguments, cwd=tmp_path)
     assert done.returncode in (RecipeError.exit_code, octobert.ModelError.exit_code)
-    assert message in done.stderr.splitlines()[-1]
+    golden(done.stderr.splitlines()[-1])
     assert not list(tmp_path.iterdir())
 
 
@@ -276,18 +240,12 @@ def test_choosing_again_on_another_machine_runs_the_recipe_again(chosen: Path, m
 
 
 def test_choosing_again_without_the_model_or_the_data(
-    chosen: Path, tmp_path: Path, finished
+    golden, chosen: Path, tmp_path: Path, finished
 ) -> None:
     recipe, _, report = finished
-    for change, key in (
-        ({"model": str(tmp_path / "gone")}, "model"),
-        ({"data": {"source": "/gone/rows"}}, "data.source"),
-    ):
+    for change in ({"model": str(tmp_path / "gone")}, {"data": {"source": "/gone/rows"}}):
         write_choice(chosen, report, recipe=loading.as_written(recipe) | change)
-        with pytest.raises(
-            RecipeError,
-            match=rf"first run is not where it was .*; say where it is: --set {key}=PATH",
-        ):
+        with golden.raises(RecipeError):
             octobert.auto_again(chosen)
     write_choice(chosen, report)
     with pytest.raises(RecipeError, match="the report is not one of a choice"):
@@ -297,18 +255,16 @@ def test_choosing_again_without_the_model_or_the_data(
         octobert.auto_again(chosen)
 
 
-def test_choosing_again_asks_again_for_permissions(chosen: Path, tmp_path: Path, finished) -> None:
+def test_choosing_again_asks_again_for_permissions(
+    golden, chosen: Path, tmp_path: Path, finished
+) -> None:
     recipe, _, report = finished
     code = f"{tmp_path / 'own.py'}:changed"
     allowed = recipe.model_copy(update={"preprocess": code, "allow_code": True})
     write_choice(chosen, report, recipe=loading.as_written(allowed))
-    with pytest.raises(
-        RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"
-    ):
+    with golden.raises(RecipeError):
         octobert.auto_again(chosen)
     # A report that says so itself is not believed.
     write_choice(chosen, report, recipe=loading.as_written(allowed) | {"allow_code": True})
-    with pytest.raises(
-        RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"
-    ):
+    with golden.raises(RecipeError):
         octobert.auto_again(chosen)

@@ -149,15 +149,15 @@ def test_columns_are_options(
     assert list(recipes[0]["task"].values()) == [options]
 
 
-def test_columns_of_a_task_that_has_its_own() -> None:
+def test_columns_of_a_task_that_has_its_own(golden) -> None:
     printed = octobert(
         "quantize", "./m", "--task", "sst2", "--data", "d", "--out", "o", "--text-column", "review"
     ).stderr
-    assert "--text-column: the task sst2 takes no name of its text column" in printed
+    golden(printed)
     printed = octobert(
         "quantize", "./m", "--task", "squad-v2", "--data", "d", "--out", "o", "--label-column", "a"
     ).stderr
-    assert "--label-column: the task squad-v2 takes no name of its label column" in printed
+    golden(printed)
     command = [
         "quantize",
         "./m",
@@ -170,7 +170,7 @@ def test_columns_of_a_task_that_has_its_own() -> None:
         "--text-column",
         "a",
     ]
-    assert "got a, expected question and context); name each once" in octobert(*command).stderr
+    golden(octobert(*command).stderr)
     command = [
         "quantize",
         "./m",
@@ -182,10 +182,10 @@ def test_columns_of_a_task_that_has_its_own() -> None:
         "o",
         *("--text-column", "a") * 3,
     ]
-    assert "got a, a, a, expected one, or both of a pair)" in octobert(*command).stderr
+    golden(octobert(*command).stderr)
 
 
-def test_a_package_is_evaluated_on_columns_of_other_names(package, pairs, tmp_path) -> None:
+def test_a_package_is_evaluated_on_columns_of_other_names(golden, package, pairs, tmp_path) -> None:
     text = (
         (pairs / "validation.tsv")
         .read_text()
@@ -195,7 +195,7 @@ def test_a_package_is_evaluated_on_columns_of_other_names(package, pairs, tmp_pa
     command = ["evaluate", package, "--data", tmp_path / "rows.tsv"]
     told = octobert(*command)
     assert told.returncode == 3
-    assert "--text-column COLUMN --text-column COLUMN --label-column COLUMN" in told.stderr
+    golden(told.stderr)
     named = octobert(
         *command, "--text-column", "first", "--text-column", "second", "--label-column", "same"
     )
@@ -496,59 +496,33 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "code"),
     [
-        (
-            ["run", "none.yaml"],
-            RecipeError,
-            "none.yaml: the recipe file does not exist; check the path.",
-        ),
-        (["predict", "."], ModelError, "not a package"),
-        (["inspect", "nowhere"], ModelError, "nowhere: there is no such folder"),
-        (
-            ["benchmark", ".", "--streams", "zero"],
-            RecipeError,
-            "--streams: not a number of inferences (got 'zero', expected",
-        ),
-        (
-            ["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"],
-            RecipeError,
-            'there is no task "mrcp"; did you mean "mrpc"?',
-        ),
-        (
-            ["quantize", "m", "--task", "{a", "--data", "d", "--out", "o"],
-            RecipeError,
-            "--task: the value is not a name or YAML",
-        ),
-        (["run", "."], RecipeError, ".: the recipe cannot be read (got Is a directory)"),
+        (["run", "none.yaml"], RecipeError),
+        (["predict", "."], ModelError),
+        (["inspect", "nowhere"], ModelError),
+        (["benchmark", ".", "--streams", "zero"], RecipeError),
+        (["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"], RecipeError),
+        (["quantize", "m", "--task", "{a", "--data", "d", "--out", "o"], RecipeError),
+        (["run", "."], RecipeError),
         (
             ["quantize", "m", "--task", "mrpc", "--data", "a.csv", "--data", "b.csv", "--out", "o"],
             RecipeError,
-            "--data is given twice for the same rows (got a.csv and b.csv)",
         ),
-        (
-            ["quantize", "m", "--task", "mrpc", "--data", "trian=a.csv", "--out", "o"],
-            RecipeError,
-            '--data names an unknown split "trian" (got trian=a.csv); did you mean "train"?',
-        ),
+        (["quantize", "m", "--task", "mrpc", "--data", "trian=a.csv", "--out", "o"], RecipeError),
         (
             ["quantize", "m", "--task", "[1]", "--data", "d", "--out", "o", "--max-length", "16"],
             RecipeError,
-            "task: write a name",
         ),
-        (
-            ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"],
-            ModelError,
-            "there is no such file or folder",
-        ),
+        (["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"], ModelError),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(
-    tmp_path, arguments, code: type[OctobertError], message: str
+    golden, tmp_path, arguments, code: type[OctobertError]
 ) -> None:
     done = octobert(*arguments, cwd=tmp_path)
     assert done.returncode == code.exit_code
-    assert message in done.stderr
+    golden(done.stderr)
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -560,19 +534,13 @@ def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
     assert f"give the folder of one target: {listed}" in done.stderr
 
 
-def test_predict_refuses_what_the_model_does_not_read(package) -> None:
+def test_predict_refuses_what_the_model_does_not_read(golden, package) -> None:
     single = octobert("predict", package, "the of and")
     assert single.returncode == DataError.exit_code
-    assert (
-        "the model reads pairs of texts (got ('the of and',)); give two texts for each input: --pair on the command line"
-        in single.stderr
-    )
+    golden(single.stderr)
     asked = octobert("predict", package, "--question", "the of", "--context", "a to in")
     assert asked.returncode == DataError.exit_code
-    assert (
-        "--question: the model does not answer questions (got a model for text-classification)"
-        in asked.stderr
-    )
+    golden(asked.stderr)
     prompted = octobert("predict", package, "the of", "--prompt", "query")
     assert prompted.returncode == DataError.exit_code
 
@@ -583,22 +551,15 @@ def test_predict_with_an_odd_number_of_a_pair(package) -> None:
     assert "pairs need an even number of texts (got 3)" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (b"one\n", r"stdin, line 1: the line does not hold two texts with a tab between them"),
-        (b"a\tb\n\xff\tc\n", r"stdin, line 2: the text is not UTF-8"),
-        (b"a\t \n", r"input 1, text 2 of 2: the text is empty"),
-    ],
-)
-def test_bad_lines_on_stdin(package, given: bytes, message: str) -> None:
+@pytest.mark.parametrize("given", [b"one\n", b"a\tb\n\xff\tc\n", b"a\t \n"])
+def test_bad_lines_on_stdin(golden, package, given: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "octobert", "predict", str(package), "--pair"],
         input=given,
         capture_output=True,
     )
     assert done.returncode == DataError.exit_code
-    assert message in done.stderr.decode()
+    golden(done.stderr.decode())
 
 
 @pytest.mark.parametrize(

@@ -238,21 +238,11 @@ def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: st
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("seed", "a change is a key, an equals sign and a value"),
-        ("seed=[", "--set seed: the value is not valid YAML"),
-        ("seed.x=1", r"--set seed.x: this part of the recipe has no keys \(got seed: 3"),
-        ("data.calibrat.samples=1", r'data.calibrat: unknown key; did you mean "calibrate"'),
-        (
-            "task.squad.max_length=7",
-            "task.squad.max_length: input should be greater than or equal to 8",
-        ),
-    ],
+    "change", ["seed", "seed=[", "seed.x=1", "data.calibrat.samples=1", "task.squad.max_length=7"]
 )
-def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
+def test_changes_that_do_not_fit(golden, tmp_path, change: str) -> None:
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\nseed: 3\n")
-    with pytest.raises(RecipeError, match=message):
+    with golden.raises(RecipeError):
         loading.load(tmp_path / "r.yaml", [change])
 
 
@@ -263,11 +253,8 @@ def test_quantization_aware_training_has_no_transforms_and_corrections() -> None
         loading.parse({**GOOD, "qat": {}, "transforms": ["smoothquant"]})
 
 
-def test_a_model_of_the_recipe_is_checked_alone() -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"benchmark: repeats: input should be greater than or equal to 3 \(got 1\)",
-    ):
+def test_a_model_of_the_recipe_is_checked_alone(golden) -> None:
+    with golden.raises(RecipeError):
         loading.checked(Benchmark, {"repeats": 1}, where="benchmark")
 
 

@@ -23,52 +23,43 @@ def bomb(anchors: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        (bomb(10), r"r.yaml, line \d+: aliases make too much of the text \(expected at most 1,000,000 characters"),
-        (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 20_000)}]", "line 2: aliases make too much of the text"),
-        ("a: &a [*a]", "line 1: an alias stands inside of its own anchor"),
-        (GOOD + "model: other\n", r'r.yaml, line 4: the key "model" is given twice \(got first in line 1\); remove one of them'),
-        (GOOD + "benchmark: {repeats: 3, repeats: 4}\n", r'line 4: the key "repeats" is given twice'),
-        ("[" * 5000, "nested too deeply"),
-        (GOOD + "#" * 300_000, r"the recipe cannot be read \(got more than 200,000 bytes\)"),
-        (GOOD + "seed: " + "9" * 5000, "not valid YAML .*digits"),
-        (GOOD + "seed: 2026-02-31", "not valid YAML .*day is out of range"),
-        (GOOD + "seed: !!python/object/apply:os.system ['true']", "not valid YAML .*could not determine a constructor for the tag"),
-        (GOOD + "seed: !mine 3", "could not determine a constructor for the tag '!mine'"),
-        (GOOD + "? [a, b]\n: 1\n", "not valid YAML .*unhashable key"),
-        ("model: \x07", "not valid YAML .*special characters"),
-        ("%YAML 1.1\n---\nmodel: m\n---\nmodel: n\n", "not valid YAML .*expected a single document"),
+        bomb(10),
+        f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 20_000)}]",
+        "a: &a [*a]",
+        GOOD + "model: other\n",
+        GOOD + "benchmark: {repeats: 3, repeats: 4}\n",
+        "[" * 5000,
+        GOOD + "#" * 300_000,
+        GOOD + "seed: " + "9" * 5000,
+        GOOD + "seed: 2026-02-31",
+        GOOD + "seed: !!python/object/apply:os.system ['true']",
+        GOOD + "seed: !mine 3",
+        GOOD + "? [a, b]\n: 1\n",
+        "model: \x07",
+        "%YAML 1.1\n---\nmodel: m\n---\nmodel: n\n",
     ],
 )  # fmt: skip
-def test_files_of_an_enemy(tmp_path: Path, text: str, message: str) -> None:
+def test_files_of_an_enemy(golden, tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(text)
-    with pytest.raises(RecipeError, match=message):
+    with golden.raises(RecipeError):
         loading.load(path)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text(golden, tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"model: \xff\xfe\n")
-    with pytest.raises(
-        RecipeError, match=r"the recipe is not UTF-8 .*invalid start byte at byte 7"
-    ):
+    with golden.raises(RecipeError):
         loading.load(path)
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert loading.load(path).model == "m"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("x" * 300 + ".yaml", r"the recipe cannot be read \(got File name too long\)"),
-        ("a\0b.yaml", r"the recipe cannot be read \(got embedded null byte"),
-        (".", "the recipe cannot be read"),
-    ],
-)
-def test_names_that_are_no_file(name: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+@pytest.mark.parametrize("name", ["x" * 300 + ".yaml", "a\0b.yaml", "."])
+def test_names_that_are_no_file(golden, name: str) -> None:
+    with golden.raises(RecipeError):
         loading.load(Path(name))
 
 
@@ -110,16 +101,11 @@ def test_values_on_the_command_line(text: str) -> None:
     ],
 )
 def test_a_file_can_neither_allow_its_own_code_nor_say_where_to_write(
-    tmp_path: Path, line: str, option: str
+    golden, tmp_path: Path, line: str, option: str
 ) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"{GOOD}finetune: {{code: 'mine.py:train'}}\n{line}\n")
-    key = re.split(
-        "[ =]", option.replace("--set ", "").replace("'", "").removeprefix("--").replace("-", "_")
-    )[0]
-    with pytest.raises(
-        RecipeError, match=re.escape(f"r.yaml: {key}: a recipe file cannot set this itself")
-    ) as caught:
+    with golden.raises(RecipeError) as caught:
         octobert.load_recipe(path)
     assert f"if you want it, add {option} to the command" in str(caught.value)
 
@@ -132,11 +118,9 @@ def test_a_file_may_say_what_holds_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["../../../.ssh/id_rsa", "/etc/passwd", "refs/../../x", ""])
-def test_a_revision_is_no_path(revision: str) -> None:
+def test_a_revision_is_no_path(golden, revision: str) -> None:
     for raw in ({"revision": revision}, {"data": {"source": "d", "revision": revision}}):
-        with pytest.raises(
-            RecipeError, match=r"revision: a revision is a branch, a tag or a commit"
-        ):
+        with golden.raises(RecipeError):
             loading.parse({"model": "m", "task": "mrpc", "data": "d", **raw})
     assert (
         loading.parse({"model": "m", "task": "mrpc", "data": "d", "revision": "refs/pr/1"}).revision
@@ -158,7 +142,7 @@ def test_the_name_of_a_study_is_letters(study: str) -> None:
     assert loading.parse(raw).search.study == "Size 1.0-b_2"
 
 
-def test_trials_are_not_kept_in_a_hidden_file() -> None:
+def test_trials_are_not_kept_in_a_hidden_file(golden) -> None:
     for storage in (".zshenv", "/home/me/.bash_profile", "~/.profile"):
         raw = {
             "model": "m",
@@ -166,19 +150,16 @@ def test_trials_are_not_kept_in_a_hidden_file() -> None:
             "data": "d",
             "search": {"space": {"calibrate": ["mse"]}, "storage": storage},
         }
-        with pytest.raises(
-            RecipeError, match=r"search\.storage: the name of the file starts with a dot"
-        ):
+        with golden.raises(RecipeError):
             loading.parse(raw)
 
 
-def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: Path) -> None:
+def test_the_user_allows_code_and_the_recipe_is_written_without_that(
+    golden, tmp_path: Path
+) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(GOOD + "finetune: {code: 'mine.py:train'}\n")
-    with pytest.raises(
-        RecipeError,
-        match=r"finetune.code .*mine.py:train runs that code; allow it with --allow-code",
-    ):
+    with golden.raises(RecipeError):
         loading.load(path)
     changes = [
         "allow_code=true",

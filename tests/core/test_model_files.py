@@ -55,7 +55,9 @@ def external(**entries: object) -> TensorProto:
         "",
     ],
 )
-def test_external_data_outside_of_the_folder_is_never_opened(tmp_path, location: str) -> None:
+def test_external_data_outside_of_the_folder_is_never_opened(
+    golden, tmp_path, location: str
+) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     path = write_onnx(tmp_path / "model", external(location=location))
     for read in (
@@ -63,36 +65,26 @@ def test_external_data_outside_of_the_folder_is_never_opened(tmp_path, location:
         lambda: resolve(path),
         lambda: octobert.fuse(path, tmp_path / "out"),
     ):
-        with pytest.raises(
-            ModelError, match=r"tensor weight: the external data is not in the model's folder"
-        ):
+        with golden.raises(ModelError):
             read()
 
 
 @pytest.mark.parametrize(
-    ("entries", "message"),
+    "entries",
     [
-        (
-            {"location": "none.bin"},
-            r"none.bin: the model's external data is missing; copy the .data file",
-        ),
-        ({"location": "link.bin"}, "a link that leaves the model's folder .*copy the file itself"),
-        (
-            {"location": "data.bin", "length": 16, "offset": 8},
-            r"shorter than the model says \(got data.bin of 16 bytes, expected 24",
-        ),
-        ({"location": "data.bin", "length": 16, "offset": -8}, "expected an offset and a length"),
-        ({"location": "data.bin", "length": "x"}, "expected an offset and a length"),
+        {"location": "none.bin"},
+        {"location": "link.bin"},
+        {"location": "data.bin", "length": 16, "offset": 8},
+        {"location": "data.bin", "length": 16, "offset": -8},
+        {"location": "data.bin", "length": "x"},
     ],
 )
-def test_external_data_that_does_not_fit(
-    tmp_path, entries: dict[str, object], message: str
-) -> None:
+def test_external_data_that_does_not_fit(golden, tmp_path, entries: dict[str, object]) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(16))
     path = write_onnx(tmp_path / "model", external(**entries))
     (path.parent / "data.bin").write_bytes(bytes(16))
     (path.parent / "link.bin").symlink_to(tmp_path / "secret.bin")
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         onnx_files.read_onnx(path)
 
 
@@ -126,24 +118,21 @@ def test_constants_that_do_not_fit_their_shape(tmp_path, tensor: TensorProto) ->
         octobert.check(write_onnx(tmp_path, tensor), "ort-cpu")
 
 
-def test_a_location_that_is_no_text_is_never_opened(tmp_path) -> None:
+def test_a_location_that_is_no_text_is_never_opened(golden, tmp_path) -> None:
     path = write_onnx(tmp_path, external(location="some-name"))
     path.write_bytes(path.read_bytes().replace(b"some-name", b"some\xffname"))
-    with pytest.raises(
-        ModelError,
-        match=r"tensor weight: the external data is not in the model's folder \(got b'some",
-    ):
+    with golden.raises(ModelError):
         octobert.check(path, "ort-cpu")
 
 
-def test_a_graph_of_too_many_operators_is_refused_before_it_is_read(tmp_path, monkeypatch) -> None:
+def test_a_graph_of_too_many_operators_is_refused_before_it_is_read(
+    golden, tmp_path, monkeypatch
+) -> None:
     assert onnx_files.MAX_NODES == 50_000
     monkeypatch.setattr(onnx_files, "MAX_NODES", 100)
     path = write_onnx(tmp_path, nodes=101)
     for read in (lambda: octobert.check(path, "ort-cpu"), lambda: resolve(path)):
-        with pytest.raises(
-            ModelError, match=r"more operators than any encoder \(got 101, expected at most 100\)"
-        ):
+        with golden.raises(ModelError):
             read()
 
 
@@ -165,31 +154,25 @@ def test_subgraphs_are_looked_at_too(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ("", r"config.json is not JSON"),
-        ('{"hidden_size": 3', r"config.json is not JSON \(got Expecting ',' delimiter"),
-        ("[" * 100_000, r"config.json is not JSON \(got maximum recursion depth"),
-        ("[1]", r"config.json holds no object \(got \[1\]"),
-        (
-            '{"num_hidden_layers": 1000000}',
-            r"num_hidden_layers: .*\(got 1000000, expected less than or equal to 1000\)",
-        ),
-        ('{"n_layers": 1000000}', r"n_layers: .* no encoder can have"),
-        ('{"vocab_size": "30522"}', r"vocab_size: .*\(got '30522', expected a valid integer\)"),
-        ('{"max_position_embeddings": null}', r"max_position_embeddings: "),
-        ('{"hidden_size": 1e400}', r"hidden_size: .*\(got inf"),
-        ('{"id2label": {"one": "a"}}', r"id2label.one.*: "),
-        (
-            '{"model_type": "' + "a" * 70_000 + '"}',
-            r"model_type: .*\(got 'aaa.*expected have at most 100 characters",
-        ),
-        ('{"architectures": "BertModel"}', r"architectures: .*expected a valid list"),
+        "",
+        '{"hidden_size": 3',
+        "[" * 100_000,
+        "[1]",
+        '{"num_hidden_layers": 1000000}',
+        '{"n_layers": 1000000}',
+        '{"vocab_size": "30522"}',
+        '{"max_position_embeddings": null}',
+        '{"hidden_size": 1e400}',
+        '{"id2label": {"one": "a"}}',
+        '{"model_type": "' + "a" * 70_000 + '"}',
+        '{"architectures": "BertModel"}',
     ],
 )
-def test_a_config_that_no_encoder_has(tmp_path, content: str, message: str) -> None:
+def test_a_config_that_no_encoder_has(golden, tmp_path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         read_config(tmp_path)
 
 

@@ -41,81 +41,38 @@ def test_the_digest_is_of_the_content_and_the_function(tmp_path) -> None:
     assert not unchanged(own)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nowhere.py:metric", r"metric: the Python file does not exist \(got nowhere.py:metric"),
-        (
-            "mine.py",
-            r"metric: the function is not named \(got mine.py, expected mine.py:FUNCTION\)",
-        ),
-        ("mine.py:", r"the function is not named \(got mine.py:, expected mine.py:FUNCTION\)"),
-        (
-            "mine.py:a.b",
-            r"the function is not named \(got mine.py:a.b, expected file.py:function\)",
-        ),
-    ],
-)
-def test_what_is_not_the_name_of_a_function(text: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+@pytest.mark.parametrize("text", ["nowhere.py:metric", "mine.py", "mine.py:", "mine.py:a.b"])
+def test_what_is_not_the_name_of_a_function(golden, text: str) -> None:
+    with golden.raises(RecipeError):
         user_code.at(text, "metric", where="metric")
 
 
 BROKEN = {
-    "missing": (
-        "def metrik(a, b): ...\n",
-        r'metric: the file has no function "metric" .*did you mean "metrik"\?',
-    ),
-    "empty": ("", r"the file has no function .*; add def metric\(predictions, references\)"),
-    "too few": (
-        "\n\ndef metric(a): ...\n",
-        r"mine.py, line 3: the function takes other arguments \(got metric\(a\), expected def metric\(predictions, references\)",
-    ),
-    "too many": (
-        "def metric(a, b, c): ...\n",
-        r"line 1: the function takes other arguments \(got metric\(a, b, c\)",
-    ),
-    "keywords": (
-        "def metric(*, predictions, references): ...\n",
-        r"the function takes other arguments",
-    ),
-    "asynchronous": ("async def metric(a, b): ...\n", r"line 1: the function is asynchronous"),
-    "not callable": ("metric = 3\n", r"the name is not that of a function \(got metric is a int"),
-    "import": (
-        "\nimport nothing_of_that_name\n",
-        r"line 2: the file cannot be imported \(got ModuleNotFoundError: .*\); install no",
-    ),
-    "beside": (
-        "import helper\n",
-        r"ModuleNotFoundError: No module named 'helper'\); put it into the same file",
-    ),
-    "syntax": (
-        "x = 1\ndef metric(:\n",
-        r"mine.py, line 2: the file cannot be imported \(got SyntaxError: invalid syntax\)",
-    ),
-    "exception": (
-        "x = 1\n\nraise ValueError('no\\nfile')\n",
-        r"line 3: the file cannot be imported \(got ValueError: no file\)",
-    ),
-    "exit": (
-        "import sys\nsys.exit(3)\n",
-        r"line 2: the file cannot be imported \(got SystemExit: 3\)",
-    ),
+    "missing": "def metrik(a, b): ...\n",
+    "empty": "",
+    "too few": "\n\ndef metric(a): ...\n",
+    "too many": "def metric(a, b, c): ...\n",
+    "keywords": "def metric(*, predictions, references): ...\n",
+    "asynchronous": "async def metric(a, b): ...\n",
+    "not callable": "metric = 3\n",
+    "import": "\nimport nothing_of_that_name\n",
+    "beside": "import helper\n",
+    "syntax": "x = 1\ndef metric(:\n",
+    "exception": "x = 1\n\nraise ValueError('no\\nfile')\n",
+    "exit": "import sys\nsys.exit(3)\n",
 }
 
 
-@pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
-def test_what_cannot_be_loaded(tmp_path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_what_cannot_be_loaded(golden, tmp_path, text: str) -> None:
     (tmp_path / "helper.py").write_text("")
-    with pytest.raises(RecipeError, match=message):
+    with golden.raises(RecipeError):
         user_code.load(code_in(tmp_path, text))
 
 
-def test_what_a_function_raises_is_a_sentence_with_its_line(tmp_path) -> None:
+def test_what_a_function_raises_is_a_sentence_with_its_line(golden, tmp_path) -> None:
     text = "def inner(a):\n    return a[9]\n\ndef metric(a, b):\n    return inner(a)\n"
-    with pytest.raises(
-        RecipeError, match=r"mine.py, line 2: the function metric failed \(got IndexError"
-    ) as raised:
+    with golden.raises(RecipeError) as raised:
         user_code.load(code_in(tmp_path, text))([1], [1])
     assert isinstance(raised.value.__cause__, IndexError)
     with pytest.raises(RecipeError, match=r"line 2: the function metric failed \(got SystemExit"):

@@ -84,14 +84,12 @@ def test_functions_and_files_give_different_splits(tmp_path, checkpoint) -> None
     assert summary["source"] == "calibrated from rows.py:rows('train'), evaluated on test.csv"
 
 
-def test_paths_of_code_are_relative_to_the_recipe(tmp_path, monkeypatch) -> None:
+def test_paths_of_code_are_relative_to_the_recipe(golden, tmp_path, monkeypatch) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "rows.py").write_text(ROWS)
     path = tmp_path / "own" / "recipe.yaml"
     path.write_text("model: m\ntask: mrpc\ndata: rows.py:rows\npreprocess: rows.py:preprocess\n")
-    with pytest.raises(
-        RecipeError, match=r"data\.source rows\.py:rows runs that code; allow it with --allow-code"
-    ):
+    with golden.raises(RecipeError):
         load(path)
     recipe = load(path, ["allow_code=true"])
     assert recipe.data.source == f"{path.parent / 'rows.py'}:rows"
@@ -104,7 +102,7 @@ def test_paths_of_code_are_relative_to_the_recipe(tmp_path, monkeypatch) -> None
     )
 
 
-def test_objects_of_datasets_are_rows_with_the_names_of_classes(tmp_path) -> None:
+def test_objects_of_datasets_are_rows_with_the_names_of_classes(golden, tmp_path) -> None:
     dataset = (
         "import datasets\n"
         "    features = datasets.Features({'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])})\n"
@@ -117,62 +115,39 @@ def test_objects_of_datasets_are_rows_with_the_names_of_classes(tmp_path) -> Non
     for given in ("data", "datasets.DatasetDict({'train': data})"):
         assert function_in(tmp_path, f"{dataset}    return {given}").read()[1] == expected
     function = function_in(tmp_path, f"{dataset}    return datasets.DatasetDict({{'trian': data}})")
-    with pytest.raises(
-        DataError,
-        match=r"""rows\.py:rows\('train'\): the data set has no split "train"; did you mean "trian"\?""",
-    ):
+    with golden.raises(DataError):
         function.read()
 
 
 WRONG = {
-    "nothing": (
-        "pass",
-        r"rows\('train'\): the function does not give rows \(got nothing, expected an iterable of mappings",
-    ),
-    "a number": ("return 3", r"the function does not give rows \(got a int"),
-    "columns": ("return {'text': ['a']}", r"the function does not give rows \(got a dict"),
-    "a text": (
-        "return [{'text': 'a'}, 'b']",
-        r"rows\('train'\), row 2: the row is not a mapping \(got a str: 'b', expected a dict",
-    ),
-    "none": (
-        "return []",
-        r"the function gives no rows; return rows for 'train', or name another split with from",
-    ),
+    "nothing": "pass",
+    "a number": "return 3",
+    "columns": "return {'text': ['a']}",
+    "a text": "return [{'text': 'a'}, 'b']",
+    "none": "return []",
 }
 
 
-@pytest.mark.parametrize(("body", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_not_rows(tmp_path, body: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_what_is_not_rows(golden, tmp_path, body: str) -> None:
+    with golden.raises(DataError):
         function_in(tmp_path, body).read()
 
 
-def test_what_a_generator_raises_is_a_sentence(tmp_path) -> None:
-    with pytest.raises(
-        RecipeError, match=r"rows\.py, line 3: the function rows failed \(got KeyError: 'train'"
-    ):
+def test_what_a_generator_raises_is_a_sentence(golden, tmp_path) -> None:
+    with golden.raises(RecipeError):
         function_in(tmp_path, "yield {'text': 'a'}\n    yield {'validation': 1}[split]").read()
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            "return row['text']",
-            r"a\.csv, row 1: the row is not a mapping \(got a str from preprocess, expected a dict, or None",
-        ),
-        ("return None", r"a\.csv: preprocess leaves out every row \(got None for 1 rows"),
-    ],
-)
-def test_what_preprocess_must_not_return(tmp_path, body: str, message: str) -> None:
+@pytest.mark.parametrize("body", ["return row['text']", "return None"])
+def test_what_preprocess_must_not_return(golden, tmp_path, body: str) -> None:
     (tmp_path / "mine.py").write_text(f"def preprocess(row):\n    {body}\n")
     code = user_code.at(f"{tmp_path / 'mine.py'}:preprocess", "preprocess", where="preprocess")
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         sources.preprocessed([{"text": "a", "__row__": 1}], code, where="a.csv")
 
 
-def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(finished, tmp_path) -> None:
+def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(golden, finished, tmp_path) -> None:
     """Predicting with it needs no code; its manifest says what the metrics of the run were."""
     import octobert
 
@@ -186,9 +161,7 @@ def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(finished, tmp_pa
         {"data": tmp_path, "metric": f"{code}:right"},
         {"data": "d", "metric": {"evaluate": "f1"}},
     ):
-        with pytest.raises(
-            RecipeError, match=r"(data|metric): .* runs that code; allow it with --allow-code"
-        ):
+        with golden.raises(RecipeError):
             octobert.evaluate(package, **given)
     judged = octobert.evaluate(
         package, f"{code}:rows", metric=["auroc", f"{code}:right"], allow_code=True

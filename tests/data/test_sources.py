@@ -90,11 +90,8 @@ def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
     )
 
 
-def test_more_names_than_columns(tmp_path) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"more columns are named than the file has \(got 3 names, expected at most 2\)",
-    ):
+def test_more_names_than_columns(golden, tmp_path) -> None:
+    with golden.raises(DataError):
         readers.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
 
 
@@ -105,12 +102,9 @@ def test_another_encoding(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_a_byte_order_mark_tells_the_encoding(tmp_path, encoding: str) -> None:
+def test_a_byte_order_mark_tells_the_encoding(golden, tmp_path, encoding: str) -> None:
     (tmp_path / "a.csv").write_bytes("text,label\ngood,1\n".encode(encoding))
-    with pytest.raises(
-        DataError,
-        match=rf"a\.csv: the file is not UTF-8 \(got {encoding.upper()}, by its byte order mark\)",
-    ):
+    with golden.raises(DataError):
         readers.read_file(tmp_path / "a.csv")
 
 
@@ -137,11 +131,8 @@ def test_a_delimiter_that_is_not_clear_is_that_of_the_format(
     assert list(readers.read_file(write(tmp_path / "a.csv", text))[0]) == columns
 
 
-def test_a_line_with_another_number_of_columns_tells_the_delimiter(tmp_path) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"line 2: .*another number of columns .*got 3, expected 2, as ';' divides the header",
-    ):
+def test_a_line_with_another_number_of_columns_tells_the_delimiter(golden, tmp_path) -> None:
+    with golden.raises(DataError):
         readers.read_file(write(tmp_path / "a.csv", "text;label\none; two;1\n"))
 
 
@@ -229,7 +220,7 @@ def test_parquet_keeps_class_names_and_dictionaries(tmp_path) -> None:
     ] * 100
 
 
-def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatch) -> None:
+def test_a_small_parquet_file_of_gigabytes_is_refused_early(golden, tmp_path, monkeypatch) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -238,10 +229,7 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
     parquet.write_table(pyarrow.table({"text": repeated}), path)
     assert path.stat().st_size < 50_000
     monkeypatch.setattr(formats, "MOST_BYTES", 20 * 2**20)
-    with pytest.raises(
-        DataError,
-        match=r"too much memory \(got 2\d MiB or more in a file of 0\.\d MiB, expected at most 20 MiB",
-    ):
+    with golden.raises(DataError):
         readers.read_file(path)
     # The number of rows in the footer is enough.
     parquet.write_table(pyarrow.table({"a": pyarrow.nulls(200_000)}), path)
@@ -250,76 +238,32 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text"),
     [
-        ("a.tsv", "", r"a\.tsv: the file is empty"),
-        ("a.tsv", "text\tlabel\n", r"the file has no rows"),
-        ("a.csv", "\n\n", r"the file has no rows"),
-        ("a.csv", '""\n', r"the file has no rows"),
-        ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
-        (
-            "a.txt",
-            "hello",
-            r"not a column file \(got 1 columns, expected a word and its tag on every line",
-        ),
-        (
-            "a.jsonl",
-            '{"text": "a"}\n{"text"\n',
-            r"a.jsonl, line 2: the line is not JSON .*correct the line",
-        ),
-        (
-            "a.jsonl",
-            '{"text": "a"}\n\nnull\n',
-            r"a.jsonl, line 3: the row is not an object \(got None, expected",
-        ),
-        ("a.json", '[{"text": "a"}, 1]', r"a.json, row 2: the row is not an object \(got 1,"),
-        (
-            "a.json",
-            '[{"text": "a"},\n {"te',
-            r"a.json: the file is not JSON \(got Unterminated string starting at: line 2",
-        ),
-        (
-            "a.json",
-            '{"text": ' + "[" * 100_000,
-            r"a.json, line 1: the line is not JSON \(got maximum recursion depth",
-        ),
-        ("a" * 300 + ".csv", None, r"there is no such file; check the path"),
-        (
-            "a.csv",
-            "text,label\nfoo,1,\n",
-            r"line 2: the line has another number of columns than the header \(got 3, expected 2\)",
-        ),
-        ("a.parquet", "not parquet", r"the file cannot be read"),
-        (
-            "a.csv",
-            'text,label\na,0\n"b\nc,1\n',
-            r"line 3: the line cannot be read \(got a quotation mark that is not closed\)",
-        ),
-        (
-            "a.csv",
-            'text\na\n"',
-            r"line 3: the line cannot be read \(got a quotation mark that is not closed\)",
-        ),
-        (
-            "a.tsv",
-            "text\tone\rtwo\na\tb\n",
-            r"line 1: the line cannot be read \(got new-line character",
-        ),
-        (
-            "a.tsv",
-            "text\ttext\na\tb\n",
-            r"two columns have the same name \(got text, text\); rename one",
-        ),
-        (
-            "a.tsv",
-            "text\tlabel\nfine\t1\nbroken\n",
-            r"line 3: the line has another number of columns than the header \(got 1, expected 2\)",
-        ),
+        ("a.tsv", ""),
+        ("a.tsv", "text\tlabel\n"),
+        ("a.csv", "\n\n"),
+        ("a.csv", '""\n'),
+        ("a.doc", "hello"),
+        ("a.txt", "hello"),
+        ("a.jsonl", '{"text": "a"}\n{"text"\n'),
+        ("a.jsonl", '{"text": "a"}\n\nnull\n'),
+        ("a.json", '[{"text": "a"}, 1]'),
+        ("a.json", '[{"text": "a"},\n {"te'),
+        ("a.json", '{"text": ' + "[" * 100_000),
+        ("a" * 300 + ".csv", None),
+        ("a.csv", "text,label\nfoo,1,\n"),
+        ("a.parquet", "not parquet"),
+        ("a.csv", 'text,label\na,0\n"b\nc,1\n'),
+        ("a.csv", 'text\na\n"'),
+        ("a.tsv", "text\tone\rtwo\na\tb\n"),
+        ("a.tsv", "text\ttext\na\tb\n"),
+        ("a.tsv", "text\tlabel\nfine\t1\nbroken\n"),
     ],
 )
-def test_bad_files(tmp_path, name: str, text: str | None, message: str) -> None:
+def test_bad_files(golden, tmp_path, name: str, text: str | None) -> None:
     path = tmp_path / name
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         readers.read_file(path if text is None else write(path, text))
 
 
@@ -414,14 +358,12 @@ def test_folders_of_texts_are_known_by_their_texts_and_classes(tmp_path) -> None
     assert found.content().digest != before.digest
 
 
-def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
+def test_what_is_evaluated_where_nobody_said(golden, tmp_path, monkeypatch) -> None:
     source = reviews(tmp_path / "aclImdb")
     found = sources.places(settings(source=str(source)))
     assert (Path(found.calibrate).name, Path(found.evaluate).name) == ("train", "test")
     assert found.how == "calibrated from train, evaluated on test, as there is no validation split"
-    with pytest.raises(
-        DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'
-    ):
+    with golden.raises(DataError):
         sources.places(settings(source=str(source), evaluate="validation"))
     dev = str(write(tmp_path / "dev.csv", "x"))
     found = sources.places(settings(source=str(source), validation=dev))
@@ -456,17 +398,13 @@ def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoi
     assert judged["inputs"][0] == ["test neg é<br />0"]
 
 
-def test_bad_folders_of_texts(tmp_path) -> None:
+def test_bad_folders_of_texts(golden, tmp_path) -> None:
     source = reviews(tmp_path / "aclImdb")
     (source / "test" / "neg" / "1_2.txt").write_bytes("caf\xe9".encode("latin-1"))
-    with pytest.raises(
-        DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"
-    ):
+    with golden.raises(DataError):
         readers.read_file(source / "test")
     write(source / "test" / "neg" / "1_2.txt", " \n")
-    with pytest.raises(
-        DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"
-    ):
+    with golden.raises(DataError):
         readers.read_file(source / "test")
     gone = source / "test" / "neg" / "1_2.txt"
     gone.unlink()
@@ -475,9 +413,7 @@ def test_bad_folders_of_texts(tmp_path) -> None:
         readers.read_file,
         lambda path: sources.places(settings(train=str(path), validation=str(path))).content(),
     ):
-        with pytest.raises(
-            DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"
-        ):
+        with golden.raises(DataError):
             read(source / "test")
     for file in (source / "test" / "neg").iterdir():
         file.unlink()
@@ -485,15 +421,9 @@ def test_bad_folders_of_texts(tmp_path) -> None:
     with pytest.raises(DataError, match=missing):
         readers.read_file(sources.find_splits(str(source))["test"][0])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        DataError,
-        match=r"the folder has no texts of two classes \(got no folder with .txt files in it",
-    ):
+    with golden.raises(DataError):
         readers.read_file(tmp_path / "empty")
-    with pytest.raises(
-        DataError,
-        match=r"has the name of a split \(got an empty folder, expected .* a folder of .txt files for",
-    ):
+    with golden.raises(DataError):
         sources.find_splits(str(tmp_path / "empty"))
 
 
@@ -501,13 +431,12 @@ def settings(**given: object) -> Data:
     return Data.model_validate(given)
 
 
-def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_path) -> None:
+def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(
+    golden, tmp_path
+) -> None:
     for name in ("train.tsv", "dev-en.tsv", "dev-de.tsv"):
         write(tmp_path / name, "x")
-    with pytest.raises(
-        DataError,
-        match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation=",
-    ):
+    with golden.raises(DataError):
         sources.places(settings(source=str(tmp_path)))
     found = sources.places(settings(source=str(tmp_path), validation=str(tmp_path / "dev-en.tsv")))
     assert found.evaluate.endswith("dev-en.tsv")
@@ -577,45 +506,35 @@ def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:
         sources.places(settings(source=str(tmp_path), evaluate=str(tmp_path / "none.csv")))
 
 
-def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
+def test_a_hub_id_is_not_taken_for_a_path(golden, tmp_path) -> None:
     found = HubData(name="nyu-mll/glue", config="mrpc", commit=None)
     assert sources.places(settings(source="nyu-mll/glue", config="mrpc")).hub == found
     assert sources.places(settings(source="nyu-mll/glue/mrpc")).hub == found
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.places(settings(source="./nowhere"))
-    with pytest.raises(
-        DataError,
-        match=r"(could not be downloaded from the hub|is not in the cache) .*(check the name|unset HF_HUB_OFFLINE)",
-    ):
+    with golden.raises(DataError):
         readers.read_hub("nobody/nothing", None, "train", None)
 
 
-def test_a_folder_without_a_recognised_file(tmp_path) -> None:
+def test_a_folder_without_a_recognised_file(golden, tmp_path) -> None:
     write(tmp_path / "rows.tsv", "x")
-    with pytest.raises(
-        DataError, match=r"no file in the folder has the name of a split \(got rows.tsv"
-    ):
+    with golden.raises(DataError):
         sources.find_splits(str(tmp_path))
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.find_splits(str(tmp_path / "nowhere"))
 
 
-def test_an_unknown_split() -> None:
-    with pytest.raises(
-        DataError, match='there is no split "validatoin"; did you mean "validation"'
-    ):
+def test_an_unknown_split(golden) -> None:
+    with golden.raises(DataError):
         sources.pick_split(
             {"train": [], "validation": []}, "validatoin", where="data.evaluate.from"
         )
 
 
-def test_leakage_is_refused_however_the_white_space_falls() -> None:
+def test_leakage_is_refused_however_the_white_space_falls(golden) -> None:
     calibration = [sampling.row_digest(("a  b", "c")), sampling.row_digest(("x", "y"))]
     evaluation = [sampling.row_digest(("q", "r")), sampling.row_digest((" a b", "c "))]
-    with pytest.raises(
-        DataError,
-        match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true",
-    ):
+    with golden.raises(DataError):
         sampling.refuse_leakage(calibration, evaluation)
     sampling.refuse_leakage(calibration[1:], evaluation)
 
@@ -757,32 +676,13 @@ def test_a_slice_of_a_file_beside_the_recipe(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "train[:x]",
-            r"data.calibrate.from: the slice cannot be read \(got \[:x\], expected such as \[:100\]",
-        ),
-        ("train[3]", r"data.calibrate.from: the slice cannot be read"),
-        (
-            "train[:5]+validation[:5]",
-            r'data.calibrate.from: there is no split "train\[:5\]\+validation"',
-        ),
-        (
-            "train[10:20]",
-            r"train.csv\[10:20\]: (the slice cannot be read|no row is in the slice) \(got \[10:20\]",
-        ),
-        (
-            "train[2:2]",
-            r"train.csv\[2:2\]: no row is in the slice \(got \[2:2\], expected a slice of 3 rows\)",
-        ),
-    ],
+    "name", ["train[:x]", "train[3]", "train[:5]+validation[:5]", "train[10:20]", "train[2:2]"]
 )
-def test_a_slice_that_is_none(tmp_path, name: str, message: str) -> None:
+def test_a_slice_that_is_none(golden, tmp_path, name: str) -> None:
     for split in ("train", "dev"):
         write(tmp_path / f"{split}.csv", "text\na\nb\nc\n")
     given = settings(source=str(tmp_path), calibrate=name)
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         readers.read(sources.places(given).calibrate, hub=None, revision=None, columns=())
 
 

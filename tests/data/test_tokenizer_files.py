@@ -29,14 +29,11 @@ def test_a_file_that_is_no_tokenizer(tmp_path) -> None:
         Tokenizer(tmp_path, 16)
 
 
-def test_special_tokens_that_are_not_there_are_no_panic(tmp_path, capfd) -> None:
+def test_special_tokens_that_are_not_there_are_no_panic(golden, tmp_path, capfd) -> None:
     folder = changed(
         tmp_path, lambda t: t["post_processor"]["single"][0]["SpecialToken"].update(id="[NONE]")
     )
-    with pytest.raises(
-        ModelError,
-        match=r"tokenizer.json (does not fit together|cannot be read) \(got .*; download or copy",
-    ):
+    with golden.raises(ModelError):
         Tokenizer(folder, 16).encode([("the one",)])
 
 
@@ -47,23 +44,19 @@ def test_a_template_that_loses_a_text(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("stated", ["x", [1], -3, 0.5, {}])
-def test_a_length_that_is_no_number_of_tokens(tmp_path, stated: Any) -> None:
+def test_a_length_that_is_no_number_of_tokens(golden, tmp_path, stated: Any) -> None:
     make_tokenizer(tmp_path, pad_id=0)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
     if stated == {}:
         assert Tokenizer(tmp_path).max_length == 512
         return
-    with pytest.raises(
-        ModelError, match=r"tokenizer_config.json, model_max_length: no number of tokens"
-    ):
+    with golden.raises(ModelError):
         Tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")]
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")])  # fmt: skip
 def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(
-    tmp_path, key: str, name: str
+    golden, tmp_path, key: str, name: str
 ) -> None:
     state = {
         "type": "BertNormalizer",
@@ -80,13 +73,11 @@ def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(
         if stated:
             Tokenizer(folder, 16)
             continue
-        with pytest.raises(
-            ModelError, match=rf"contradict each other \(got {key}: false, and {name}: true\)"
-        ):
+        with golden.raises(ModelError):
             Tokenizer(folder, 16)
 
 
-def test_the_side_on_which_texts_are_cut_is_the_stated_one(tmp_path) -> None:
+def test_the_side_on_which_texts_are_cut_is_the_stated_one(golden, tmp_path) -> None:
     make_tokenizer(tmp_path, pad_id=0)
     text = ("the one of the two that is for you",)
     right = Tokenizer(tmp_path, 6).encode([text])[0]
@@ -98,13 +89,11 @@ def test_the_side_on_which_texts_are_cut_is_the_stated_one(tmp_path) -> None:
     assert left.truncated
     assert left.ids[1:-1].tolist() == whole.ids[-5:-1].tolist() != right.ids[1:-1].tolist()
     (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "up"}')
-    with pytest.raises(
-        ModelError, match=r"truncation_side: no side of a text \(got 'up', expected left or right\)"
-    ):
+    with golden.raises(ModelError):
         Tokenizer(tmp_path, 6)
 
 
-def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(tmp_path) -> None:
+def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(golden, tmp_path) -> None:
     make_tokenizer(tmp_path, pad_id=0)
     config = tmp_path / "sentence_bert_config.json"
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 64}')
@@ -115,8 +104,5 @@ def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(tmp_path)
         {"processing_kwargs": {"text": {"max_length": 9}}},
     ):
         config.write_text(json.dumps(unknown))
-        with pytest.raises(
-            ModelError,
-            match=rf"an option of the tokenizer is not supported \(got {next(iter(unknown))}",
-        ):
+        with golden.raises(ModelError):
             Tokenizer(tmp_path)

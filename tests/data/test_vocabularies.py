@@ -128,20 +128,10 @@ def test_other_vocabularies_are_converted_by_transformers(tmp_path) -> None:
     assert Tokenizer(source).encode([("the one, 42",)])[0].ids.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: (f / "vocab.txt").unlink(), r"there is no tokenizer beside the model \(expected tokenizer.json or vocab.txt"),
-        (lambda f: (f / "tokenizer_config.json").unlink(), r"nothing says whether texts are read in lower case.*\(got 1 of 19 .*do_lower_case"),
-        (lambda f: (f / "vocab.txt").write_text("the\nof\n"), r"no such special token \(got no \[UNK\] among 2 tokens"),
-        (lambda f: (f / "vocab.txt").write_bytes(b"\xff\xfe"), r"vocab.txt: the vocabulary is not UTF-8"),
-        (lambda f: (f / "tokenizer_config.json").write_text('{"do_lower_case": 1, "strip_accents": "x"}'), r"vocab.txt cannot be read"),
-        (lambda f: (f / "added_tokens.json").write_text('{"<x>": 25}'), r"must be converted, which needs transformers"),
-    ],
-)  # fmt: skip
-def test_a_vocabulary_that_cannot_be_used(tmp_path, change, message, monkeypatch) -> None:
+@pytest.mark.parametrize("change", [lambda f: (f / "vocab.txt").unlink(), lambda f: (f / "tokenizer_config.json").unlink(), lambda f: (f / "vocab.txt").write_text("the\nof\n"), lambda f: (f / "vocab.txt").write_bytes(b"\xff\xfe"), lambda f: (f / "tokenizer_config.json").write_text('{"do_lower_case": 1, "strip_accents": "x"}'), lambda f: (f / "added_tokens.json").write_text('{"<x>": 25}')])  # fmt: skip
+def test_a_vocabulary_that_cannot_be_used(golden, tmp_path, change, monkeypatch) -> None:
     folder = written(tmp_path, {"do_lower_case": True})
     change(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         Tokenizer(folder)

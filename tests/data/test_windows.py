@@ -126,35 +126,18 @@ def test_a_question_that_is_too_long_is_cut_and_said_to_be(tokenizer) -> None:
     assert not any(window.truncated for window in encoded.rows[1])
 
 
-def test_lengths_that_leave_no_room_for_a_context(tokenizer) -> None:
-    with pytest.raises(
-        ValidationError,
-        match="max_length 20 has no room for a context beside a question of max_query_length 17",
-    ):
+def test_lengths_that_leave_no_room_for_a_context(golden, tokenizer) -> None:
+    with golden.raises(ValidationError):
         task(max_length=20, max_query_length=17)
-    with pytest.raises(
-        ValidationError, match="step must be less than the 5 tokens of context in a window"
-    ):
+    with golden.raises(ValidationError):
         task(max_length=20, max_query_length=12, step=5)
-    with pytest.raises(
-        ValidationError,
-        match="overlap must be less than the 5 tokens of context in a window, or windows do not",
-    ):
+    with golden.raises(ValidationError):
         task(max_length=20, max_query_length=12, overlap=5)
-    with pytest.raises(
-        DataError,
-        match=r"overlap: windows would not advance \(got 17, expected less than the 1\d tokens",
-    ):
+    with golden.raises(DataError):
         task(max_length=24, overlap=17).encode(tokenizer, [(QUESTION, CONTEXT)])
-    with pytest.raises(
-        DataError,
-        match=r"windows would not overlap \(got 17, expected less than the 1\d tokens of context",
-    ):
+    with golden.raises(DataError):
         task(max_length=24, step=17).encode(tokenizer, [(QUESTION, CONTEXT)])
-    with pytest.raises(
-        DataError,
-        match=r"max_length: a window has no room for a context \(got a window of 384 tokens",
-    ):
+    with golden.raises(DataError):
         task(max_query_length=600).encode(tokenizer, [(QUESTION, CONTEXT)])
 
 
@@ -194,7 +177,7 @@ def test_the_overlap_of_a_text_alone_is_that_of_hugging_face_tokenizers(
     ]
 
 
-def test_doc_stride_is_refused_with_both_of_its_meanings() -> None:
+def test_doc_stride_is_refused_with_both_of_its_meanings(golden) -> None:
     sentence = (
         r"doc_stride: 128 has two meanings; write step: 128 for windows that start 128 tokens apart, as octobert read it .*"
         r"or overlap: 128 for windows that share 128 tokens, as in Hugging Face tokenizers \(starts 256 apart, less"
@@ -202,10 +185,7 @@ def test_doc_stride_is_refused_with_both_of_its_meanings() -> None:
     with pytest.raises(ValidationError, match=sentence):
         task(max_length=384, doc_stride=128)
     for name in ("squad", "squad-v2", "question-answering", "token-classification"):
-        with pytest.raises(
-            RecipeError,
-            match=rf"task\.{name}\.options: doc_stride: 9 has two meanings; .*starts max_length - 9",
-        ):
+        with golden.raises(RecipeError):
             parse({"model": "m", "data": "d", "task": {name: {"doc_stride": 9}}})
     with pytest.raises(RecipeError, match="give step or overlap, not both"):
         parse({"model": "m", "data": "d", "task": {"squad": {"step": 9, "overlap": 9}}})

@@ -130,7 +130,7 @@ def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
     assert all((runtime.TITLE, runtime.PACKAGES, runtime.SUFFIXES))
 
 
-def test_the_baselines_of_a_run() -> None:
+def test_the_baselines_of_a_run(golden) -> None:
     def names(*measured: str, wanted: tuple[str, ...] | None = ()) -> list[str]:
         return [baseline.name for baseline in candidates.baselines_of(measured, wanted)]
 
@@ -147,10 +147,7 @@ def test_the_baselines_of_a_run() -> None:
         "ort-f32",
         "openvino-bf16",
     ]
-    with pytest.raises(
-        RecipeError,
-        match=r'baselines: there is no float baseline "ort-f23"; did you mean "ort-f32"',
-    ):
+    with golden.raises(RecipeError):
         names("ort-cpu", wanted=("ort-f23",))
 
 
@@ -173,10 +170,8 @@ def test_speed_is_compared_with_every_precision_on_the_same_runtime() -> None:
     assert candidates.float_forms("ort-cpu") == ("ort-f32",)
 
 
-def test_an_unknown_candidate_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        TargetError, match=r'there is no candidate "ort-f23"; did you mean "ort-f32"'
-    ):
+def test_an_unknown_candidate_is_refused(golden, tmp_path: Path) -> None:
+    with golden.raises(TargetError):
         candidates.open_candidate(candidate_of("ort-f23", tmp_path), 0)
 
 

@@ -177,7 +177,7 @@ def test_what_else_reads_the_value_keeps_a_constant_apart(captured, tmp_path) ->
     outputs_on_batches(model, tmp_path, 1)
 
 
-def test_what_cannot_be_cut_is_named(captured, tmp_path) -> None:
+def test_what_cannot_be_cut_is_named(golden, captured, tmp_path) -> None:
     result = captured("deberta-v2")
     model = copied(result, tmp_path)
     found, left = cutting.find(model.graph, result.family)
@@ -185,9 +185,7 @@ def test_what_cannot_be_cut_is_named(captured, tmp_path) -> None:
         f"encoder.layer.{i}.attention.output.dense" for i in range(2)
     ]
     assert "positions" in left[0].reason
-    with pytest.raises(
-        ModelError, match=r"encoder\.layer\.0.*: a sublayer cannot be cut .*positions"
-    ):
+    with golden.raises(ModelError):
         cutting.cut_(model, result.family, {left[0].module: np.zeros(0)})
     with pytest.raises(ModelError, match=r"no such sublayer .got encoder\.layer\.9"):
         cutting.cut_(model, result.family, {"encoder.layer.9.output.dense": np.zeros(0)})

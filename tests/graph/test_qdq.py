@@ -222,15 +222,12 @@ def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> 
         capability.check(plan, strict)
 
 
-def test_a_plan_is_checked_against_the_target(model, bert) -> None:
+def test_a_plan_is_checked_against_the_target(golden, model, bert) -> None:
     plan = plan_for(model, bert.family, "openvino-cpu", activations="int8")
     capability.check(plan, capabilities("openvino-cpu"))
     capability.check(plan, capabilities("ort-cpu"))
     strict = capabilities("ort-cpu").but(activations={"simulated": ()})
-    with pytest.raises(
-        PlanError,
-        match=r"breaks \d+ rules of the target.*takes .* activations, not asymmetric int8; .* and \d+ more",
-    ):
+    with golden.raises(PlanError):
         capability.check(plan, strict)
     site = plan.quantized[1][0]
     wrong = Decision(
@@ -435,17 +432,16 @@ def test_a_dynamic_linear_layer_equals_numpy(model, bert_sites, bert_ranges, tmp
     )
 
 
-def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, bert_sites, bert_ranges) -> None:
+def test_a_dynamic_input_beside_a_float_weight_is_an_error(
+    golden, model, bert_sites, bert_ranges
+) -> None:
     plan = dynamic.plan(
         bert_sites,
         bert_ranges,
         capabilities("ort-cpu"),
         dynamic.Options(disable=("query:linear.weight",)),
     )
-    with pytest.raises(
-        PlanError,
-        match=r"query\.matmul: a dynamically quantized activation needs an 8-bit weight; quantize both",
-    ):
+    with golden.raises(PlanError):
         qdq.write(model, plan)
 
 

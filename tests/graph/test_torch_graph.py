@@ -239,10 +239,8 @@ def test_a_device_that_is_not_there_is_refused(float_path) -> None:
         torch_cuda.open_session(float_path, SessionOptions())
 
 
-def test_a_precision_that_is_unknown_is_refused(float_path) -> None:
-    with pytest.raises(
-        TargetError, match=r"torch has no such precision .*\(got f8, expected f32, f16, bf16\)"
-    ):
+def test_a_precision_that_is_unknown_is_refused(golden, float_path) -> None:
+    with golden.raises(TargetError):
         torch_cpu.open_session(float_path, SessionOptions(precision="f8"))
 
 
@@ -257,7 +255,7 @@ def test_a_model_that_cannot_be_compiled_is_a_sentence(monkeypatch, float_path) 
         session.run(batch([3]))
 
 
-def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
+def test_what_is_unknown_is_refused_by_name(golden, captured, float_path) -> None:
     model = ir.load(float_path)
     found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(
@@ -266,37 +264,23 @@ def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
             found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()
         ),
     )
-    with pytest.raises(
-        ModelError,
-        match=r"^node .*: PyTorch cannot run an operator \(got DynamicQuantizeLinear\); choose",
-    ):
+    with golden.raises(ModelError):
         to_torch(model)
 
 
 @pytest.mark.parametrize(
-    ("op_type", "attributes", "message"),
-    [
-        (
-            "Softmax",
-            {"flavour": 1},
-            r"^node odd: PyTorch cannot run an attribute \(got Softmax.flavour\)",
-        ),
-        (
-            "Cast",
-            {"to": ir.DataType.COMPLEX64},
-            r"^node odd: PyTorch cannot run a type \(got COMPLEX64\)",
-        ),
-    ],
+    ("op_type", "attributes"),
+    [("Softmax", {"flavour": 1}), ("Cast", {"to": ir.DataType.COMPLEX64})],
 )
-def test_an_odd_node_is_refused(op_type: str, attributes: dict, message: str) -> None:
+def test_an_odd_node_is_refused(golden, op_type: str, attributes: dict) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n"]))
     node = operators.make_node(op_type, [x], "odd", attributes)
     graph = ir.Graph([x], list(node.outputs), nodes=[node], opset_imports={"": 18}, name="g")
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         to_torch(ir.Model(graph, ir_version=10))
 
 
-def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
+def test_integers_with_a_scale_that_is_computed_are_refused(golden) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n"]))
     scale = ir.Value(name="scale", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
     quantize = operators.make_node(
@@ -307,10 +291,7 @@ def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
     graph = ir.Graph(
         [x, scale], list(dequantize.outputs), nodes=nodes, opset_imports={"": 18}, name="g"
     )
-    with pytest.raises(
-        ModelError,
-        match=r"^node odd: PyTorch cannot run this quantization \(got DequantizeLinear\); quantize",
-    ):
+    with golden.raises(ModelError):
         to_torch(ir.Model(graph, ir_version=10))
 
 

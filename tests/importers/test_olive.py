@@ -568,28 +568,10 @@ def test_the_head_of_a_loaded_model_is_read(
     assert task in (made["task"], *made["task"])
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ([1, 2], "config: the file is not an Olive config (got a list, expected a JSON object with input_model and passes)."),
-        ({}, "config: the file is not an Olive config (got an empty object, expected a JSON object with input_model and passes)."),
-        ({"passes": {}}, 'config: the config has no input_model (expected {"type": …, "model_path": …}).'),
-        (config({"q": {"type": "OnnxQuantisation"}}), 'config: passes.q.type: the importer does not know this pass (got OnnxQuantisation); did you mean "onnxquantization"?'),
-        (config({"q": {"type": "GptqQuantizer"}}), "config: passes.q.type: the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits (got GptqQuantizer); remove the pass."),
-        (config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), "config: passes.q.precision: octobert's weights have 8 bits (got int4, expected int8 or uint8)."),
-        (config({"q": {}}), "config: passes.q: the pass has no type."),
-        (config(builds={"a": {}}), "config: the config is of another version of Olive's schema: builds means several builds in one file; write one config for each build."),
-        (config(evaluator="score"), 'config: evaluator: evaluators has no "score"; did you mean "scores"?'),
-        (config(pass_flows=[["convert"]]), 'config: pass_flows: there is no pass "convert"; known: quant.'),
-        (config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), "config: input_model.task: octobert has no such task: it quantizes encoders"),
-        (config(input_model={"type": "CompositeModel"}), "config: input_model.type: the importer does not know this kind of model (got CompositeModel, expected"),
-        (config(**system("Dml", device="gpu")), "config: octobert has no target for any of the config's execution providers (got Dml, expected"),
-    ],
-)  # fmt: skip
-def test_what_would_change_the_result_is_one_sentence(raw: Any, message: str) -> None:
-    with pytest.raises(RecipeError) as raised:
+@pytest.mark.parametrize("raw", [[1, 2], {}, {"passes": {}}, config({"q": {"type": "OnnxQuantisation"}}), config({"q": {"type": "GptqQuantizer"}}), config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), config({"q": {}}), config(builds={"a": {}}), config(evaluator="score"), config(pass_flows=[["convert"]]), config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), config(input_model={"type": "CompositeModel"}), config(**system("Dml", device="gpu"))])  # fmt: skip
+def test_what_would_change_the_result_is_one_sentence(golden, raw: Any) -> None:
+    with golden.raises(RecipeError):
         olive.convert(raw)
-    assert str(raised.value).startswith(message)
 
 
 def test_tables_name_what_there_is() -> None:
@@ -677,29 +659,20 @@ def test_a_config_runs_as_a_recipe_does(tmp_path: Path, pairs: Path, checkpoint:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ('{"input_model": ', "line 1: the file is not valid JSON (got Expecting value)"),
-        (
-            '{"passes": {}, "passes": {}}',
-            'the file is not valid JSON (got the key "passes" is given twice)',
-        ),
-        (
-            '{"passes": ' + "[" * 60 + "]" * 60 + "}",
-            "the config is nested too deeply (expected at most 50 levels)",
-        ),
-        (
-            '{"epochs": 3}',
-            "the file is not an Olive config (got the keys epochs, expected a JSON object with input_model and passes)",
-        ),
+        '{"input_model": ',
+        '{"passes": {}, "passes": {}}',
+        '{"passes": ' + "[" * 60 + "]" * 60 + "}",
+        '{"epochs": 3}',
     ],
 )
 def test_files_that_are_no_configs_are_one_sentence(
-    tmp_path: Path, text: str | None, message: str
+    golden, tmp_path: Path, text: str | None
 ) -> None:
     source = tmp_path / "c.json"
     if text is not None:
         source.write_text(text)
     done = program("import", source)
     assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+    golden(done.stderr)

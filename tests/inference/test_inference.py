@@ -161,12 +161,9 @@ def test_a_number_that_python_does_not_write_is_no_input(model) -> None:
             model(given)
 
 
-def test_a_text_has_a_limit(model) -> None:
+def test_a_text_has_a_limit(golden, model) -> None:
     half = "word " * 100_001
-    with pytest.raises(
-        DataError,
-        match=r"input 2: the text is too long \(got 1,000,010 characters, expected at most 1,000,000",
-    ):
+    with golden.raises(DataError):
         model([("a", "b"), (half, half)])
     assert model([(half, "a")])[0]["truncated"]
 
@@ -273,15 +270,10 @@ def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished
 
 
 @pytest.mark.parametrize(
-    ("target", "up_to", "said"),
-    [
-        ("ort-cpu", 64, r"ort-cpu has no static lengths.*expected openvino-cpu, openvino-gpu"),
-        ("openvino-cpu", 65, r"not a number of tokens.*got 65, expected 0 to 64"),
-        ("openvino-cpu", -1, r"static_up_to: not a whole number"),
-    ],
+    ("target", "up_to"), [("ort-cpu", 64), ("openvino-cpu", 65), ("openvino-cpu", -1)]
 )
-def test_static_lengths_that_cannot_be(finished, target: str, up_to: int, said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_static_lengths_that_cannot_be(golden, finished, target: str, up_to: int) -> None:
+    with golden.raises(RecipeError):
         octobert.load(finished[1] / target, static_up_to=up_to)
 
 
@@ -440,10 +432,8 @@ def test_the_cache_folder_is_the_users(monkeypatch) -> None:
 # ---- opening a package
 
 
-def test_an_unknown_goal_is_refused(finished) -> None:
-    with pytest.raises(
-        RecipeError, match=r"goal: unknown goal \(got 'fast', expected latency or throughput\)"
-    ):
+def test_an_unknown_goal_is_refused(golden, finished) -> None:
+    with golden.raises(RecipeError):
         octobert.load(finished[1] / "ort-cpu", goal="fast")
 
 
@@ -479,15 +469,13 @@ def test_prediction_needs_neither_unix_modules_nor_torch(finished, goal: str) ->
     ]
 
 
-def test_a_process_that_may_start_no_thread_is_told_so(finished, monkeypatch) -> None:
+def test_a_process_that_may_start_no_thread_is_told_so(golden, finished, monkeypatch) -> None:
     def start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with octobert.load(finished[1] / "ort-cpu") as model:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start)
-            with pytest.raises(
-                TargetError, match=r"no thread can be started \(got can't start new thread\)"
-            ):
+            with golden.raises(TargetError):
                 model(texts(40))
         assert len(model(texts(40))) == 40

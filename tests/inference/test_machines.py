@@ -136,7 +136,7 @@ def test_a_merged_folder_opens_the_package_of_this_kind_of_machine(
 
 
 def test_the_nearest_package_is_one_whose_runtime_is_installed(
-    chosen, on, tmp_path: Path, monkeypatch
+    golden, chosen, on, tmp_path: Path, monkeypatch
 ) -> None:
     octobert.merge(
         [chosen("a", "ort-cpu", AVX2), chosen("b", "openvino-cpu", VNNI)], tmp_path / "merged"
@@ -150,9 +150,7 @@ def test_the_nearest_package_is_one_whose_runtime_is_installed(
     on(AMX)
     assert octobert.manifest(tmp_path / "merged").target == "ort-cpu"
     monkeypatch.setattr(machines.targets.load("ort-cpu"), "probe", lambda: missing)
-    with pytest.raises(
-        octobert.TargetError, match=r"no package of this folder can run here .*; pip install it"
-    ):
+    with golden.raises(octobert.TargetError):
         octobert.manifest(tmp_path / "merged")
     # The package of this kind is never replaced by another one.
     on(AVX2)

@@ -23,9 +23,8 @@ import octobert
 from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
-from octobert.core.estimate import Estimate
 from octobert.core.onnx_files import Port, integers_of
-from octobert.core.session import SessionOptions, Setting, Tuned
+from octobert.core.session import SessionOptions, Setting
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
@@ -34,6 +33,7 @@ from octobert.inference import package_files
 from octobert.inference.opened import opened
 from octobert.models.heads import HEADS, outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
+from tests.support.reports import tuned
 from tests.support.runs import TARGETS, write_pairs
 
 TASK = "text-classification"
@@ -286,14 +286,7 @@ def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> No
     for name in ("config.json", "tokenizer.json", "model.onnx"):
         shutil.copyfile(folder / name, tmp_path / name)
     setting = Setting(threads=1, tokens=64)
-    result = Tuned(
-        goal="latency",
-        setting=setting,
-        ratio=Estimate(value=0.9, low=0.88, high=0.92),
-        default_ms=1.0,
-        rows=8,
-        tried=(),
-    )
+    result = tuned(setting)
     package_files.write_tuned(tmp_path / "model.onnx", result)
     assert (tmp_path / "model.onnx.tuned.json").is_file()
     assert octobert.load(tmp_path / "model.onnx", task=TASK).setting == setting
@@ -450,27 +443,22 @@ def test_what_cannot_be_asked_of_a_file_is_one_sentence(folder, name: str, monke
     assert re.search(message, str(done.exception)), str(done.exception)
 
 
-def test_packages_have_their_own_task(finished) -> None:
-    with pytest.raises(
-        RecipeError, match=r"--task is for model files \(got a package, which has its own\)"
-    ):
+def test_packages_have_their_own_task(golden, finished) -> None:
+    with golden.raises(RecipeError):
         opened(finished[1] / "ort-cpu", task=TASK)
 
 
-def test_a_mask_of_four_axes_is_refused_by_name(folder, tmp_path) -> None:
+def test_a_mask_of_four_axes_is_refused_by_name(golden, folder, tmp_path) -> None:
     proto = onnx.load(folder / "model.onnx")
     shape = proto.graph.input[1].type.tensor_type.shape
     for _ in range(2):
         shape.dim.add().dim_value = 1
     onnx.save(proto, tmp_path / "mask.onnx")
-    with pytest.raises(
-        ModelError,
-        match=r"reads its attention_mask with 4 axes \(got attention_mask int64 \[\?, \?, 1, 1\]",
-    ):
+    with golden.raises(ModelError):
         opened(tmp_path / "mask.onnx")
 
 
-def test_outputs_are_found_by_name_then_by_shape() -> None:
+def test_outputs_are_found_by_name_then_by_shape(golden) -> None:
     def ports(*named: tuple[str, tuple[int, ...]]) -> list[Port]:
         return [Port(name=name, dtype="float32", shape=shape) for name, shape in named]
 
@@ -484,9 +472,7 @@ def test_outputs_are_found_by_name_then_by_shape() -> None:
     assert outputs_of(answers, two, where="m") == {"start_logits": "a", "end_logits": "b"}
     classes = HEADS["sequence-classification"]
     encoder = ports(("last_hidden_state", (-1, -1, 32)), ("pooler_output", (-1, 32)))
-    with pytest.raises(
-        ModelError, match=r"got last_hidden_state float32 \[\?, \?, 32\], pooler_output"
-    ):
+    with golden.raises(ModelError):
         outputs_of(classes, encoder, where="m")
     with pytest.raises(ModelError, match="not those of a sequence-classification model"):
         outputs_of(classes, ports(("x", (-1, 7))), classes=2, where="m")

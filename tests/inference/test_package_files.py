@@ -83,13 +83,11 @@ def test_a_model_file_that_was_cut_is_named_without_reading_it(package: Path, ch
     octobert.load(package).close()
 
 
-def test_a_model_without_the_outputs_of_its_task_is_named(finished, tmp_path: Path) -> None:
+def test_a_model_without_the_outputs_of_its_task_is_named(golden, finished, tmp_path: Path) -> None:
     package = shutil.copytree(finished[1] / "ort-cpu", tmp_path / "package")
     path = package / "onnx" / "model_quantized.onnx"
     path.write_bytes(path.read_bytes().replace(b"logits", b"LOGITS"))
-    with pytest.raises(
-        ModelError, match=r"other outputs than its task reads \(got LOGITS, expected logits\)"
-    ) as error:
+    with golden.raises(ModelError) as error:
         octobert.load(package)
     assert error.value.where == str(path)
 

@@ -72,35 +72,24 @@ def changed(archive: Path, name: str, content: bytes | None) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        (
-            "ort-cpu/config.json",
-            b"{}",
-            r"the package is not as octobert wrote it \(got config.json has another content\)",
-        ),
-        (
-            "ort-cpu/tokenizer.json",
-            None,
-            r"the package is not as octobert wrote it \(got tokenizer.json is missing\)",
-        ),
-        (
-            "ort-cpu/octobert.json",
-            None,
-            r"not a zip file of a package \(got 0 files of that name, expected octobert.json\)",
-        ),
-        ("ort-cpu/octobert.json", b"[]", r"octobert.json cannot be read"),
-        ("other/octobert.json", b"{}", r"not a zip file of a package \(got 2 files of that name"),
+        ("ort-cpu/config.json", b"{}"),
+        ("ort-cpu/tokenizer.json", None),
+        ("ort-cpu/octobert.json", None),
+        ("ort-cpu/octobert.json", b"[]"),
+        ("other/octobert.json", b"{}"),
     ],
 )
 def test_a_zip_file_that_is_not_as_it_was_written(
-    archive: Path, name: str, content: bytes | None, message: str
+    golden, archive: Path, name: str, content: bytes | None
 ) -> None:
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         octobert.verify(changed(archive, name, content))
 
 
 def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_listed(
+    golden,
     archive: Path,
 ) -> None:
     assert octobert.verify(changed(archive, "beside.txt", b"x")).added == ("beside.txt",)
@@ -108,24 +97,17 @@ def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_lis
         octobert.verify(changed(archive, "../evil.txt", b"x"))
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        ModelError, match=r"the zip file cannot be read .*copy it again, or package the model again"
-    ):
+    with golden.raises(ModelError):
         octobert.verify(archive)
 
 
-def test_a_zip_file_is_opened_by_its_name(archive: Path, package: Path) -> None:
+def test_a_zip_file_is_opened_by_its_name(golden, archive: Path, package: Path) -> None:
     text = ("the one", "of it")
     assert octobert.load(archive)([text])[0]["label"] == octobert.load(package)([text])[0]["label"]
-    with pytest.raises(
-        ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"
-    ):
+    with golden.raises(ModelError):
         octobert.manifest(archive)
     empty = archive.with_name("empty.zip")
     with zipfile.ZipFile(empty, "w") as other:
         other.writestr("x/readme.txt", "no package")
-    with pytest.raises(
-        ModelError,
-        match=r"empty\.zip: not a zip file of a package \(expected octobert.json\); check the path",
-    ):
+    with golden.raises(ModelError):
         octobert.load(empty)

@@ -374,7 +374,7 @@ def latency(name: str, ms: float) -> Latency:
     return Latency(candidate=name, batch=1, sequence=8, samples_ms=(ms,) * 5, rows=5, tokens=40)
 
 
-def test_answers_are_made_of_the_figures() -> None:
+def test_answers_are_made_of_the_figures(golden) -> None:
     eight = Product(
         name="a",
         inputs=(Operand(dtype="uint8", symmetric=False), Operand(dtype="int8", symmetric=True)),
@@ -393,27 +393,14 @@ def test_answers_are_made_of_the_figures() -> None:
         latencies=(latency("ort-cpu", 8.0), latency("ort-f32", 5.0)),
     )
     assert answers.ratio(found) == pytest.approx(5 / 8)
-    assert answers.answers(found, fast_with=("avx512_vnni",)) == (
-        "INT8 is slower than float (0.62 times as fast) on ONNX Runtime at 1 × 8: 8.00 ms against 5.00 ms, medians of 5 interleaved rounds.",
-        "1 of the 1 matrix products that are 8-bit in the file ran in integers (MatMulIntegerToFloat). They take 50% of the operator time.",
-        "All matrix products together take 4.00 ms, and 4.00 ms in the float model: 1.00 times as fast. This CPU has neither VNNI nor AMX, so an 8-bit product needs several instructions instead of one.",
-        "1 conversions between float and 8 bits were not fused (1 QuantizeLinear). They take 12.5% of the operator time (1.00 ms).",
-        "All other operators take 3.00 ms, and 1.00 ms in the float model: 1 Erf 3.00 ms (the float model has 1 BiasGelu instead).",
-        "Matrix products take 80% of the float model's time at 1 × 8. Even with products that cost nothing, the model would be only 5.0 times as fast.",
-        "Most of the 8-bit model's time goes to MatMulIntegerToFloat in 8 bits (50%), Erf (38%), QuantizeLinear (12%).",
-    )
+    golden("\n".join(answers.answers(found, fast_with=("avx512_vnni",))))
     busy = found.model_copy(
         update={"latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0))}
     )
-    assert (
-        "The machine was busy: a run takes 8.00 ms at best and 80.00 ms in the median"
-        in " ".join(answers.answers(busy, fast_with=()))
-    )
+    golden("\n".join(answers.answers(busy, fast_with=())))
     # Nothing of VNNI where the CPU has it, and no float model means no comparison.
     alone = answers.answers(inspection(ours, products=(eight,), matched=1), fast_with=("avx2",))
-    assert alone[0].startswith(
-        "There is no float model to compare with: package the model without --no-float"
-    )
+    golden("\n".join(alone))
     assert not any("VNNI" in one or "float model's" in one for one in alone)
 
 
@@ -473,7 +460,7 @@ def test_a_package_through_the_command(package, monkeypatch) -> None:
         assert text in shown
 
 
-def test_errors_are_sentences(package, tmp_path) -> None:
+def test_errors_are_sentences(golden, package, tmp_path) -> None:
     file = package / "onnx" / "model_quantized.onnx"
     with pytest.raises(ModelError, match="not a package"):
         opened(tmp_path)
@@ -481,21 +468,12 @@ def test_errors_are_sentences(package, tmp_path) -> None:
         opened(tmp_path / "none.onnx")
     with pytest.raises(TargetError, match=r'there is no target "ort-cup"; did you mean "ort-cpu"'):
         opened(file, target="ort-cup")
-    with pytest.raises(
-        TargetError,
-        match=r"made for another target \(got openvino-cpu, expected ort-cpu\); omit --target",
-    ):
+    with golden.raises(TargetError):
         opened(package, target="openvino-cpu")
     (tmp_path / "m.xml").touch()
-    with pytest.raises(
-        TargetError,
-        match=r"the target ort-cpu does not open such files \(got \.xml, expected \.onnx\)",
-    ):
+    with golden.raises(TargetError):
         opened(tmp_path / "m.xml", target="ort-cpu")
-    with pytest.raises(
-        ModelError,
-        match=r"--sequence: the sequence is longer than the model allows \(got 65, expected at most 64\)",
-    ):
+    with golden.raises(ModelError):
         inspector.inspect(opened(package), sequence=65)
     if not plugins.load("targets", "ort-cuda").probe().available:
         with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
@@ -516,7 +494,7 @@ def test_errors_are_sentences(package, tmp_path) -> None:
             )
 
 
-def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
+def test_models_that_are_no_encoders_are_refused(golden, tmp_path) -> None:
     value = helper.make_tensor_value_info
     node = helper.make_node("Relu", ["pixels"], ["y"], name="relu")
     graph = helper.make_graph(
@@ -526,10 +504,7 @@ def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
         tmp_path / "m.onnx",
     )
-    with pytest.raises(
-        ModelError,
-        match=r"the model has other inputs than an encoder \(got pixels, expected input_ids, ",
-    ):
+    with golden.raises(ModelError):
         ort.profile(
             tmp_path / "m.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None
         )

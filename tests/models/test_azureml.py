@@ -61,15 +61,10 @@ def test_a_model_is_downloaded_once_and_found_in_its_folder(
     assert client.asked[1:] == [("get", "bert-hf", None, "latest"), ("download", "bert-hf", "3")]
 
 
-def test_nothing_stays_of_a_download_that_failed(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"could not be downloaded from AzureML .*ModelNotFound.*az login"
-    ):
+def test_nothing_stays_of_a_download_that_failed(golden, tmp_path: Path) -> None:
+    with golden.raises(ModelError):
         azureml.downloaded(NAME.replace("versions/3", "versions/9"), Recorded({}))
-    with pytest.raises(
-        ModelError,
-        match=r"does not hold one model \(got neither, expected config.json, or one .onnx file\)",
-    ):
+    with golden.raises(ModelError):
         azureml.downloaded(NAME, Recorded({"notes.txt": b""}))
     assert [
         path.name

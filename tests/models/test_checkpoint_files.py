@@ -26,14 +26,11 @@ def folder(checkpoint, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 100, 0.5, 0.999])
-def test_a_truncated_download(folder, kept: float) -> None:
+def test_a_truncated_download(golden, folder, kept: float) -> None:
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
-    with pytest.raises(
-        ModelError,
-        match=r"model.safetensors: the weights are cut off or damaged .*download or copy it again",
-    ):
+    with golden.raises(ModelError):
         weight_files(folder, allow_pickle=False)
 
 
@@ -70,16 +67,14 @@ def test_a_checkpoint_with_a_part_missing(folder) -> None:
             weight_files(folder, allow_pickle=False)
 
 
-def test_settings_that_transformers_refuses_are_a_sentence(folder) -> None:
+def test_settings_that_transformers_refuses_are_a_sentence(golden, folder) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "layer_norm_eps": "x"}))
     for load in (
         lambda: load_torch(folder, HEAD),
         lambda: load_base(folder, HEAD, ("a", "b"), dropout=False),
     ):
-        with pytest.raises(
-            ModelError, match=r"transformers cannot load the checkpoint \(got .*layer_norm_eps"
-        ):
+        with golden.raises(ModelError):
             load()
 
 
@@ -114,23 +109,19 @@ def test_a_config_with_code_of_its_own_is_refused(folder) -> None:
 @pytest.mark.parametrize(
     "method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "torchao"]
 )
-def test_a_checkpoint_that_is_quantized_already_is_refused_at_once(folder, method: str) -> None:
+def test_a_checkpoint_that_is_quantized_already_is_refused_at_once(
+    golden, folder, method: str
+) -> None:
     add_to_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(
-        ModelError,
-        match=rf"quantized already \(got quantization_config of {method}.*; give the float checkpoint",
-    ):
+    with golden.raises(ModelError):
         resolve(folder)
 
 
-def test_an_adapter_is_refused(folder) -> None:
+def test_an_adapter_is_refused(golden, folder) -> None:
     (folder / "adapter_config.json").write_text(
         json.dumps({"base_model_name_or_path": "somebody/else"})
     )
-    with pytest.raises(
-        ModelError,
-        match=r"adapter_config.json: the checkpoint has an adapter .*merge it into the model",
-    ):
+    with golden.raises(ModelError):
         load_torch(folder, HEAD)
 
 
@@ -141,13 +132,13 @@ class Enemy:
         return (os.mkdir, ("the-pickle-ran",))
 
 
-def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monkeypatch) -> None:
+def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(
+    golden, folder, monkeypatch
+) -> None:
     monkeypatch.chdir(folder)
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Enemy()}, folder / "pytorch_model.bin")
-    with pytest.raises(
-        ModelError, match="only pickle weights, and opening a pickle file runs code"
-    ):
+    with golden.raises(ModelError):
         load_torch(folder, HEAD)
     # torch opens only tensors, and refuses this file.
     with pytest.raises(ModelError, match="transformers cannot load the checkpoint"):
@@ -158,11 +149,9 @@ def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monke
 @pytest.mark.parametrize(
     "stated", ["../other", "/etc", "a" * 300, "\ud800", ["1_Pooling"], "a\x00b"]
 )
-def test_modules_lie_in_the_folder(folder, stated: object) -> None:
+def test_modules_lie_in_the_folder(golden, folder, stated: object) -> None:
     (folder / "modules.json").write_text(
         json.dumps([{"type": "sentence_transformers.models.Pooling", "path": stated}])
     )
-    with pytest.raises(
-        ModelError, match=r"modules.json: (the path of a module is no folder|a module lies outside)"
-    ):
+    with golden.raises(ModelError):
         modules_of(folder)

@@ -355,57 +355,30 @@ def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "change"),
     [
-        (
-            "albert",
-            {"num_hidden_groups": 2},
-            r"this variant of albert is not supported \(got num_hidden_groups 2, expected num_hidden_groups 1\)",
-        ),
-        (
-            "albert",
-            {"inner_group_num": 2},
-            r"this variant of albert is not supported \(got inner_group_num 2",
-        ),
-        (
-            "bert",
-            {"is_decoder": True},
-            r"this variant of bert is not supported \(got is_decoder true, expected is_decoder false\)",
-        ),
-        (
-            "mobilebert",
-            {"is_encoder_decoder": True},
-            r"this variant of mobilebert is not supported",
-        ),
-        (
-            "deberta-v2",
-            {"model_type": "deberta"},
-            r'model type "deberta" is not supported; did you mean "deberta-v2"',
-        ),
-        (
-            "modernbert",
-            {"model_type": "modernbert-decoder"},
-            r'model type "modernbert-decoder" is not supported',
-        ),
+        ("albert", {"num_hidden_groups": 2}),
+        ("albert", {"inner_group_num": 2}),
+        ("bert", {"is_decoder": True}),
+        ("mobilebert", {"is_encoder_decoder": True}),
+        ("deberta-v2", {"model_type": "deberta"}),
+        ("modernbert", {"model_type": "modernbert-decoder"}),
     ],
 )
 def test_variants_that_are_refused(
-    checkpoint, tmp_path: Path, name: str, change: dict, message: str
+    golden, checkpoint, tmp_path: Path, name: str, change: dict
 ) -> None:
     folder = shutil.copytree(checkpoint(name, "sequence-classification"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         capture.capture(resolve(folder), "sequence-classification", parity_feeds())
 
 
-def test_a_part_without_a_name_is_refused(captured, checkpoint, tmp_path: Path) -> None:
+def test_a_part_without_a_name_is_refused(golden, captured, checkpoint, tmp_path: Path) -> None:
     """A MobileBERT graph without its config is taken for a BERT, which has no bottlenecks."""
     operators.save(captured("mobilebert").model, tmp_path / "model.onnx")
-    with pytest.raises(
-        ModelError,
-        match=r"an encoder layer has a part that bert models do not have \(got .*bottleneck\.input",
-    ):
+    with golden.raises(ModelError):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds())
 
 
@@ -449,15 +422,15 @@ def test_gelu_in_both_forms_is_written_in_plain_operators(approximate: str, tmp_
 
 
 @pytest.mark.parametrize("head", [name for name, head in HEADS.items() if not head.families])
-def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, head: str) -> None:
+def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(
+    golden, checkpoint, head: str
+) -> None:
     """ModernBERT's classification head is more than one layer; a base checkpoint lacks it, and says so."""
     folder = checkpoint("modernbert", "embedding")
     if not HEADS[head].architecture:
         load_torch(folder, head)
         return
-    with pytest.raises(
-        ModelError, match=rf"no weights for its {head} head .*missing .*(classifier|head)"
-    ):
+    with golden.raises(ModelError):
         load_torch(folder, head)
 
 

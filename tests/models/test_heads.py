@@ -54,23 +54,15 @@ def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
     assert abs(float(teacher.loss(teacher.model(**inputs), inputs))) < 1e-6
 
 
-def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_head(golden, checkpoint, tmp_path: Path) -> None:
     source = resolve(checkpoint("bert", "question-answering"))
     heads.check_head(source, "question-answering")
-    with pytest.raises(
-        ModelError,
-        match=r"an embedding would drop the head of the checkpoint \(got BertForQuestionAnswering",
-    ):
+    with golden.raises(ModelError):
         heads.check_head(source, "embedding")
     assert not heads.has_head(source, "token-classification")
-    with pytest.raises(
-        ModelError,
-        match=r"no token-classification head \(got BertForQuestionAnswering, expected an architecture that ends in ForToken",
-    ):
+    with golden.raises(ModelError):
         heads.check_head(source, "token-classification")
-    with pytest.raises(
-        ModelError, match='there is no head "question-answring"; did you mean "question-answering"'
-    ):
+    with golden.raises(ModelError):
         heads.head_of("question-answring")
 
 
@@ -90,7 +82,7 @@ def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
     ],
 )
 def test_heads_of_pre_training_are_not_told_by_the_config(
-    checkpoint, stated: str, head: str, fits: bool
+    golden, checkpoint, stated: str, head: str, fits: bool
 ) -> None:
     """Its weights are: a checkpoint without those of a head is refused when it is opened."""
     source = resolve(checkpoint("bert"))
@@ -98,9 +90,7 @@ def test_heads_of_pre_training_are_not_told_by_the_config(
     if fits:
         heads.check_head(source, head)
     else:
-        with pytest.raises(
-            ModelError, match=f"the checkpoint has no {head} head|an {head} would drop the head"
-        ):
+        with golden.raises(ModelError):
             heads.check_head(source, head)
 
 
@@ -160,11 +150,9 @@ def test_an_onnx_file_has_its_config_and_tokenizer_beside_it_or_above(
     assert source.digest != bare.digest
 
 
-def test_a_file_that_is_no_onnx_model(tmp_path: Path) -> None:
+def test_a_file_that_is_no_onnx_model(golden, tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_text("x")
-    with pytest.raises(
-        ModelError, match=r"not a model \(got \.pt, expected a checkpoint folder or an \.onnx file"
-    ):
+    with golden.raises(ModelError):
         resolve(tmp_path / "model.pt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"not a checkpoint folder \(got no config\.json\)"):

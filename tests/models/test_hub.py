@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from typing import Any
@@ -200,34 +199,16 @@ def test_a_data_set_is_named_with_its_subset_and_slices(found) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
+    "step",
     [
-        (
-            "gated",
-            r"me/gated: the model is gated, .*accept its licence on http://127.*/me/gated, and give your token: HF_TOKEN=",
-        ),
-        (
-            "gated data",
-            r"the data set is gated, .*accept its licence on http://127.*/datasets/me/gated-data, and give your token",
-        ),
-        (
-            "no such tag",
-            r"me/plain: the model has no such revision .*look for its branches and tags on http",
-        ),
-        (
-            "nobody",
-            r"me/nobody: there is no file or folder of that name, .*check the name, the network and your token",
-        ),
-        ("no such data", r"me/nothing: there is no file or folder of that name"),
-        (
-            "not cached",
-            r"me/other: there is no folder of that name, and the model is not in the cache .*unset HF_HUB_OFFLINE once",
-        ),
-        (
-            "no such subset",
-            r"has no such configuration or split \(got BuilderConfig 'mrcp' not found. Available: \['mrpc'\]\)",
-        ),
+        "gated",
+        "gated data",
+        "no such tag",
+        "nobody",
+        "no such data",
+        "not cached",
+        "no such subset",
     ],
 )
-def test_what_the_hub_does_not_give(found, step: str, message: str) -> None:
-    assert re.search(message, found[step]), found[step]
+def test_what_the_hub_does_not_give(golden, found, step: str) -> None:
+    golden(found[step])

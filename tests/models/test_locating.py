@@ -98,17 +98,16 @@ def test_a_zip_file_is_the_model_in_it(checkpoint, tmp_path, cache) -> None:
     assert not list(cache.glob("unpacked/partial-*"))
 
 
-def test_a_zip_file_with_one_onnx_file_is_that_file(float_path, checkpoint, tmp_path) -> None:
+def test_a_zip_file_with_one_onnx_file_is_that_file(
+    golden, float_path, checkpoint, tmp_path
+) -> None:
     tokenizer = (checkpoint("bert", HEAD) / "tokenizer.json").read_bytes()
     files = {"tokenizer.json": tokenizer, "onnx/model.onnx": float_path.read_bytes()}
     path = tmp_path / "model.zip"
     path.write_bytes(zipped(files))
     assert resolve(path).path.name == "model.onnx"
     path.write_bytes(zipped({**files, "onnx/other.onnx": b""}))
-    with pytest.raises(
-        ModelError,
-        match=r"does not hold one model \(got onnx/model.onnx, onnx/other.onnx, expected a folder",
-    ):
+    with golden.raises(ModelError):
         resolve(path)
 
 
@@ -116,40 +115,20 @@ def as_link(entry: zipfile.ZipInfo) -> None:
     entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (zipped({"../evil.txt": b""}), r"lies outside of its folder \(got '../evil.txt'\); do not trust it"),
-        (zipped({"a/../../evil.txt": b""}), r"lies outside of its folder"),
-        (zipped({"/etc/evil": b""}), r"lies outside of its folder"),
-        (zipped({"C:\\evil": b""}), r"lies outside of its folder"),
-        (zipped({"a\\..\\..\\evil": b""}), r"lies outside of its folder"),
-        (zipped({"link": b"/etc/passwd"}, as_link), r"holds a link or a device \(got 'link'"),
-        (zipped({"a.txt": b"1", "A.txt": b"2"}), r"holds two files of one name \(got 'A.txt'"),
-        (zipped({f"{i}": b"" for i in range(10_001)}), r"more than any model \(got 10,001 files, expected at most 10,000"),
-        (zipped({"config.json": b"0" * (80 << 20)}), r"unpacks to more than any model does \(got 83,886,080 bytes from"),
-        (zipped({"config.json": b"{}" * 99})[:-20], r"the zip file cannot be unpacked \(got File is not a zip file\)"),
-        (zipped({"config.json": b"{}" * 99}).replace(b"\xab\xae", b"\xff\xff"), r"the zip file cannot be unpacked"),
-        (b"<html>", r"the zip file cannot be unpacked"),
-    ],
-)  # fmt: skip
-def test_a_zip_file_that_is_refused_leaves_nothing(
-    tmp_path, cache, content: bytes, message: str
-) -> None:
+@pytest.mark.parametrize("content", [zipped({"../evil.txt": b""}), zipped({"a/../../evil.txt": b""}), zipped({"/etc/evil": b""}), zipped({"C:\\evil": b""}), zipped({"a\\..\\..\\evil": b""}), zipped({"link": b"/etc/passwd"}, as_link), zipped({"a.txt": b"1", "A.txt": b"2"}), zipped({f"{i}": b"" for i in range(10_001)}), zipped({"config.json": b"0" * (80 << 20)}), zipped({"config.json": b"{}" * 99})[:-20], zipped({"config.json": b"{}" * 99}).replace(b"\xab\xae", b"\xff\xff"), b"<html>"])  # fmt: skip
+def test_a_zip_file_that_is_refused_leaves_nothing(golden, tmp_path, cache, content: bytes) -> None:
     path = tmp_path / "model.zip"
     path.write_bytes(content)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         resolve(path)
     assert [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"] == [path]
 
 
-def test_a_large_file_is_refused_before_anything_is_written(tmp_path, monkeypatch) -> None:
+def test_a_large_file_is_refused_before_anything_is_written(golden, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(archives, "MOST_BYTES", 100)
     path = tmp_path / "model.zip"
     path.write_bytes(zipped({"config.json": b"0" * 101}))
-    with pytest.raises(
-        ModelError, match=r"holds more than any model \(got 101 bytes, expected at most 100\)"
-    ):
+    with golden.raises(ModelError):
         resolve(path)
 
 
@@ -194,13 +173,10 @@ def test_a_download_that_breaks_off_continues(web) -> None:
     assert web.asked == [("GET", "/m.zip", span) for span in spans]
 
 
-def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(web) -> None:
+def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(golden, web) -> None:
     web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 0, 0, 0]
     url = f"{web.address}/m.zip"
-    with pytest.raises(
-        ModelError,
-        match=r"could not be downloaded \(got 1,048,576 bytes; .*run the command again, which continues",
-    ):
+    with golden.raises(ModelError):
         downloads.downloaded(url)
     web.asked.clear()
     with pytest.warns(DownloadWarning):
@@ -223,7 +199,7 @@ def test_without_a_validator_a_download_starts_again(web) -> None:
     assert web.asked == [("GET", "/m.zip", None)] * 2
 
 
-def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint) -> None:
+def test_an_onnx_file_comes_with_what_lies_beside_it(golden, web, float_path, checkpoint) -> None:
     web.files["/m/onnx/model.onnx"] = float_path.read_bytes()
     for name in ("tokenizer.json", "config.json"):
         web.files[f"/m/{name}"] = (checkpoint("bert", HEAD) / name).read_bytes()
@@ -247,11 +223,9 @@ def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint
     assert resolve(f"{url}#{digest}") == found
     assert web.asked == []
     alone = hashlib.sha256(web.files["/m/onnx/model.onnx"]).hexdigest()
-    with pytest.raises(
-        ModelError,
-        match=rf"digest of model.onnx alone: with config.json, tokenizer.json it is {digest}",
-    ):
+    with golden.raises(ModelError) as raised:
         resolve(f"{url}#sha256={alone}")
+    assert f"it is {digest}" in str(raised.value)
     for change in ({"/m/config.json": b"{}"}, {"/m/onnx/model.onnx_data": b"other weights"}):
         shutil.rmtree(found.path.parent)
         before, web.files = web.files, {**web.files, **change}
@@ -281,22 +255,22 @@ def test_what_is_in_the_cache_is_used_only_as_it_came(web, checkpoint, cache) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("m.zip#sha256=00", r"the end of the URL is no digest \(got #sha256=00, expected #sha256= and 64 digits\)"),
-        ("m.zip#main", r"the end of the URL is no digest"),
-        ("m.zip#sha256=" + "0" * 64, rf"the file has another sha256 \(got {hashlib.sha256(NOISE).hexdigest()}, expected 0000"),
-        ("m.tar.gz", r"the URL names no model \(got m.tar.gz, expected a .zip file or an .onnx file\)"),
-        ("", r"the URL names no model \(got no file"),
-        ("gone.zip", r"gone.zip: the server does not give the file \(got 404 Not Found\); check the address"),
-        ("secret.zip", r"the server does not give the file \(got 403 Forbidden\); check the address, and whether it needs a login"),
-        ("broken.zip", r"could not be downloaded \(got 0 bytes; 503 Service Unavailable\)"),
+        "m.zip#sha256=00",
+        "m.zip#main",
+        "m.zip#sha256=" + "0" * 64,
+        "m.tar.gz",
+        "",
+        "gone.zip",
+        "secret.zip",
+        "broken.zip",
     ],
 )  # fmt: skip
-def test_a_url_that_gives_no_model(web, cache, name: str, message: str) -> None:
+def test_a_url_that_gives_no_model(golden, web, cache, name: str) -> None:
     web.files = {"/m.zip": NOISE, "/secret.zip": b"", "/broken.zip": b""}
     web.status = {"/secret.zip": 403, "/broken.zip": 503}
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         resolve(f"{web.address}/{name}")
     assert not list(cache.glob("downloads/*/*.zip"))
 
@@ -413,14 +387,11 @@ def archive(checkpoint, tmp_path) -> Path:
 
 
 def test_an_old_archive_works_with_its_family_and_pickles_allowed(
-    archive, checkpoint, tmp_path
+    golden, archive, checkpoint, tmp_path
 ) -> None:
     path = tmp_path / "MRPC.zip"
     path.write_bytes(of_folder(archive, "MRPC/"))
-    with pytest.raises(
-        ModelError,
-        match=r"config.json: the config does not say of which type the model is .*name it with family: bert, or",
-    ):
+    with golden.raises(ModelError):
         resolve(path)
     found = resolve(path, family="bert")
     assert found.family.model_types[0] == "bert"
@@ -451,7 +422,7 @@ def test_a_folder_without_a_model_type_is_read_where_it_lies(archive, cache) -> 
     assert not (resolve(archive, family="bert").path / "vocab.txt").exists()
 
 
-def test_an_architecture_names_the_type_too(archive) -> None:
+def test_an_architecture_names_the_type_too(golden, archive) -> None:
     path = archive / "config.json"
     config = json.loads(path.read_text())
     for architecture, kind in (
@@ -463,15 +434,9 @@ def test_an_architecture_names_the_type_too(archive) -> None:
         assert resolve(archive).config["model_type"] == kind
     path.write_text(json.dumps({**config, "model_type": "bert"}))
     assert resolve(archive, family="bert").path == archive
-    with pytest.raises(
-        ModelError,
-        match=r"names another model type \(got family: roberta, expected bert\); leave family out",
-    ):
+    with golden.raises(ModelError):
         resolve(archive, family="roberta")
-    with pytest.raises(
-        RecipeError,
-        match=r'family: there is no such model type; did you mean "bert"\? \(got \'brt\'\)',
-    ):
+    with golden.raises(RecipeError):
         parse({"model": "m", "task": "mrpc", "data": "d", "family": "brt"})
 
 

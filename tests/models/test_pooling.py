@@ -171,90 +171,33 @@ def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "about", "message"),
+    ("modules", "about"),
     [
-        (
-            [MEAN, ("CNN", {})],
-            {},
-            r"the module CNN is not supported \(got 2_CNN, expected Dense, LayerNorm, Normalize or Dropout",
-        ),
-        (
-            [MEAN, ("custom_code.Pooling", {})],
-            {},
-            r"needs its own Python code.*got custom_code\.Pooling",
-        ),
-        (
-            [("Pooling", {"pooling_mode": "median"})],
-            {},
-            r"the pooling is not supported \(got median, expected cls, max, mean",
-        ),
-        (
-            [("Pooling", {"pooling_mode_new_tokens": True})],
-            {},
-            r"the pooling is not supported \(got pooling_mode_new_tokens",
-        ),
-        (
-            [("WordWeights", {}), MEAN],
-            {},
-            r"these modules are not supported \(got Transformer, WordWeights, Pooling",
-        ),
-        (
-            [MEAN, dense(WIDTH, 2, "my.Swish")],
-            {},
-            r"the activation function is not supported \(got my\.Swish, expected Identity",
-        ),
-        (
-            [MEAN, ("Normalize", {"module_input_name": "token_embeddings"})],
-            {},
-            r"this use of Normalize is not supported",
-        ),
-        (
-            [MEAN, ("Dense", {"in_features": "x", "out_features": 2})],
-            {},
-            r"the config of Dense cannot be read",
-        ),
-        (
-            [("Pooling", {"pooling_mode": 5})],
-            {},
-            r"the pooling is not supported \(got 5, expected cls",
-        ),
-        (
-            [MEAN, dense(WIDTH + 1, 2)],
-            {},
-            r"the module in 2_Dense reads vectors of another width \(got 9, expected 8",
-        ),
-        (
-            [MEAN, dense(WIDTH, 4), dense(5, 2)],
-            {},
-            r"the module in 3_Dense reads vectors of another width \(got 5, expected 4",
-        ),
-        (
-            [MEAN],
-            {"truncate_dim": "x"},
-            r"config_sentence_transformers\.json cannot be followed \(got truncate_dim",
-        ),
-        (
-            [MEAN],
-            {"truncate_dim": -1},
-            r"config_sentence_transformers\.json cannot be followed \(got truncate_dim",
-        ),
-        (
-            [MEAN],
-            {"model_type": "SparseEncoder"},
-            r"makes no embeddings \(got SparseEncoder, expected SentenceTransformer",
-        ),
+        ([MEAN, ("CNN", {})], {}),
+        ([MEAN, ("custom_code.Pooling", {})], {}),
+        ([("Pooling", {"pooling_mode": "median"})], {}),
+        ([("Pooling", {"pooling_mode_new_tokens": True})], {}),
+        ([("WordWeights", {}), MEAN], {}),
+        ([MEAN, dense(WIDTH, 2, "my.Swish")], {}),
+        ([MEAN, ("Normalize", {"module_input_name": "token_embeddings"})], {}),
+        ([MEAN, ("Dense", {"in_features": "x", "out_features": 2})], {}),
+        ([("Pooling", {"pooling_mode": 5})], {}),
+        ([MEAN, dense(WIDTH + 1, 2)], {}),
+        ([MEAN, dense(WIDTH, 4), dense(5, 2)], {}),
+        ([MEAN], {"truncate_dim": "x"}),
+        ([MEAN], {"truncate_dim": -1}),
+        ([MEAN], {"model_type": "SparseEncoder"}),
         (
             [("Pooling", {"pooling_mode": "mean", "include_prompt": False})],
             {"prompts": {"query": "q: "}},
-            r"tokens of a prompt cannot be left out of the pooling \(got include_prompt: false",
         ),
     ],
 )
 def test_what_is_not_supported_is_named(
-    tmp_path: Path, modules: list[Any], about: dict[str, Any], message: str
+    golden, tmp_path: Path, modules: list[Any], about: dict[str, Any]
 ) -> None:
     folder = write_modules(tmp_path, modules, **about)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         pooling_of(folder)
 
 
@@ -267,39 +210,28 @@ def test_a_prompt_that_would_be_left_out_matters_only_where_there_is_one(tmp_pat
     assert not pooling_of(folder).include_prompt
 
 
-def test_an_encoder_elsewhere_or_with_another_output(tmp_path: Path) -> None:
+def test_an_encoder_elsewhere_or_with_another_output(golden, tmp_path: Path) -> None:
     folder = write_modules(tmp_path, [MEAN])
     (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "fill-mask"}))
-    with pytest.raises(
-        ModelError,
-        match=r"the encoder's output is not supported \(got fill-mask with last_hidden_state",
-    ):
+    with golden.raises(ModelError):
         pooling_of(folder)
     entries = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(
         json.dumps([entries[0] | {"path": "0_Transformer"}, entries[1]])
     )
-    with pytest.raises(
-        ModelError, match=r"the encoder is in a folder of its own \(got 0_Transformer"
-    ):
+    with golden.raises(ModelError):
         pooling_of(folder)
     (folder / "modules.json").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"states a pooling, but not which modules follow it.*download modules\.json too",
-    ):
+    with golden.raises(ModelError):
         pooling_of(folder)
 
 
-def test_weights_of_modules_are_checked(tmp_path: Path) -> None:
+def test_weights_of_modules_are_checked(golden, tmp_path: Path) -> None:
     folder = write_modules(tmp_path, [MEAN, dense(WIDTH, 2)])
     own = folder / "2_Dense"
     config = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps(config | {"out_features": 3}))
-    with pytest.raises(
-        ModelError,
-        match=r'no weights "linear\.weight" of its shape \(got shape \(2, 8\), expected \(3, 8\)',
-    ):
+    with golden.raises(ModelError):
         pooler_of(folder)
     (own / "model.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(ModelError, match=r"2_Dense: the module's weights cannot be read"):
@@ -309,7 +241,7 @@ def test_weights_of_modules_are_checked(tmp_path: Path) -> None:
         pooler_of(folder)
 
 
-def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(tmp_path: Path) -> None:
+def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(golden, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -317,9 +249,7 @@ def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(tmp_path: Path) 
     own, expected = folder / "2_Dense", pooler_of(folder)
     torch.save(load_file(own / "model.safetensors"), own / "pytorch_model.bin")
     (own / "model.safetensors").unlink()
-    with pytest.raises(
-        ModelError, match=r"pytorch_model\.bin: the checkpoint has only pickle weights"
-    ):
+    with golden.raises(ModelError):
         pooler_of(folder)
     loaded = pooler_of(folder, allow_pickle=True).weights
     assert all(np.array_equal(loaded[name], array) for name, array in expected.weights.items())

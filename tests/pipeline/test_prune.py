@@ -153,7 +153,7 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(
 
 @pytest.mark.usefixtures("known_times")
 def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(
-    checkpoint, pairs, out: Path
+    golden, checkpoint, pairs, out: Path
 ) -> None:
     # Ten times is more than all heads and neurons take.
     recipe = recipe_for(checkpoint("bert"), pairs, prune={"speedup": 10, "tokens": 1000})
@@ -165,9 +165,7 @@ def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(
     (captured,) = (out / ".octobert" / "store").glob("capture-*")
     (pruned,) = (out / ".octobert" / "store").glob("prune-*")
     assert (pruned / "model.onnx").read_bytes() == (captured / "model.onnx").read_bytes()
-    with pytest.raises(
-        AccuracyError, match="pruning found no model that is as wanted; the whole model is packaged"
-    ):
+    with golden.raises(AccuracyError):
         run_command._check_criterion(report)
 
 
@@ -210,42 +208,24 @@ def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    "changes",
     [
-        (
-            {"transforms": ["prune"]},
-            r"prune: a key of its own, not a transform; write prune: \{speedup: 1.3\}",
-        ),
-        (
-            {"transforms": [{"prune": {"speedup": 1.3}}]},
-            r"prune: a key of its own, not a transform",
-        ),
-        ({"qat": {"epochs": 1}}, "prune and qat exclude each other: qat trains the checkpoint"),
-        ({"prune": {"speedup": 0.9}}, r"prune.speedup: input should be greater than 1"),
-        ({"prune": 1}, r"prune.speedup: input should be greater than 1"),
-        (
-            {"prune": {"max_drop": -0.1}},
-            r"prune.max_drop: input should be greater than or equal to 0",
-        ),
-        ({"prune": {"speed": 2}}, "prune.speed: unknown key; "),
-        (
-            {"choose": {}, "measure": True},
-            r"choose and prune exclude each other; let the search try it",
-        ),
-        ({"prune": {"target": "ort-gpu"}}, 'there is no target "ort-gpu"'),
-        (
-            {"prune": {"target": "qnn"}},
-            "pruning times the kernels of a target, and this machine runs none of them",
-        ),
-        ({"task": "feature-extraction"}, "the task compares 8 bits with float only"),
-        (
-            {"data": {"evaluate": "train", "tune": "train"}},
-            "the rows to search on are the evaluation rows",
-        ),
+        {"transforms": ["prune"]},
+        {"transforms": [{"prune": {"speedup": 1.3}}]},
+        {"qat": {"epochs": 1}},
+        {"prune": {"speedup": 0.9}},
+        {"prune": 1},
+        {"prune": {"max_drop": -0.1}},
+        {"prune": {"speed": 2}},
+        {"choose": {}, "measure": True},
+        {"prune": {"target": "ort-gpu"}},
+        {"prune": {"target": "qnn"}},
+        {"task": "feature-extraction"},
+        {"data": {"evaluate": "train", "tune": "train"}},
     ],
 )
 def test_what_cannot_be_pruned_is_said_before_anything_runs(
-    checkpoint, pairs, changes: dict[str, Any], sentence: str
+    golden, checkpoint, pairs, changes: dict[str, Any]
 ) -> None:
     plain = {
         "model": str(checkpoint("bert")),
@@ -255,5 +235,5 @@ def test_what_cannot_be_pruned_is_said_before_anything_runs(
         **changes,
     }
     plain["data"] = {"source": str(pairs), **changes.get("data", {})}
-    with pytest.raises(OctobertError, match=sentence):
+    with golden.raises(OctobertError):
         steps_of(parse(plain))

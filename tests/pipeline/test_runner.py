@@ -510,67 +510,44 @@ def test_a_library_that_hides_a_full_disk(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
+def test_a_stage_that_is_killed_is_an_error_not_a_result(golden, tmp_path) -> None:
     request = Request(
         stage="capture", inputs={}, options={}, scratch=Path("nowhere"), temporary=tmp_path
     )
-    with pytest.raises(
-        OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"
-    ):
+    with golden.raises(OctobertError):
         local.run(request, tmp_path, lambda *_: None)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error"),
     [
-        ({"model": "./nowhere"}, ModelError, r"\./nowhere: there is no such file or folder"),
-        (
-            {"model": "package:no_such_package/x"},
-            ModelError,
-            r'the package "no_such_package" is not installed',
-        ),
-        ({"data": "./nowhere"}, DataError, r"there is no such file or folder"),
-        (
-            {"task": {"text-classification": {"max_length": 65}}},
-            ModelError,
-            r"longer than the model allows \(got 65, expected at most 64",
-        ),
-        (
-            {"benchmark": {**FAST, "sequence": [65]}},
-            ModelError,
-            r"benchmark.sequence: the sequence is longer .*at most 64",
-        ),
-        (
-            {"task": {"text-classification": {"text": "sentence"}}},
-            DataError,
-            r'there is no column "sentence".*did you mean',
-        ),
-        (
-            {"quantize": {"static": {"disable": ["*"]}}},
-            OctobertError,
-            r"the plan quantizes nothing",
-        ),
+        ({"model": "./nowhere"}, ModelError),
+        ({"model": "package:no_such_package/x"}, ModelError),
+        ({"data": "./nowhere"}, DataError),
+        ({"task": {"text-classification": {"max_length": 65}}}, ModelError),
+        ({"benchmark": {**FAST, "sequence": [65]}}, ModelError),
+        ({"task": {"text-classification": {"text": "sentence"}}}, DataError),
+        ({"quantize": {"static": {"disable": ["*"]}}}, OctobertError),
         (
             {"seed": 0, "task": {"text-classification": {"text": ["sentence1", "sentenc2"]}}},
             DataError,
-            r'there is no column "sentenc2"',
         ),
-        ({"task": "embedding"}, ModelError, r"an embedding would drop the head of the checkpoint"),
+        ({"task": "embedding"}, ModelError),
     ],
 )
 def test_bad_input_stops_with_one_sentence(
-    checkpoint, pairs, out, change: dict, error: type, message: str
+    golden, checkpoint, pairs, out, change: dict, error: type
 ) -> None:
     recipe = recipe_for(
         checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change}
     )
-    with pytest.raises(error, match=message):
+    with golden.raises(error):
         runner.run(recipe, out, executor=inline.run)
     assert not (out / "ort-cpu").exists()
     assert not (out / "report.json").exists()
 
 
-def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch) -> None:
+def test_a_target_that_is_not_installed(golden, checkpoint, pairs, tmp_path, monkeypatch) -> None:
     import importlib.util
 
     real = importlib.util.find_spec
@@ -578,9 +555,7 @@ def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch
         importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a)
     )
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["openvino-cpu"])
-    with pytest.raises(
-        TargetError, match=r"the target openvino-cpu cannot run here .*pip install .*\[openvino\]'"
-    ):
+    with golden.raises(TargetError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out").exists()
 
@@ -595,27 +570,23 @@ def test_a_model_without_a_tokenizer(checkpoint, pairs, tmp_path) -> None:
         )
 
 
-def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_path) -> None:
+def test_a_checkpoint_of_another_head_is_refused_at_once(
+    golden, checkpoint, pairs, tmp_path
+) -> None:
     recipe = recipe_for(checkpoint("bert", "question-answering"), pairs, targets=["ort-cpu"])
-    with pytest.raises(
-        ModelError,
-        match=r"no sequence-classification head \(got BertForQuestionAnswering, expected .*ForSequenceClassification",
-    ):
+    with golden.raises(ModelError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path) -> None:
+def test_an_output_directory_that_is_something_else(golden, checkpoint, pairs, tmp_path) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["ort-cpu"])
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="the output directory is a file"):
         runner.run(recipe, tmp_path / "file", executor=inline.run)
     (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
     (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
-    with pytest.raises(
-        StorageError,
-        match="a package or a checkpoint would replace a folder that octobert did not write",
-    ):
+    with golden.raises(StorageError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
 

@@ -117,9 +117,6 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
 
 
 @pytest.mark.parametrize("goals", [["speed"], ["latency", "latency"]])
-def test_goals_that_there_are_not(goals: list[str]) -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"tune(\.0: input should be 'latency' or 'throughput'|: a name is listed twice)",
-    ):
+def test_goals_that_there_are_not(golden, goals: list[str]) -> None:
+    with golden.raises(RecipeError):
         parse({"model": "m", "task": "mrpc", "data": "d", "tune": goals})

@@ -58,12 +58,9 @@ class Own(torch.nn.Module):
 '''
 
 
-def test_a_path_is_used_as_it_is(tmp_path, checkpoint) -> None:
+def test_a_path_is_used_as_it_is(golden, tmp_path, checkpoint) -> None:
     assert made(tmp_path, f"return {str(checkpoint('bert'))!r}") == checkpoint("bert")
-    with pytest.raises(
-        ModelError,
-        match=r"mine\.py:model: the function returns a path that does not exist \(got /nowhere",
-    ):
+    with golden.raises(ModelError):
         made(tmp_path, "return '/nowhere'")
 
 
@@ -86,12 +83,11 @@ def test_a_model_of_transformers_becomes_a_checkpoint(tmp_path, checkpoint, cach
     assert list(cache.iterdir()) == [folder]
 
 
-def test_a_model_that_its_weights_do_not_describe_is_refused(tmp_path, checkpoint, cache) -> None:
+def test_a_model_that_its_weights_do_not_describe_is_refused(
+    golden, tmp_path, checkpoint, cache
+) -> None:
     body = f"m = {load_text(checkpoint('bert'))}\n    m.classifier.register_forward_hook(lambda *a: a[-1] * 2)"
-    with pytest.raises(
-        ParityError,
-        match=r"model: the model does not compute what transformers loads of its weights .*class of your own",
-    ):
+    with golden.raises(ParityError):
         made(tmp_path, f"{body}\n    return m, {str(checkpoint('bert'))!r}", IMPORT)
     assert list(cache.iterdir()) == []
 
@@ -107,40 +103,23 @@ def test_a_module_of_ones_own_is_captured_with_parity(tmp_path, checkpoint, cach
 
 
 WRONG = {
-    "nothing": (
-        "pass",
-        r"mine\.py:model: the function does not return a model \(got a NoneType, expected a path, or \(model, folder",
-    ),
-    "no tokenizer": (
-        "return torch.nn.Linear(2, 2)",
-        r"does not return a model \(got a Linear, expected a path",
-    ),
-    "other order": (
-        "return 'folder', torch.nn.Linear(2, 2)",
-        r"does not return a model \(got str, Linear",
-    ),
-    "no config": (
-        "return torch.nn.Linear(2, 2), 'folder'",
-        r"the model has no config \(got Linear, expected a config of transformers",
-    ),
+    "nothing": "pass",
+    "no tokenizer": "return torch.nn.Linear(2, 2)",
+    "other order": "return 'folder', torch.nn.Linear(2, 2)",
+    "no config": "return torch.nn.Linear(2, 2), 'folder'",
 }
 
 
-@pytest.mark.parametrize(("body", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_not_a_model(tmp_path, body: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_what_is_not_a_model(golden, tmp_path, body: str) -> None:
+    with golden.raises(ModelError):
         made(tmp_path, body, "import torch")
 
 
-def test_the_function_runs_only_if_it_is_allowed(tmp_path) -> None:
+def test_the_function_runs_only_if_it_is_allowed(golden, tmp_path) -> None:
     (tmp_path / "mine.py").write_text("def model(size):\n    return 'x'\n")
     raw = {"model": f"{tmp_path / 'mine.py'}:model", "task": "mrpc", "data": "d"}
-    with pytest.raises(
-        RecipeError, match=r"model .*mine\.py:model runs that code; allow it with --allow-code"
-    ):
+    with golden.raises(RecipeError):
         parse(raw)
-    with pytest.raises(
-        RecipeError,
-        match=r"model: .*mine\.py, line 1: the function takes other arguments \(got model\(size\)",
-    ):
+    with golden.raises(RecipeError):
         facts._model(parse({**raw, "allow_code": True}))

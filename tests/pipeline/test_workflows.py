@@ -115,7 +115,7 @@ def answered(checkpoint, squad, tmp_path_factory) -> tuple[Path, Report]:
     )
 
 
-def test_the_files_of_the_right_version_are_picked(checkpoint, squad) -> None:
+def test_the_files_of_the_right_version_are_picked(golden, checkpoint, squad) -> None:
     model = checkpoint("bert", "question-answering")
     for task, version in (("squad", "v1.1"), ("squad-v2", "v2.0")):
         (step,) = (s for s in steps_of(answering(model, squad, task)) if s.name == "data")
@@ -123,22 +123,16 @@ def test_the_files_of_the_right_version_are_picked(checkpoint, squad) -> None:
             f"train-{version}.json",
             f"dev-{version}.json",
         }
-    with pytest.raises(
-        DataError,
-        match=r"more than one file looks like the train split \(got train-v1.1.json, train-v2.0.json",
-    ):
+    with golden.raises(DataError):
         steps_of(answering(model, squad, "question-answering"))
 
 
 def test_a_2_0_file_is_refused_by_the_task_without_unanswerable_questions(
-    checkpoint, squad, tmp_path
+    golden, checkpoint, squad, tmp_path
 ) -> None:
     files = {"train": str(squad / "train-v1.1.json"), "validation": str(squad / "dev-v2.0.json")}
     recipe = answering(checkpoint("bert", "question-answering"), squad, "squad", data=files)
-    with pytest.raises(
-        DataError,
-        match=r"dev-v2.0.json, row 1, column \"answers\": the question has no answer.*squad-v2",
-    ):
+    with golden.raises(DataError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
 
 

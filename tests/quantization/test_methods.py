@@ -150,23 +150,20 @@ def test_a_placement_may_be_written_out(bert_sites) -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "words"),
+    "placement",
     [
-        ("qdqbrt", r'there is no placement "qdqbrt"; did you mean "qdqbert"\?'),
-        ("linear.input", r'there is no placement "linear.input"; known: auto, ffn, matmul'),
-        (("linear.imput",), r'unknown kind of site "linear.imput"; did you mean "linear.input"\?'),
-        (
-            ("linear.input@fn_up",),
-            r'unknown kind of site "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?',
-        ),
-        (("linear.input", "conv.*"), r'unknown kind of site "conv.\*"; known: '),
-        ((), "a placement needs at least one kind of site"),
-        pytest.param(("scores.key@ffn_up",), r'unknown kind of site "scores.key@ffn_up"'),
+        "qdqbrt",
+        "linear.input",
+        ("linear.imput",),
+        ("linear.input@fn_up",),
+        ("linear.input", "conv.*"),
+        (),
+        ("scores.key@ffn_up",),
     ],
     ids=str,
 )
-def test_unknown_placements_and_kinds_are_refused(placement, words) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_unknown_placements_and_kinds_are_refused(golden, placement) -> None:
+    with golden.raises(ValueError):
         static.Options(placement=placement)
 
 
@@ -258,35 +255,18 @@ def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
 
 @pytest.mark.parametrize("method", [static, dynamic])
 @pytest.mark.parametrize(
-    ("disable", "enable", "words"),
+    ("disable", "enable"),
     [
-        (
-            ("encoder.layer.0.intermediate.dens",),
-            (),
-            r'\.disable: the pattern "encoder.layer.0.intermediate.dens" matches no module; '
-            r'did you mean "encoder.layer.0.intermediate.dense"\?',
-        ),
-        (
-            (),
-            ("poler.dense",),
-            r'\.enable: the pattern "poler.dense" matches no module; did you mean "pooler.dense"\?',
-        ),
-        (
-            ("query", "key"),
-            ("key",),
-            r'the pattern "key" is in both disable and enable; remove it from one of the two lists',
-        ),
-        (
-            ("query",),
-            ("layer.0", "encoder.layer.1.*"),
-            r'other patterns enable every site that "query" disables \(got disable .*narrow the patterns of enable',
-        ),
+        (("encoder.layer.0.intermediate.dens",), ()),
+        ((), ("poler.dense",)),
+        (("query", "key"), ("key",)),
+        (("query",), ("layer.0", "encoder.layer.1.*")),
     ],
 )
 def test_patterns_that_cannot_be_meant_are_errors(
-    bert_sites, method, disable, enable, words
+    golden, bert_sites, method, disable, enable
 ) -> None:
-    with pytest.raises(PlanError, match=words):
+    with golden.raises(PlanError):
         method.plan(
             bert_sites,
             ranges_for(bert_sites),

@@ -283,14 +283,12 @@ def changed(path: Path, to: Path, name: str, index: int, value: float) -> Path:
     return to
 
 
-def test_nan_in_an_activation_is_named(graph, tmp_path) -> None:
+def test_nan_in_an_activation_is_named(golden, graph, tmp_path) -> None:
     path, values = graph
     broken = changed(
         path, tmp_path / "broken.onnx", "encoder.layer.1.intermediate.dense.bias", 0, np.nan
     )
-    with pytest.raises(
-        ModelError, match=r'"encoder\.layer\.1\..*" contains NaN or infinity \(got row 0\)'
-    ):
+    with golden.raises(ModelError):
         observer.observe(broken, rows([5]), 0, values)
 
 
@@ -299,7 +297,7 @@ def test_nan_in_an_activation_is_named(graph, tmp_path) -> None:
 # The word's row holds NaN or infinity itself, before any arithmetic turns the one into the other.
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_name_the_tensor_and_the_row(
-    graph, tmp_path, monkeypatch, value: float, bad: int, tokens: int
+    golden, graph, tmp_path, monkeypatch, value: float, bad: int, tokens: int
 ) -> None:
     path, _ = graph
     monkeypatch.setattr(observer, "TOKENS_PER_BATCH", tokens)
@@ -321,9 +319,7 @@ def test_nan_and_infinity_name_the_tensor_and_the_row(
         observer.observe(broken, data, 0, [where, "embeddings.LayerNorm"], name_of=name_of)
     assert asked == [bad]
     # What such a value does further on is found there just as well, at the same row, and at no row that lacks the word.
-    with pytest.raises(
-        ModelError, match=rf'"encoder\.layer\.1\.attention\.self\.probs" contains .*got row {bad}\)'
-    ):
+    with golden.raises(ModelError):
         observer.observe(broken, data, 0, ["encoder.layer.1.attention.self.probs"])
     others = [row for index, row in enumerate(data) if index != bad]
     assert observer.observe(broken, others, 0, [where])[where].extremes.shape == (6, 2)
@@ -774,11 +770,9 @@ def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> N
     )
 
 
-def test_entropy_needs_more_bins_than_levels() -> None:
+def test_entropy_needs_more_bins_than_levels(golden) -> None:
     for bins in (64, 128):
-        with pytest.raises(
-            pydantic.ValidationError, match="num_bins must be greater than num_quantized_bins"
-        ):
+        with golden.raises(pydantic.ValidationError):
             entropy.Options(num_bins=bins, num_quantized_bins=128)
     assert entropy.Options(num_bins=129, num_quantized_bins=128).num_bins == 129
 

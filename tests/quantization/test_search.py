@@ -328,12 +328,9 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None
     assert len({tuple(sorted(t["fallback"])) for t in trials}) == len(trials)
 
 
-def test_criteria_that_cannot_be_checked_are_refused(checkpoint, pairs, begun) -> None:
+def test_criteria_that_cannot_be_checked_are_refused(golden, checkpoint, pairs, begun) -> None:
     model = checkpoint("bert")
-    with pytest.raises(
-        RecipeError,
-        match=r"the float model itself misses the criterion \(got accuracy 0\.\d+ on 60 tuning rows",
-    ):
+    with golden.raises(RecipeError):
         runner.run(recipe_for(model, pairs, at_least=1.01), begun, executor=inline.run)
     with pytest.raises(RecipeError, match=r'the task has no metric "f2"; known: accuracy, f1'):
         runner.run(recipe_for(model, pairs, max_drop=0.1, metric="f2"), begun, executor=inline.run)

@@ -141,7 +141,7 @@ def test_tables_of_onnx_runtime_are_read(tmp_path: Path) -> None:
     assert tables.read(tmp_path / "saved.json") == expected
 
 
-def test_the_cache_of_tensorrt(tmp_path: Path) -> None:
+def test_the_cache_of_tensorrt(golden, tmp_path: Path) -> None:
     (tmp_path / "theirs.cache").write_text(
         "TRT-7103-EntropyCalibration2\ndata_0: 4000889d\ninput:0: 3caa54fc\nnothing: 0\n"
     )
@@ -151,9 +151,7 @@ def test_the_cache_of_tensorrt(tmp_path: Path) -> None:
     assert set(table) == {"data_0", "input:0", "nothing"}
     paths = tables.write({"b": interval(-1, 127), "a": interval(0, 0)}, tmp_path, tensorrt=8601)
     assert paths[-1].read_text() == "TRT-8601-EntropyCalibration2\na: 00000000\nb: 3f800000\n"
-    with pytest.raises(
-        DataError, match=r'"x:0": TensorRT\'s cache cannot hold a name with a colon; rename'
-    ):
+    with golden.raises(DataError):
         tables.write({"x:0": interval(0, 1)}, tmp_path, tensorrt=8601)
 
 
@@ -163,23 +161,20 @@ def test_what_c_plus_plus_cannot_parse_is_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({}, "no intervals to write; calibrate first"),
-        (
-            {"x": interval(math.nan, 1, 1)},
-            r'"x": the interval cannot be written .*not finite: low nan.*calibrate again',
-        ),
-        ({"x": interval(0, math.inf)}, "not finite"),
-        ({"x": interval(0, 1e39)}, "not finite"),
-        ({"x": interval(2, 1)}, "not an interval: low 2.0, high 1.0"),
-        ({"x": interval(-2, 1, -1)}, "bound -1.0"),
-        ({"x\ny": interval(0, 1)}, "the table cannot hold a name with a line break; rename"),
+        {},
+        {"x": interval(math.nan, 1, 1)},
+        {"x": interval(0, math.inf)},
+        {"x": interval(0, 1e39)},
+        {"x": interval(2, 1)},
+        {"x": interval(-2, 1, -1)},
+        {"x\ny": interval(0, 1)},
     ],
     ids=repr,
 )
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, given, message) -> None:
-    with pytest.raises(DataError, match=message):
+def test_what_cannot_be_written_leaves_nothing(golden, tmp_path: Path, given) -> None:
+    with golden.raises(DataError):
         tables.write(given, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
@@ -244,11 +239,9 @@ def test_a_file_cut_short_is_never_believed(intervals, tmp_path: Path) -> None:
     ids=repr,
 )
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_table_is_refused(tmp_path: Path, name, content) -> None:
+def test_what_is_no_table_is_refused(golden, tmp_path: Path, name, content) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(
-        DataError, match=r"not a valid calibration table .*got .+expected .+write the table again"
-    ):
+    with golden.raises(DataError):
         tables.read(tmp_path / name)
 
 

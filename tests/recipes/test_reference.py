@@ -150,17 +150,10 @@ def test_a_part_of_a_recipe_is_changed(change: str, place: tuple[str, ...], valu
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("seed", "a change is a key, an equals sign and a value"),
-        ("sed=3", 'unknown key; did you mean "seed"'),
-        ("targets.first=ort-cpu", "this part of the recipe has no keys"),
-        ("seed=[", "the value is not valid YAML"),
-        ("task.squad.step=400", "step must be less than the 317 tokens of context in a window"),
-    ],
+    "change", ["seed", "sed=3", "targets.first=ort-cpu", "seed=[", "task.squad.step=400"]
 )
-def test_a_wrong_change_is_an_error(change: str, message: str) -> None:
+def test_a_wrong_change_is_an_error(golden, change: str) -> None:
     from octobert.core.errors import RecipeError
 
-    with pytest.raises(RecipeError, match=message):
+    with golden.raises(RecipeError):
         loading.load(RECIPE, [change])

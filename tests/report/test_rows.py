@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -48,44 +49,29 @@ def test_nothing_is_said_of_what_was_not_looked_at(run: Run) -> None:
     assert shown(run) is None
 
 
-def test_one_line_says_that_nothing_changed(run: Run) -> None:
+def test_one_line_says_that_nothing_changed(golden, run: Run) -> None:
     found = shown(run, rows_of())
     assert found is not None
     assert (found.title, found.data) == ("", None)
     markup = markup_of(page_of(run.report, Evidence(changed=(rows_of(),))))
-    assert (
-        "No row changed: on 408 rows the quantized models answer as the float model does." in markup
-    )
+    golden(re.search("No row changed[^<]*", markup).group())
     assert "Rows that changed" not in markup
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    "changed",
     [
-        (
-            rows_of(row(0, "lost"), row(1, "gained"), row(2), lost=1, gained=1),
-            [
-                "ort-cpu answers 3 rows of 408 otherwise than ort-f32: 1 worse, 1 better, 1 neither.",
-                "No direction stands out beyond chance (exact sign test, 5 %).",
-            ],
-        ),
-        (rows_of(row(0)), ["ort-cpu answers 1 row of 408 otherwise than ort-f32."]),
-        (
-            rows_of(row(0, "lost"), total=9000, lost=9000, sentence="All lost."),
-            [
-                "ort-cpu answers 9,000 rows of 408 otherwise than ort-f32: 9,000 worse, 0 better, 0 neither.",
-                "All lost.",
-                "The list has the 1 that changed most.",
-            ],
-        ),
+        rows_of(row(0, "lost"), row(1, "gained"), row(2), lost=1, gained=1),
+        rows_of(row(0)),
+        rows_of(row(0, "lost"), total=9000, lost=9000, sentence="All lost."),
     ],
+    ids=["three", "one", "many"],
 )
-def test_sentences_say_how_many_and_what_stands_out(
-    run: Run, changed: ChangedRows, said: list[str]
-) -> None:
+def test_sentences_say_how_many_and_what_stands_out(golden, run: Run, changed: ChangedRows) -> None:
     found = shown(run, changed)
     assert found is not None
-    assert found.values["told"] == [said]
+    (told,) = found.values["told"]
+    golden("\n".join(told))
 
 
 def test_models_without_changes_are_not_chosen_from(run: Run) -> None:
@@ -142,9 +128,7 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
 def test_the_terminal_says_what_changes_have_in_common(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = (
-        "All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better."
-    )
+    said = "All 8 changes went from equivalent to different (p < 0.01)."
     told = tuple(
         each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""})
         for each in run.report.comparisons

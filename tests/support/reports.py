@@ -43,6 +43,7 @@ from octobert.core.results import (
     TransformFacts,
     Trial,
 )
+from octobert.core.session import Setting, Tuned
 from octobert.report.page import Run
 from tests.support.selections import MACHINE
 
@@ -304,6 +305,12 @@ def _changed_row(kind: Kind, number: int, chance: random.Random) -> ChangedRow:
         after=sides[1],
         outcome="lost" if right else "gained",
     )
+
+
+def tuned(setting: Setting, **changes: Any) -> Tuned:
+    """What a search for the lowest latency found."""
+    plain = {"ratio": Estimate(value=0.9, low=0.88, high=0.92), "default_ms": 1.0, "rows": 8}
+    return Tuned(**{"goal": "latency", "setting": setting, "tried": (), **plain, **changes})
 
 
 def _module(layer: int, part: str) -> str:

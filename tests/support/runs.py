@@ -25,7 +25,7 @@ def made_once(
     tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
 ) -> Path:
     """A folder that all test processes of a session share. The first one that asks for it fills it."""
-    folder = _shared(tmp_path_factory) / name
+    folder = shared_folder(tmp_path_factory) / name
     folder.parent.mkdir(exist_ok=True, parents=True)
     with FileLock(folder.with_name(f"{name}.lock")):
         marker = folder.with_name(f"{name}.made")
@@ -39,7 +39,7 @@ def made_once(
 
 def is_being_made(tmp_path_factory: pytest.TempPathFactory, name: str) -> bool:
     """Whether another process fills this folder of `made_once` now."""
-    lock = _shared(tmp_path_factory) / f"{name}.lock"
+    lock = shared_folder(tmp_path_factory) / f"{name}.lock"
     lock.parent.mkdir(exist_ok=True, parents=True)
     try:
         with FileLock(lock, timeout=0):
@@ -48,7 +48,8 @@ def is_being_made(tmp_path_factory: pytest.TempPathFactory, name: str) -> bool:
         return True
 
 
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the folders of `made_once` lie."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "shared"
 

@@ -129,13 +129,13 @@ def test_the_runtime_reports_the_type_that_it_computes_in(float_path) -> None:
 
 
 @pytest.mark.parametrize("method", ["float", "static", "weight-only"])
-def test_a_type_that_this_machine_does_not_compute_in_is_refused(method: str, monkeypatch) -> None:
+def test_a_type_that_this_machine_does_not_compute_in_is_refused(
+    golden, method: str, monkeypatch
+) -> None:
     computes(monkeypatch)
     changes = {"quantize": {method: {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
     recipe = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
-    with pytest.raises(
-        RecipeError, match="float operators cannot run in bfloat16 on this machine"
-    ) as raised:
+    with golden.raises(RecipeError) as raised:
         preflight._check_float_parts(recipe, CAPABILITIES)
     assert raised.value.where == f"quantize.{method}.float_parts"
     assert "measure: false" in str(raised.value.fix)

@@ -123,31 +123,22 @@ def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
     assert [d.HasField("dim_value") for d in value.type.tensor_type.shape.dim] == [False, False]
 
 
-def test_a_missing_side_file_is_an_error(written) -> None:
+def test_a_missing_side_file_is_an_error(golden, written) -> None:
     written.with_suffix(".bin").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$",
-    ):
+    with golden.raises(ModelError):
         check(written)
     with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
         openvino_npu.write_context(written.with_name("absent.xml"), written, device="CPU")
 
 
-def test_a_file_that_was_renamed_is_an_error(written) -> None:
+def test_a_file_that_was_renamed_is_an_error(golden, written) -> None:
     moved = written.rename(written.with_name("other.onnx"))
-    with pytest.raises(
-        ModelError,
-        match=r"other\.onnx: the provider would reject the EPContext file \(got ep_cache_context = model\.xml, expected other\.xml\); export the model again instead of renaming files\.$",
-    ):
+    with golden.raises(ModelError):
         check(moved)
 
 
-def test_an_ordinary_model_is_not_an_epcontext_file(xml) -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)",
-    ):
+def test_an_ordinary_model_is_not_an_epcontext_file(golden, xml) -> None:
+    with golden.raises(ModelError):
         check(xml.with_suffix(".onnx"))
 
 
@@ -160,50 +151,32 @@ def changed(path: Path, name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("embed_mode", 1, r"got embed_mode = 1, expected 0\); export the model again\.$"),
-        (
-            "source",
-            "QNNExecutionProvider",
-            r"got source = QNN.*, expected OpenVINOExecutionProvider",
-        ),
-        (
-            "DeviceClass",
-            "TPU",
-            r"the EPContext file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)",
-        ),
-    ],
+    ("name", "value"),
+    [("embed_mode", 1), ("source", "QNNExecutionProvider"), ("DeviceClass", "TPU")],
 )
-def test_a_changed_attribute_is_an_error(written, name, value, message) -> None:
+def test_a_changed_attribute_is_an_error(golden, written, name, value) -> None:
     changed(written, name, value)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         check(written)
 
 
-def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
+def test_another_ir_beside_the_file_is_an_error(golden, written, xml) -> None:
     written.with_suffix(".xml").write_bytes(xml.with_name("dynamic.xml").read_bytes())
-    with pytest.raises(
-        ModelError,
-        match=r"have different inputs or outputs \(got input_ids int64 \[2, 16\], .*, expected input_ids int64 \[-1, -1\], .*; export the model again",
-    ):
+    with golden.raises(ModelError):
         check(written)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("<net", "the IR is incomplete"),
-        ("<project/>", r"the file is not an IR \(got <project>, expected <net> with layers\)"),
-        (
-            '<net><layers><layer name="x" type="Parameter"><output><port precision="U4"/></output></layer></layers></net>',
-            r"model\.xml, layer x: an input or output of the IR has an unsupported type \(got U4, expected I64, I32",
-        ),
+        "<net",
+        "<project/>",
+        '<net><layers><layer name="x" type="Parameter"><output><port precision="U4"/></output></layer></layers></net>',
     ],
 )
-def test_a_file_that_is_no_ir_is_an_error(written, text, message) -> None:
+def test_a_file_that_is_no_ir_is_an_error(golden, written, text) -> None:
     written.with_suffix(".xml").write_text(text)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         check(written)
 
 

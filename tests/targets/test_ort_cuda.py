@@ -317,12 +317,10 @@ def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
     return caught.value
 
 
-def test_asymmetric_activations_are_refused(bert) -> None:
+def test_asymmetric_activations_are_refused(golden, bert) -> None:
     cpu = plugins.load("targets", "ort-cpu").CAPABILITIES
     plan = static.plan(bert.sites, bert.ranges, cpu, static.Options(placement="qordered"))
-    with pytest.raises(
-        PlanError, match="ort-cuda takes symmetric int8 activations, not asymmetric uint8"
-    ):
+    with golden.raises(PlanError):
         capability.check(plan, CUDA)
     error = refusal(bert, plan)
     assert isinstance(error, PlanError)
@@ -342,15 +340,12 @@ def test_other_placements_are_refused(bert) -> None:
     assert "placement qordered" in error.expected
 
 
-def test_a_rescaled_residual_path_is_refused(bert) -> None:
+def test_a_rescaled_residual_path_is_refused(golden, bert) -> None:
     model = ir.load(bert.float_path)
     group = next(g for g in smoothing.groups(model.graph, bert.captured.family) if g.kind == "norm")
     smoothing.scale_(model, group, np.full(64, 2.0))
     qdq.write(model, bert.plan())
-    with pytest.raises(
-        PlanError,
-        match=r"a residual path that SmoothQuant rescales .*; set transforms: \[\] in the recipe\.",
-    ):
+    with golden.raises(PlanError):
         ort_cuda.rewrite_(model)
 
 

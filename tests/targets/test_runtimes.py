@@ -111,7 +111,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_not_needed(finished, tmp_pat
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_a_runtime_refuses_is_one_sentence(finished, target: str) -> None:
+def test_what_a_runtime_refuses_is_one_sentence(golden, finished, target: str) -> None:
     module = targets.load(target)
     path = module.model_file(finished[1] / target)
     session = module.open_session(path, SessionOptions())
@@ -120,9 +120,7 @@ def test_what_a_runtime_refuses_is_one_sentence(finished, target: str) -> None:
         session.run({"input_ids": ids, "attention_mask": ids[:, :3], "token_type_ids": ids * 0})
     assert error.value.where == str(path)
     assert "\n" not in str(error.value)
-    with pytest.raises(
-        ModelError, match=r"the model has other inputs than an encoder \(got attention_mask"
-    ):
+    with golden.raises(ModelError):
         session.run({"input_ids": ids})
 
 

@@ -65,7 +65,7 @@ def test_openvino_takes_properties(finished) -> None:
     assert target.open_session(path, SessionOptions(entries=entries)).threads == 1
 
 
-def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> None:
+def test_a_package_is_opened_as_its_recipe_says(golden, finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished[1] / "ort-cpu", tmp_path / "package")
     manifest = folder / "octobert.json"
     plain = json.loads(manifest.read_text())
@@ -74,9 +74,7 @@ def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> Non
     with octobert.load(folder, streams=1, threads=2) as model:
         assert model._engine.get().session.threads == 1
     manifest.write_text(json.dumps({**plain, "session": {"provider": {"backend_path": "libevil"}}}))
-    with pytest.raises(
-        ModelError, match=r"provider\.backend_path may make the runtime load or write files"
-    ):
+    with golden.raises(ModelError):
         octobert.load(folder)
 
 

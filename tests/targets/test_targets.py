@@ -228,15 +228,12 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
     )
 
 
-def test_rows_longer_than_the_shape_are_refused(everywhere: Path) -> None:
+def test_rows_longer_than_the_shape_are_refused(golden, everywhere: Path) -> None:
     from octobert.targets.runtimes import openvino
 
     path = plugins.load("targets", "openvino-npu").model_file(everywhere / "openvino-npu")
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
-    with pytest.raises(
-        TargetError,
-        match=r"longer than the model's static shape \(got 17 tokens, expected at most 16\)",
-    ):
+    with golden.raises(TargetError):
         session.run(batch([17]))
 
 
@@ -429,7 +426,7 @@ def test_products_in_float_are_named_with_the_reason(everywhere: Path) -> None:
     assert reasons == {"MatMul runs in float: neither input is quantized": 6}
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(golden, tmp_path: Path, everywhere: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no such file"):
         linter.lint(tmp_path / "none.onnx", table("ort-cpu"))
     (tmp_path / "text.onnx").write_text("no model")
@@ -439,9 +436,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) ->
     ir.save(ir.load(onnx_of(everywhere, "ort-cpu")), outside, external_data="outside.onnx.data")
     assert linter.lint(outside, table("ort-cpu")).passes
     (tmp_path / "outside.onnx.data").unlink()
-    with pytest.raises(
-        ModelError, match=r"outside\.onnx\.data: the model's external data is missing; copy"
-    ):
+    with golden.raises(ModelError):
         linter.lint(outside, table("ort-cpu"))
 
 
@@ -495,14 +490,11 @@ def plan_for_tensorrt(manifest: PackageManifest, **options: object) -> QuantPlan
 
 
 def test_a_plan_is_repaired_and_says_so(
-    manifest: PackageManifest, everywhere: Path, tmp_path: Path
+    golden, manifest: PackageManifest, everywhere: Path, tmp_path: Path
 ) -> None:
     target = table("tensorrt")
     broken = plan_for_tensorrt(manifest, activations="uint8", symmetric=False, embeddings="int8")
-    with pytest.raises(
-        PlanError,
-        match=r"takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric uint8",
-    ):
+    with golden.raises(PlanError):
         capability.check(broken, target)
     mended = capability.repaired(broken, target)
     capability.check(mended, target)
@@ -572,7 +564,9 @@ def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -
     assert any(one.reason.startswith("repaired: ") for one in report.plans["tensorrt"].decisions)
 
 
-def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path: Path) -> None:
+def test_a_shape_that_does_not_fit_is_refused(
+    golden, checkpoint, pairs: Path, tmp_path: Path
+) -> None:
     plain = {
         "model": str(checkpoint("bert")),
         "task": {"text-classification": {"max_length": 16}},
@@ -580,10 +574,7 @@ def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path:
         "targets": ["qnn"],
     }
     for sequence in (8, 4096):
-        with pytest.raises(
-            RecipeError,
-            match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length",
-        ):
+        with golden.raises(RecipeError):
             runner.run(
                 parse({**plain, "shape": {"sequence": sequence}}),
                 tmp_path / "out",
@@ -615,11 +606,9 @@ def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
 # --- sessions
 
 
-def test_a_provider_that_is_not_there_is_no_silent_fallback(everywhere: Path) -> None:
+def test_a_provider_that_is_not_there_is_no_silent_fallback(golden, everywhere: Path) -> None:
     path = onnx_of(everywhere, "ort-cpu")
-    with pytest.raises(
-        TargetError, match=r"cannot open the model.*'CUDAExecutionProvider' is not in available"
-    ):
+    with golden.raises(TargetError):
         onnxruntime.OrtSession(path, SessionOptions(), "CUDAExecutionProvider")
 
 

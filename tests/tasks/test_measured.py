@@ -62,7 +62,13 @@ def code(folder: Path, text: str, function: str = "metric") -> str:
     return f"{folder / 'mine.py'}:{function}"
 
 
-def test_metrics_of_two_classes_equal_scikit_learn() -> None:
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values do not depend on them, and intervals are looked at roughly."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 250)
+
+
+def test_metrics_of_two_classes_equal_scikit_learn(few_resamples) -> None:
     task, outputs, gold = classes(2)
     predicted = outputs["logits"].argmax(axis=1)
     expected = {
@@ -86,7 +92,7 @@ def test_metrics_of_two_classes_equal_scikit_learn() -> None:
     assert list(scores_of(task, outputs, gold, "mcc")) == ["matthews"]
 
 
-def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn() -> None:
+def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn(few_resamples) -> None:
     task, outputs, gold = classes(4)
     predicted = outputs["logits"].argmax(axis=1)
     expected = {
@@ -217,7 +223,7 @@ def test_a_metric_that_fails_on_all_resamples_has_no_interval(tmp_path, monkeypa
     ) == (0.0, None, None, None)
 
 
-def test_postprocess_makes_the_predictions(tmp_path) -> None:
+def test_postprocess_makes_the_predictions(golden, tmp_path) -> None:
     task, outputs, gold = classes(2)
     own = code(
         tmp_path,
@@ -232,20 +238,14 @@ def test_postprocess_makes_the_predictions(tmp_path) -> None:
     assert scores_of(task, outputs, gold, "auroc", postprocess=own)["auroc"].value == pytest.approx(
         expected
     )
-    with pytest.raises(
-        DataError,
-        match=r"accuracy cannot be computed from what postprocess gives .*expected predictions as the task",
-    ):
+    with golden.raises(DataError):
         scores_of(task, outputs, gold, "accuracy", postprocess=own)
 
 
-def test_several_labels_need_a_score_each(tmp_path) -> None:
+def test_several_labels_need_a_score_each(golden, tmp_path) -> None:
     task, outputs, gold = classes(3, "multi-label")
     one = code(tmp_path, "def post(outputs):\n    return outputs['logits'].max(axis=1)\n", "post")
-    with pytest.raises(
-        DataError,
-        match=r"auroc cannot be computed from what postprocess gives .*expected probabilities",
-    ):
+    with golden.raises(DataError):
         scores_of(task, outputs, gold, "auroc", postprocess=one)
     (tmp_path / "mine.py").write_text(
         "def post(outputs):\n    return outputs['logits'].astype(float)\n"
@@ -253,20 +253,10 @@ def test_several_labels_need_a_score_each(tmp_path) -> None:
     assert "auroc" in scores_of(task, outputs, gold, "auroc", postprocess=one)
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            "return outputs['logits'][:3]",
-            r"one prediction for each row \(got shape \(3, 2\), expected 120 predictions",
-        ),
-        ("pass", r"one prediction for each row \(got nothing, expected 120"),
-        ("return 1.0", r"one prediction for each row \(got shape \(\)"),
-    ],
-)
-def test_what_postprocess_must_not_return(tmp_path, body: str, message: str) -> None:
+@pytest.mark.parametrize("body", ["return outputs['logits'][:3]", "pass", "return 1.0"])
+def test_what_postprocess_must_not_return(golden, tmp_path, body: str) -> None:
     task, outputs, gold = classes(2)
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         scores_of(
             task,
             outputs,
@@ -276,12 +266,9 @@ def test_what_postprocess_must_not_return(tmp_path, body: str, message: str) -> 
 
 
 @pytest.mark.parametrize("value", ["'good'", "None", "{}", "[1, 2]", "{'a': 'b'}"])
-def test_what_a_metric_must_not_return(tmp_path, value: str) -> None:
+def test_what_a_metric_must_not_return(golden, tmp_path, value: str) -> None:
     task, outputs, gold = classes(2)
-    with pytest.raises(
-        DataError,
-        match=r"metric: the metric does not return numbers \(got a .*expected a number, or a dict of",
-    ):
+    with golden.raises(DataError):
         scores_of(
             task,
             outputs,
@@ -290,36 +277,25 @@ def test_what_a_metric_must_not_return(tmp_path, value: str) -> None:
         )
 
 
-def test_metrics_that_a_recipe_cannot_have() -> None:
+def test_metrics_that_a_recipe_cannot_have(golden) -> None:
     task = classes(2)[0]
-    with pytest.raises(
-        RecipeError,
-        match=r'metric: the task has no metric "acuracy"; did you mean "accuracy"\? \(or file.py',
-    ):
+    with golden.raises(RecipeError):
         measures_of(["acuracy"], None, task)
     with pytest.raises(RecipeError, match=r'the task has no metric "f1"'):
         measures_of(["f1"], None, classes(3)[0])
     with pytest.raises(RecipeError, match="two metrics have the same name"):
         measures_of(["mcc", "matthews"], None, task)
     raw = {"model": "m", "data": "d", "task": {"text-classification": {"metric": "f1"}}}
-    with pytest.raises(
-        RecipeError,
-        match=r"metric and task.text-classification.metric name the main metric twice; leave out",
-    ):
+    with golden.raises(RecipeError):
         parse({**raw, "metric": "auroc"})
     for metric in (3, {"evalute": "f1"}, [["f1"]]):
-        with pytest.raises(
-            RecipeError, match=r"metric: a metric is a name, {evaluate: NAME} or file.py:function"
-        ):
+        with golden.raises(RecipeError):
             parse({"model": "m", "data": "d", "task": "mrpc", "metric": metric})
 
 
-def test_without_evaluate_its_metrics_name_the_extra(monkeypatch) -> None:
+def test_without_evaluate_its_metrics_name_the_extra(golden, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        RecipeError,
-        match=r"metric: the library evaluate is not installed; pip install .*\[metrics\]'",
-    ):
+    with golden.raises(RecipeError):
         measures_of([EvaluateMetric(evaluate="f1")], None, classes(2)[0])
 
 
@@ -356,10 +332,7 @@ def test_a_local_module_of_evaluate(tmp_path, monkeypatch, name: str) -> None:
 
 
 @needs_evaluate
-def test_a_metric_of_evaluate_that_is_not_there(tmp_path) -> None:
+def test_a_metric_of_evaluate_that_is_not_there(golden, tmp_path) -> None:
     task, outputs, gold = classes(2)
-    with pytest.raises(
-        RecipeError,
-        match=r"metric: evaluate cannot load the metric \(got .*nothing.*; check its name",
-    ):
+    with golden.raises(RecipeError):
         scores_of(task, outputs, gold, EvaluateMetric(evaluate=str(tmp_path / "nothing")))

@@ -78,28 +78,17 @@ def test_the_config_says_what_logits_mean(
     assert getattr(built, "activation", None) == activation
 
 
-def test_statements_that_cannot_be_followed(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"no such problem_type \(got 'ranking', expected single_label_classification",
-    ):
+def test_statements_that_cannot_be_followed(golden, tmp_path: Path) -> None:
+    with golden.raises(ModelError):
         stated_by(resolve(model(tmp_path, problem_type="ranking")))
-    with pytest.raises(
-        DataError,
-        match=r"makes its score in a way that is not supported \(got my\.Scale, expected torch\.nn\.Ide",
-    ):
+    with golden.raises(DataError):
         task(Stated(labels=("a",), activation="my.Scale"))
     with pytest.raises(DataError, match=r"a regression has one score \(got 3 \(x, y, z\)"):
         task(Stated(labels=LABELS, problem="regression"))
-    with pytest.raises(
-        DataError, match=r"regression has no such metric \(got accuracy, expected spearman, pearson"
-    ):
+    with golden.raises(DataError):
         task(Stated(labels=("a",)), metric="accuracy")
     for problem in ("regression", "multi-label"):
-        with pytest.raises(
-            DataError,
-            match=r"does not give one of several labels to a text .*use the task text-classification",
-        ):
+        with golden.raises(DataError):
             tasks.build(
                 "sst2",
                 {},
@@ -107,7 +96,7 @@ def test_statements_that_cannot_be_followed(tmp_path: Path) -> None:
             )
 
 
-def test_one_logit_is_a_score() -> None:
+def test_one_logit_is_a_score(golden) -> None:
     logits = np.array([[-2.0], [0.0], [3.0]], dtype=np.float32)
     built, encoded = task(Stated(labels=("LABEL_0",))), only("a", "b", "c")
     expected = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
@@ -127,30 +116,23 @@ def test_one_logit_is_a_score() -> None:
     assert by_metric["pearson"].value == pytest.approx(np.corrcoef(logits[:, 0], gold)[0, 1])
     assert by_metric["pearson"].chance == 0.0
     rows[1]["score"] = "nan"
-    with pytest.raises(
-        DataError, match=r'row 2, column "score": the score is not a number \(got \'nan\''
-    ):
+    with golden.raises(DataError):
         raw.gold(rows, where="rows")
 
 
-def test_one_logit_is_never_a_class() -> None:
+def test_one_logit_is_never_a_class(golden) -> None:
     """A file without a config does not say how many logits it has."""
     built, outputs = task(Stated()), {"logits": np.zeros((1, 1), dtype=np.float32)}
     for use in (
         lambda: built.answer(Result(outputs, only("a")), 0, None),
         lambda: built.items(Result(outputs, only("a"), [0])),
     ):
-        with pytest.raises(
-            DataError,
-            match=r"got 1 logits, expected one for each class\); one logit is a score: set problem",
-        ):
+        with golden.raises(DataError):
             use()
     assert task(Stated(), problem="regression").answer(Result(outputs, only("a")), 0, None) == {
         "score": 0.0
     }
-    with pytest.raises(
-        DataError, match=r"a score is made from one logit \(got a model with 2 logits"
-    ):
+    with golden.raises(DataError):
         task(Stated(), problem="regression").answer(
             Result({"logits": np.zeros((1, 2))}, only("a")), 0, None
         )
@@ -209,7 +191,7 @@ def test_labels_of_a_row_are_names_indices_or_flags(cell: object, expected: list
     assert built.gold([{"text": "a", "labels": cell}], where="rows") == [expected]
 
 
-def test_a_column_for_each_label_and_cells_that_cannot_be_read() -> None:
+def test_a_column_for_each_label_and_cells_that_cannot_be_read(golden) -> None:
     built = task(Stated(labels=LABELS, problem="multi-label"))
     assert built.gold([{"text": "a", "x": "1", "y": 0, "z": "1.0"}], where="rows") == [[0, 2]]
     with pytest.raises(DataError, match=r'column "y": the cell is not 0 or 1 \(got 2'):
@@ -217,10 +199,7 @@ def test_a_column_for_each_label_and_cells_that_cannot_be_read() -> None:
     with pytest.raises(DataError, match=r"the task has no such label \(got 'w', expected x, y, z"):
         built.gold([{"text": "a", "labels": ["w"]}], where="rows")
     two = task(Stated(labels=("x", "y"), problem="multi-label"))
-    with pytest.raises(
-        DataError,
-        match=r"read as indices of labels and as one 0 or 1 for each label \(got \[0, 1\]\); write names",
-    ):
+    with golden.raises(DataError):
         two.gold([{"text": "a", "labels": [0, 1]}], where="rows")
     assert built.labels_in(
         [{"text": "a", "labels": "b, a"}, {"text": "b", "labels": ["c"]}], where="rows"
@@ -247,7 +226,7 @@ def test_training_targets_of_scores_and_of_several_labels_are_floats() -> None:
         assert tuple(labels.shape) == shape
 
 
-def test_a_package_knows_how_many_texts_its_model_reads() -> None:
+def test_a_package_knows_how_many_texts_its_model_reads(golden) -> None:
     facts = TaskFacts(
         name="mrpc",
         options={},
@@ -258,17 +237,12 @@ def test_a_package_knows_how_many_texts_its_model_reads() -> None:
     )
     pairs = tasks.rebuild(TaskFacts.model_validate_json(facts.model_dump_json()))
     assert pairs.parse(("a", "b"), where="here") == ("a", "b")
-    with pytest.raises(
-        DataError, match=r"here: the model reads pairs of texts \(got \('a',\)\); give two texts"
-    ):
+    with golden.raises(DataError):
         pairs.parse("a", where="here")
     single = tasks.rebuild(facts.model_copy(update={"name": "text-classification", "texts": 1}))
     with pytest.raises(DataError, match=r"the model reads single texts, not pairs"):
         single.parse(("a", "b"), where="here")
-    with pytest.raises(
-        DataError,
-        match=r"the model reads single texts, not pairs \(got columns sentence1, sentence2\)",
-    ):
+    with golden.raises(DataError):
         single.inputs([{"sentence1": "a", "sentence2": "b"}], where="rows")
 
 
@@ -291,28 +265,20 @@ def test_prompts_are_put_before_texts() -> None:
     assert chosen.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("Q: b",)]
 
 
-def test_a_prompt_that_a_classifier_would_need() -> None:
+def test_a_prompt_that_a_classifier_would_need(golden) -> None:
     for name in ("text-classification", "sst2"):
-        with pytest.raises(
-            DataError,
-            match=r"puts a prompt before its texts, which only embeddings do here \(got passage\)",
-        ):
+        with golden.raises(DataError):
             tasks.build(name, {}, PROMPTS)
 
 
-def test_prompts_that_the_model_does_not_have() -> None:
-    with pytest.raises(
-        DataError, match=r'task\.embedding: the model has no prompt "querry".*did you mean "query"'
-    ):
+def test_prompts_that_the_model_does_not_have(golden) -> None:
+    with golden.raises(DataError):
         tasks.build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)
-    with pytest.raises(
-        DataError,
-        match=r'here: the model has no prompt "query" \(expected no name: the model has no prompts',
-    ):
+    with golden.raises(DataError):
         tasks.build("embedding", {}, Stated()).parse({"text": "a", "prompt": "query"}, where="here")
 
 
-def test_prompts_are_read_as_sentence_transformers_reads_them(tmp_path: Path) -> None:
+def test_prompts_are_read_as_sentence_transformers_reads_them(golden, tmp_path: Path) -> None:
     about = {"prompts": {"query": "Q: ", "document": ""}, "default_prompt_name": "query"}
     folder = write_modules(model(tmp_path / "a"), [("Pooling", {"pooling_mode": "mean"})], **about)
     stated = stated_by(resolve(folder))
@@ -322,9 +288,7 @@ def test_prompts_are_read_as_sentence_transformers_reads_them(tmp_path: Path) ->
         [("Pooling", {"pooling_mode": "mean"})],
         **about | {"default_prompt_name": "x"},
     )
-    with pytest.raises(
-        ModelError, match=r"the default prompt is not one of the model's prompts \(got x"
-    ):
+    with golden.raises(ModelError):
         stated_by(resolve(other))
     (folder / "modules.json").unlink()
     (folder / "1_Pooling" / "config.json").unlink()

@@ -564,17 +564,14 @@ def bare_of_marks(text: str) -> str:
     return "".join(c for c in text.strip() if not unicodedata.category(c).startswith("M"))
 
 
-def test_an_answer_at_no_stated_place_is_found_or_refused(wordpiece) -> None:
+def test_an_answer_at_no_stated_place_is_found_or_refused(golden, wordpiece) -> None:
     one = task()
     rows = [{"question": "who?", "context": "the of and of", "answers": "of"}]
     encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
     (target,) = one.targets(encoded, one.gold(rows, where="rows"))
     first = int(np.flatnonzero(encoded.rows[0][0].spans[:, 0] == 4)[0])
     assert target == {"start_positions": first, "end_positions": first}
-    with pytest.raises(
-        DataError,
-        match=r'the answer is not in the context, so a model cannot be trained on it \(got "xyz"',
-    ):
+    with golden.raises(DataError):
         one.targets(encoded, one.gold([{**rows[0], "answers": "xyz"}], where="rows"))
 
 
@@ -708,22 +705,12 @@ def test_bad_answers_name_their_row(change: dict, message: str) -> None:
         task("squad").gold(rows, where="dev.json")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"question": " "}, r'row 2, column "question": the text is empty'),
-        ({"context": None}, r'row 2, column "context": the text is empty'),
-        (
-            {"id": "1"},
-            r'row 2, column "id": two questions have the same id \(got \'1\'\); rename one; the other is .*row 1',
-        ),
-    ],
-)
-def test_bad_questions_name_their_row(change: dict, message: str) -> None:
+@pytest.mark.parametrize("change", [{"question": " "}, {"context": None}, {"id": "1"}])
+def test_bad_questions_name_their_row(golden, change: dict) -> None:
     rows = readers.numbered(
         [{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", "answers": "Ada", **change}]
     )
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         task("squad").inputs(rows, where="dev.json")
 
 
@@ -732,11 +719,9 @@ def test_questions_without_an_id_may_be_the_same() -> None:
     assert len(task("squad").inputs(rows, where="dev.json")) == 4
 
 
-def test_columns_that_are_missing_or_named_otherwise() -> None:
+def test_columns_that_are_missing_or_named_otherwise(golden) -> None:
     row = {"frage": "wer?", "text": "Ada war es.", "antwort": "Ada"}
-    with pytest.raises(
-        DataError, match=r'there is no column "context" \(got columns question, kontext'
-    ):
+    with golden.raises(DataError):
         task("squad").inputs([{"question": "who?", "kontext": "Ada"}], where="rows")
     with pytest.raises(DataError, match='there is no column "answers"'):
         task("squad").gold([{"question": "who?", "context": "Ada"}], where="rows")
@@ -757,11 +742,8 @@ def test_columns_that_are_missing_or_named_otherwise() -> None:
         ("", "it"),
     ],
 )
-def test_a_question_needs_a_context(given: object) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"input 3(, text \d of 2)?: the (input is not a question with its context|text is empty)",
-    ):
+def test_a_question_needs_a_context(golden, given: object) -> None:
+    with golden.raises(DataError):
         task().parse(given, where="input 3")
 
 
@@ -785,31 +767,22 @@ def official_text(**paragraph: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("paragraph", "message"),
+    "paragraph",
     [
-        (
-            {"context": None},
-            r'article 2 \("Two"\), paragraph 2: there is no "context" \(got nothing, expected a str',
-        ),
-        ({"context": " "}, r'article 2 \("Two"\), paragraph 2: there is no "context"'),
-        ({"context": ["It"]}, r'article 2 \("Two"\), paragraph 2: there is no "context"'),
-        ({"qas": None}, r'article 2 \("Two"\), paragraph 2: there is no "qas"'),
-        (
-            {"qas": [{"id": "1"}]},
-            r'article 2 \("Two"\), paragraph 2, question 1: there is no "question"',
-        ),
-        ({"qas": ["who?"]}, r'article 2 \("Two"\), paragraph 2'),
-        ({"qas": [{"question": "who?", "answers": ["Ada"]}]}, r'article 2 \("Two"\), paragraph 2'),
-        (
-            {"qas": [{"question": "who?", "answers": {"text": ["Ada"], "answer_start": [7]}}]},
-            r'article 2 \("Two"\), paragraph 2',
-        ),
+        {"context": None},
+        {"context": " "},
+        {"context": ["It"]},
+        {"qas": None},
+        {"qas": [{"id": "1"}]},
+        {"qas": ["who?"]},
+        {"qas": [{"question": "who?", "answers": ["Ada"]}]},
+        {"qas": [{"question": "who?", "answers": {"text": ["Ada"], "answer_start": [7]}}]},
     ],
 )
-def test_a_broken_official_file_names_the_place(tmp_path, paragraph: dict, message: str) -> None:
+def test_a_broken_official_file_names_the_place(golden, tmp_path, paragraph: dict) -> None:
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(official_text(**paragraph)))
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         readers.read_file(path)
 
 
@@ -829,7 +802,7 @@ def test_official_files_with_nothing_in_them(tmp_path, whole: dict, message: str
         readers.read_file(path)
 
 
-def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
+def test_the_official_form_is_read_with_its_ids(golden, tmp_path) -> None:
     path = write_official(
         tmp_path / "dev.json", [("It was Ada.", [("a", "who?", [("Ada", 7)]), ("b", "when?", [])])]
     )
@@ -839,10 +812,7 @@ def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
         ("a", "Someone", False),
         ("b", "Someone", True),
     ]
-    with pytest.raises(
-        DataError,
-        match=r"row 2.*the question has no answer, and in this task every question has an answer",
-    ):
+    with golden.raises(DataError):
         task("squad").gold(readers.numbered(rows), where="dev.json")
     gold = task("squad-v2").gold(rows, where="dev.json")
     assert [one["texts"] for one in gold] == [["Ada"], []]

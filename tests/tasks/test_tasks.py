@@ -337,14 +337,11 @@ class TestEveryTask:
         with pytest.raises(DataError, match="there are no rows"):
             example(name, tokenizer)[0].inputs([], where="rows")
 
-    def test_an_empty_text_is_named(self, name: str, tokenizer) -> None:
+    def test_an_empty_text_is_named(self, golden, name: str, tokenizer) -> None:
         task, rows, *_ = example(name, tokenizer)
         column = text_column(task)
         rows[3] = {**rows[3], column: [] if name == "token-classification" else "  "}
-        with pytest.raises(
-            DataError,
-            match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)',
-        ):
+        with golden.raises(DataError):
             task.inputs(rows, where="rows")
 
     def test_it_answers(self, name: str, tokenizer) -> None:
@@ -357,7 +354,7 @@ class TestEveryTask:
         others = ({"words", "tags", "entities"}, {"masks", "text"}, {"tokens", "states"})
         assert set(answer) in ({"label", "score"}, {"embedding"}, answered, *others)
 
-    def test_what_is_no_text_is_refused(self, name: str, tokenizer) -> None:
+    def test_what_is_no_text_is_refused(self, golden, name: str, tokenizer) -> None:
         for given in (
             None,
             1,
@@ -367,10 +364,7 @@ class TestEveryTask:
             "",
             ("a", " ") if name != "token-classification" else [" "],
         ):
-            with pytest.raises(
-                DataError,
-                match=r"here(, text 2 of 2)?: the (input is neither|input is not|text is)",
-            ):
+            with golden.raises(DataError):
                 example(name, tokenizer)[0].parse(given, where="here")
 
 
@@ -433,12 +427,9 @@ def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
 
 
 @pytest.mark.parametrize("value", ["2", "maybe", "-1", "1.5", ""])
-def test_a_label_that_is_not_in_the_list(value: str) -> None:
+def test_a_label_that_is_not_in_the_list(golden, value: str) -> None:
     task = build("text-classification", ("no", "yes"))
-    with pytest.raises(
-        DataError,
-        match=r'rows, row 1, column "label": the task has no such label .*expected no, yes',
-    ):
+    with golden.raises(DataError):
         task.gold([{"text": "a", "label": value}], where="rows")
 
 
@@ -464,34 +455,28 @@ def test_a_label_in_another_case_is_the_label_where_that_is_clear() -> None:
         )
 
 
-def test_labels_that_start_at_1_are_told_to() -> None:
+def test_labels_that_start_at_1_are_told_to(golden) -> None:
     rows = [{"text": "a", "label": label} for label in (1, 2)]
-    with pytest.raises(
-        DataError,
-        match=r"row 2.*got 2, .*index below 2.*if yours start at 1, .*labels: \['1', '2'\]",
-    ):
+    with golden.raises(DataError):
         build("text-classification", ("no", "yes")).gold(rows, where="rows")
     assert build("text-classification", ("no", "yes"), labels=("1", "2")).gold(
         rows, where="rows"
     ) == [0, 1]
 
 
-COLUMNS = {
-    "text-classification": (
-        "no column is recognized as text, and no column is recognized as label .*--text-column COLUMN --label-column COLUMN "
-        r"\(in a recipe, task: {text-classification: {text: COLUMN, label: COLUMN}}\)"
-    ),
-    "embedding": r'no column "sentence1" and no column "sentence2", and .*"score" .*{text: \[COLUMN, COLUMN\], score: COLUMN}',
-    "question-answering": "question.*context.*answers.*{question: COLUMN, context: COLUMN, answers: COLUMN}",
-    "token-classification": "tokens.*ner_tags.*{words: COLUMN, tags: COLUMN}",
-    "fill-mask": r"^rows: no column is recognized as text \(.*name yours: --text-column COLUMN \(in",
-    "sst2": r'there is no column "sentence" \(got columns review, stars\)',
-}
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-def test_all_columns_that_are_missing_are_told_at_once(name: str) -> None:
-    with pytest.raises(DataError, match=COLUMNS[name]):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "text-classification",
+        "embedding",
+        "question-answering",
+        "token-classification",
+        "fill-mask",
+        "sst2",
+    ],
+)
+def test_all_columns_that_are_missing_are_told_at_once(golden, name: str) -> None:
+    with golden.raises(DataError):
         check_columns(name, build(name), [{"review": "a", "stars": "1"}], where="rows")
 
 
@@ -510,11 +495,8 @@ def test_labels_by_name_by_index_and_as_numbers() -> None:
     assert named.gold([{"text": "a", "label": "good"}], where="rows") == [1]
 
 
-def test_another_number_of_labels_than_classes() -> None:
-    with pytest.raises(
-        DataError,
-        match=r"another number of labels than the model has classes \(got 3 \(a, b, c\), expected 2",
-    ):
+def test_another_number_of_labels_than_classes(golden) -> None:
+    with golden.raises(DataError):
         build("text-classification", ("no", "yes"), labels=("a", "b", "c"))
 
 
@@ -582,10 +564,8 @@ def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label:
         task.inputs([rows[0], {**rows[1], text: " "}], where="rows")
 
 
-def test_a_cell_that_is_a_list_is_no_text() -> None:
-    with pytest.raises(
-        DataError, match=r'row 1, column "text": the cell is not a text \(got \[\'a\'\]\)'
-    ):
+def test_a_cell_that_is_a_list_is_no_text(golden) -> None:
+    with golden.raises(DataError):
         build("text-classification", ("no", "yes")).inputs([{"text": ["a"]}], where="rows")
 
 
@@ -594,15 +574,13 @@ def test_labels_must_differ() -> None:
         build("text-classification", labels=("a", "a"))
 
 
-def test_f1_needs_two_classes() -> None:
-    with pytest.raises(
-        DataError, match=r"F1 is a metric of two classes \(got 3 classes, expected macro_f1"
-    ):
+def test_f1_needs_two_classes(golden) -> None:
+    with golden.raises(DataError):
         build("text-classification", ("a", "b", "c"), metric="f1")
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_an_undefined_metric_is_refused() -> None:
+def test_an_undefined_metric_is_refused(golden) -> None:
     task = build("embedding")
     encoded = only(*((f"a{i}",) for i in range(6)))
     assert (
@@ -611,10 +589,7 @@ def test_an_undefined_metric_is_refused() -> None:
         )
         == []
     )
-    with pytest.raises(
-        DataError,
-        match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)",
-    ):
+    with golden.raises(DataError):
         scoring.scores(task, {"sentence_embedding": unit(6)}, encoded, [1.0] * 3, seed=0)
 
 
@@ -629,12 +604,9 @@ def test_errors_name_the_row_of_the_file_after_sampling() -> None:
 @pytest.mark.parametrize(
     "score", ["high", float("nan"), "nan", "inf", None, "", pytest.param(10**400, id="huge")]
 )
-def test_a_score_that_is_no_number(score: object) -> None:
+def test_a_score_that_is_no_number(golden, score: object) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": value} for value in (1.0, score)]
-    with pytest.raises(
-        DataError,
-        match=r'dev.csv, row 2, column "score": the score is not a number \(got .*remove the row',
-    ):
+    with golden.raises(DataError):
         build("embedding").gold(rows, where="dev.csv")
 
 
@@ -651,7 +623,13 @@ def test_contradictory_embedding_options(options: dict, message: str) -> None:
         plugins.load("tasks", "embedding").Options(**options)
 
 
-def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of them: where an interval ends is a little less certain, and how often it is wrong is not."""
+    monkeypatch.setattr(statistics, "RESAMPLES", 250)
+
+
+def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says(few_resamples) -> None:
     generator, covered = np.random.default_rng(0), 0
     for seed in range(60):
         items = np.stack([generator.random(200) < 0.8, np.ones(200)], axis=1).astype(float)
@@ -722,7 +700,9 @@ def losing_two_points(rows: int, draw: np.random.Generator) -> tuple[np.ndarray,
 
 
 @pytest.mark.parametrize("rows", [40, 400])
-def test_a_loss_is_called_smaller_than_it_is_as_rarely_as_the_interval_says(rows: int) -> None:
+def test_a_loss_is_called_smaller_than_it_is_as_rarely_as_the_interval_says(
+    few_resamples, rows: int
+) -> None:
     """The ordinary bootstrap did so in half of all samples of 40 rows: it takes no changed row for proof that none can change.
     `benchmarks/verdicts.py` has all metrics and more samples."""
     draw, wrong, samples = np.random.default_rng(rows), 0, 60

@@ -281,15 +281,12 @@ def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
     return found
 
 
-def test_windows_that_do_not_overlap(wordpiece) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"windows would not overlap \(got 62, expected less than the 62 tokens of text",
-    ):
+def test_windows_that_do_not_overlap(golden, wordpiece) -> None:
+    with golden.raises(DataError):
         task(step=62).encode(wordpiece, [("the",)])
 
 
-def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:
+def test_targets_are_at_first_pieces_and_nowhere_else(golden, tokenizer) -> None:
     words = ["the", "zebra", "of", "quartz"]
     one, tags = task(), ["B-PER", "I-PER", "O", "B-LOC"]
     encoded = one.encode(tokenizer, [tuple(words)])
@@ -303,9 +300,7 @@ def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:
         if label != -100
     }
     assert [told[i] for i in range(4)] == tags
-    with pytest.raises(
-        DataError, match=r"the model has no such tag \(got B-ORG, expected O, B-PER"
-    ):
+    with golden.raises(DataError):
         one.targets(encoded, [["B-ORG", "O", "O", "O"]])
 
 
@@ -365,21 +360,10 @@ def test_tags_by_name_and_by_index() -> None:
     ) == [["O"]]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r'row 2, column "ner_tags": a sentence has another number of tags than words \(got 1, expected 2'),
-        ({"tokens": ["a"], "ner_tags": [5]}, r'row 2, column "ner_tags": a tag is not a name or the index of a name \(got 5'),
-        ({"tokens": ["a"], "ner_tags": [-1]}, r"a tag is not a name or the index"),
-        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag is not a name or the index"),
-        ({"tokens": ["a"], "ner_tags": "O"}, r'row 2, column "ner_tags": the cell is not a list of words or tags \(got \'O\''),
-        ({"tokens": ["a"], "ner_tags": []}, r"the cell is not a list"),
-        ({"tokens": ["a"], "ner_tags": ["B-ORG"]}, r"the data has tags that the model does not have \(got ORG, expected LOC, O, PER"),
-    ],
-)  # fmt: skip
-def test_bad_tags_name_their_row(row: dict, message: str) -> None:
+@pytest.mark.parametrize("row", [{"tokens": ["a", "b"], "ner_tags": ["O"]}, {"tokens": ["a"], "ner_tags": [5]}, {"tokens": ["a"], "ner_tags": [-1]}, {"tokens": ["a"], "ner_tags": [None]}, {"tokens": ["a"], "ner_tags": "O"}, {"tokens": ["a"], "ner_tags": []}, {"tokens": ["a"], "ner_tags": ["B-ORG"]}])  # fmt: skip
+def test_bad_tags_name_their_row(golden, row: dict) -> None:
     rows = readers.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, row])
-    with pytest.raises(DataError, match=message):
+    with golden.raises(DataError):
         task().gold(rows, where="dev.conll")
 
 
@@ -410,15 +394,10 @@ def test_labels_of_a_new_head_come_from_the_data() -> None:
         assert all(set(tags) <= set(trained.labels) for tags in trained.gold(some, where="rows"))
 
 
-def test_another_number_of_labels_than_the_model_has() -> None:
-    with pytest.raises(
-        DataError,
-        match=r"another number of labels than the model has classes \(got 2 \(O, B-X\), expected 5",
-    ):
+def test_another_number_of_labels_than_the_model_has(golden) -> None:
+    with golden.raises(DataError):
         task(labels=("O", "B-X"))
-    with pytest.raises(
-        ValidationError, match="there is no such metric; known: accuracy, f1, precision, recall"
-    ):
+    with golden.raises(ValidationError):
         task(metric="f2")
 
 
@@ -456,36 +435,22 @@ def test_two_columns_with_tabs_comments_and_words_with_spaces(tmp_path) -> None:
     ]
 
 
-def test_other_numbers_of_columns_and_names(tmp_path) -> None:
+def test_other_numbers_of_columns_and_names(golden, tmp_path) -> None:
     path = write(tmp_path / "a.bio", "the DT x O\nof IN y O\n".replace(" x", "").replace(" y", ""))
     assert readers.read_file(path) == [
         {"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}
     ]
     assert readers.read_file(path, ("words", "pos_tags", "labels"))[0]["labels"] == ["O", "O"]
-    with pytest.raises(
-        DataError, match=r"not a column file \(got 3 columns, expected columns words, labels\)"
-    ):
+    with golden.raises(DataError):
         readers.read_file(path, ("words", "labels"))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "the O\nof\nand O\n",
-            r"line 2: the line has another number of columns than the others \(got 1, expected 2\)",
-        ),
-        ("the O\n\nof O\nand a O\n", r"line 4: .*\(got 3, expected 2\)"),
-        (
-            "the\nof\n",
-            r"not a column file \(got 1 columns, expected a word and its tag on every line",
-        ),
-        ("\n \n", r"not a column file|no rows"),
-        ("-DOCSTART- O\n\n", r"not a column file|no rows"),
-    ],
+    "text",
+    ["the O\nof\nand O\n", "the O\n\nof O\nand a O\n", "the\nof\n", "\n \n", "-DOCSTART- O\n\n"],
 )
-def test_bad_column_files(tmp_path, text: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_bad_column_files(golden, tmp_path, text: str) -> None:
+    with golden.raises(DataError):
         readers.read_file(write(tmp_path / "a.conll", text))
 
 

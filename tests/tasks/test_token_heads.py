@@ -167,28 +167,17 @@ def test_fillers_of_every_mask(filler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("the of", r"the text has no mask \(got 'the of'\); write \[MASK\] in place of the word"),
-        ("the " * 70 + "[MASK]", "the mask stands after the 64 tokens that the model reads"),
-        (
-            {"text": "the [MASK]", "top": 101},
-            r"input 1: not a number of fillers \(got 101, expected 1 to 100\)",
-        ),
-        (("the", "of"), r"input 1: the input is not a text .*expected one text with masks"),
-    ],
+    "given", ["the of", "the " * 70 + "[MASK]", {"text": "the [MASK]", "top": 101}, ("the", "of")]
 )
 @pytest.mark.parametrize("mask", [0.15, "each"])
-def test_what_cannot_be_filled(filler, given, message: str, mask) -> None:
-    with pytest.raises(DataError, match=message):
+def test_what_cannot_be_filled(golden, filler, given, mask) -> None:
+    with golden.raises(DataError):
         scheduler(filler, build("fill-mask", {"mask": mask})).answer_now([given])
 
 
-def test_masks_of_other_tokenizers(tmp_path: Path) -> None:
+def test_masks_of_other_tokenizers(golden, tmp_path: Path) -> None:
     make_byte_level_tokenizer(tmp_path)
-    with pytest.raises(
-        ModelError, match=r"the tokenizer has no mask token .*expected \[MASK\] or <mask>"
-    ):
+    with golden.raises(ModelError):
         _ = Tokenizer(tmp_path).mask
     # A token of the vocabulary that the files name, although the tokenizer does not know that it is special.
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": {"content": "Ġof"}}')
@@ -232,23 +221,12 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     assert predict._line(TEXTS[20], answer).endswith("…] (5 × 32)\tthe [MASK] of")
 
 
-@pytest.mark.parametrize(
-    ("model", "recipe", "message"),
-    [
-        ("roberta-sequence-classification", {"task": "next-sentence"}, r"roberta models have no next-sentence head in transformers \(expected a model of type bert or mobilebert"),
-        ("bert-sequence-classification", {"task": "fill-mask"}, r"no masked-lm head \(got BertForSequenceClassification, expected an architecture that ends in ForMaskedLM"),
-        ("bert-masked-lm", {"task": "feature-extraction", "accuracy": {"max_drop": 0.1}}, "accuracy: the task has no metric on this data; leave it out"),
-        ("bert-masked-lm", {"task": "fill-mask", "accuracy": {"max_drop": 0.1, "metric": "pseudo_perplexity"}}, "a lower pseudo-perplexity is better.*take log_likelihood"),
-        ("bert-masked-lm", {"task": {"fill-mask": {"mask": 15}}}, "task.fill-mask.mask: give a share of the tokens, above 0 and at most 1, or each"),
-        ("bert-masked-lm", {"task": {"next-sentence": {"text": ["a"]}}}, "a pair has two text columns"),
-        ("bert-masked-lm", {"task": "feature-extraction", "qat": {}}, "token states can be trained by a teacher only"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "recipe"), [("roberta-sequence-classification", {"task": "next-sentence"}), ("bert-sequence-classification", {"task": "fill-mask"}), ("bert-masked-lm", {"task": "feature-extraction", "accuracy": {"max_drop": 0.1}}), ("bert-masked-lm", {"task": "fill-mask", "accuracy": {"max_drop": 0.1, "metric": "pseudo_perplexity"}}), ("bert-masked-lm", {"task": {"fill-mask": {"mask": 15}}}), ("bert-masked-lm", {"task": {"next-sentence": {"text": ["a"]}}}), ("bert-masked-lm", {"task": "feature-extraction", "qat": {}})])  # fmt: skip
 def test_what_the_heads_cannot_do(
-    checkpoint, pairs, tmp_path: Path, model: str, recipe: dict, message: str
+    golden, checkpoint, pairs, tmp_path: Path, model: str, recipe: dict
 ) -> None:
     family, _, head = model.partition("-")
-    with pytest.raises(OctobertError, match=message):
+    with golden.raises(OctobertError):
         runner.run(
             parse({"model": str(checkpoint(family, head)), "data": str(pairs), **recipe}),
             tmp_path / "out",

@@ -43,7 +43,9 @@ def example() -> str:
     return next(block for block in blocks if "octobert.attach" in block)
 
 
-def test_the_loop_of_the_page_becomes_a_package(finished, out, tmp_path, monkeypatch) -> None:
+def test_the_loop_of_the_page_becomes_a_package(
+    golden, finished, out, tmp_path, monkeypatch
+) -> None:
     """What the package computes is what was trained."""
     recipe = recipe_for(finished)
     runner.run(recipe, out, executor=inline.run)
@@ -69,10 +71,7 @@ def test_the_loop_of_the_page_becomes_a_package(finished, out, tmp_path, monkeyp
     assert answer["label"] == model.config.id2label[int(simulated.argmax())]
     assert answer["score"] == pytest.approx(float(simulated.max()), abs=BORDERS)
     other = recipe_for(finished, qat={"trained": "trained"}, calibrate={"percentile": {"keep": 90}})
-    with pytest.raises(
-        PlanError,
-        match=r"qat\.trained: .*: the model was trained with another plan .*attach the plan of a package",
-    ):
+    with golden.raises(PlanError):
         runner.run(other, out, executor=inline.run)
 
 
@@ -122,17 +121,11 @@ def test_rounding_can_be_switched_off(planned) -> None:
         attached.detach()
 
 
-def test_what_cannot_be_attached(planned) -> None:
+def test_what_cannot_be_attached(golden, planned) -> None:
     model, package = planned
-    with pytest.raises(
-        RecipeError,
-        match=r"model: not a model that can be quantized \(got Linear, expected a model of transformers",
-    ):
+    with golden.raises(RecipeError):
         octobert.attach(torch.nn.Linear(2, 2), package.plan)
-    with pytest.raises(
-        RecipeError,
-        match=r"plan: not the plan of a model \(got PackageManifest, expected octobert.manifest",
-    ):
+    with golden.raises(RecipeError):
         octobert.attach(model, package)
     with pytest.raises(RecipeError, match=r"ranges: not the ranges of a model \(got dict"):
         octobert.attach(model, package.plan, package.ranges.intervals)
@@ -145,7 +138,7 @@ def test_what_cannot_be_attached(planned) -> None:
         octobert.attach(model, package.plan, fewer)
 
 
-def test_what_cannot_be_finished_or_taken(planned, tmp_path) -> None:
+def test_what_cannot_be_finished_or_taken(golden, planned, tmp_path) -> None:
     model, package = planned
     attached = octobert.attach(model, package.plan)
     (tmp_path / "file").write_text("")
@@ -160,14 +153,10 @@ def test_what_cannot_be_finished_or_taken(planned, tmp_path) -> None:
         weight[0, 0] = kept
     assert not (tmp_path / "new").exists()
     attached.detach()
-    with pytest.raises(
-        ModelError, match=r"the folder holds no finished training \(got no quantization.json\)"
-    ):
+    with golden.raises(ModelError):
         module.read(tmp_path)
     (tmp_path / module.QUANTIZATION).write_text("{}")
-    with pytest.raises(
-        ModelError, match=r"quantization.json: the finished training cannot be read"
-    ):
+    with golden.raises(ModelError):
         module.read(tmp_path)
     with pytest.raises(RecipeError, match="nothing for code or distill to train"):
         parse({"model": "m", "task": "mrpc", "data": "d", "qat": {"trained": "t", "distill": {}}})

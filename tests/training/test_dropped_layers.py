@@ -219,18 +219,12 @@ def test_layers_that_cannot_be_kept_are_refused(
 
 
 def test_families_and_models_that_cannot_leave_layers_out_are_named(
-    deep, checkpoint, sentences, tmp_path
+    golden, deep, checkpoint, sentences, tmp_path
 ) -> None:
-    with pytest.raises(
-        ModelError,
-        match="the layers of albert models share one set of weights, so none can be left out",
-    ):
+    with golden.raises(ModelError):
         checkpoints.kept_layers(resolve(checkpoint("albert")), 1)
     folder = deep("modernbert", 5)
-    with pytest.raises(
-        ModelError,
-        match=r"without these layers the model is not one of its type .*keep the first layer too",
-    ):
+    with golden.raises(ModelError):
         checkpoints.without_layers(
             checkpoints.load_torch(folder, HEAD), resolve(folder).family, (1, 2)
         )

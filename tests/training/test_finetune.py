@@ -233,13 +233,10 @@ def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(
     assert second.run()["steps"] == 3
 
 
-def test_a_loss_that_is_no_number_names_the_step(finished, tmp_path) -> None:
+def test_a_loss_that_is_no_number_names_the_step(golden, finished, tmp_path) -> None:
     recipe, out, *_ = finished
     context = context_for(recipe, tmp_path, stored(out, "data"), learning_rate=1e30, warmup=0.0)
-    with pytest.raises(
-        ModelError,
-        match=r"step \d+ of 60: the training loss is not a number .*lower finetune.learning_rate",
-    ):
+    with golden.raises(ModelError):
         context.run()
 
 
@@ -293,15 +290,12 @@ def test_classes_of_a_new_head_come_from_the_training_rows(
     ) == len(labels)
 
 
-def test_classes_that_differ_only_by_case_are_refused(checkpoint, tmp_path) -> None:
+def test_classes_that_differ_only_by_case_are_refused(golden, checkpoint, tmp_path) -> None:
     rows = [{"text": f"the of {i}", "label": ("good", "bad", "Good")[i % 3]} for i in range(60)]
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task="text-classification")
-    with pytest.raises(
-        DataError,
-        match=r"train.jsonl: two labels differ only by case \(got Good and good\); write them alike",
-    ):
+    with golden.raises(DataError):
         steps_of(recipe)
     named = {"text-classification": {"labels": ["bad", "good"]}}
     steps_of(recipe_for(checkpoint("bert", "embedding"), tmp_path, task=named))
@@ -339,7 +333,9 @@ def test_rows_that_a_search_is_held_against_are_not_trained_on(
     assert not tuned & evaluated
 
 
-def test_rows_that_are_evaluated_are_refused_or_left_out(checkpoint, answering, tmp_path) -> None:
+def test_rows_that_are_evaluated_are_refused_or_left_out(
+    golden, checkpoint, answering, tmp_path
+) -> None:
     """Another question about an evaluated passage gives the passage away."""
     leaked = [
         {**row, "id": f"x{row['id']}", "question": "who was it"} for row in questions(40, 1)[:5]
@@ -350,10 +346,7 @@ def test_rows_that_are_evaluated_are_refused_or_left_out(checkpoint, answering, 
     model = checkpoint("bert", "embedding")
     for name in "abc":
         (tmp_path / name).mkdir()
-    with pytest.raises(
-        DataError,
-        match=r"data.finetune: 5 of 65 training rows are also evaluated.*drop_evaluated: true",
-    ):
+    with golden.raises(DataError):
         data_of(recipe_for(model, tmp_path, data=settings), tmp_path / "a")
     settings["finetune"] = {"from": "train", "drop_evaluated": True}
     assert (
@@ -410,17 +403,14 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> None:
+def test_an_answer_that_cannot_be_learned_is_refused(golden, checkpoint, tmp_path) -> None:
     rows = questions(20, 4)
     rows[3]["answers"] = "nowhere"
     write(tmp_path / "train.jsonl", rows)
     write(tmp_path / "dev.jsonl", questions(10, 5))
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path)
     data_of(recipe, tmp_path)
-    with pytest.raises(
-        OctobertError,
-        match=r'the answer is not in the context, so a model cannot be trained on it .*"nowhere"',
-    ):
+    with golden.raises(OctobertError):
         context_for(recipe, tmp_path / "run", tmp_path / "rows").run()
 
 

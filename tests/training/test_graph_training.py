@@ -177,39 +177,27 @@ def test_a_training_that_makes_it_worse_leaves_the_graph_as_it_was(bert, train) 
         np.testing.assert_array_equal(cut.graph.initializers[name].const_value.numpy(), array)
 
 
-def test_a_loss_that_is_no_number_names_the_step_and_the_key(bert, train) -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"step \d+ of \d+: the training loss is not a number .*lower prune.recover.learning_rate",
-    ):
+def test_a_loss_that_is_no_number_names_the_step_and_the_key(golden, bert, train) -> None:
+    with golden.raises(ModelError):
         train(cut_of(bert), bert, learning_rate=1e30)
 
 
-def test_rows_are_limited_and_a_single_one_is_refused(bert, train) -> None:
+def test_rows_are_limited_and_a_single_one_is_refused(golden, bert, train) -> None:
     assert train(cut_of(bert), bert, samples=20, epochs=0.5)[0].rows == 18
-    with pytest.raises(
-        DataError, match=r"prune.recover: there are too few rows to train on \(got 1, expected 2\)"
-    ):
+    with golden.raises(DataError):
         train(cut_of(bert), bert, samples=1)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, r"prune.recover: training needs accelerate; pip install .*\[train\]'"),
-        ({"epochs": 0}, r"prune.recover.epochs: input should be greater than 0"),
-        ({"temperature": 0}, r"prune.recover.temperature: input should be greater than 0"),
-        ({"hidden": -1}, r"prune.recover.hidden: input should be greater than or equal to 0"),
-        ({"lr": 1e-4}, r"prune.recover.lr: unknown key"),
-        ({"samples": 0}, r"prune.recover.samples: input should be greater than 0"),
-    ],
+    "settings",
+    [{}, {"epochs": 0}, {"temperature": 0}, {"hidden": -1}, {"lr": 1e-4}, {"samples": 0}],
     ids=str,
 )
 def test_recipes_that_cannot_recover_are_refused(
-    checkpoint, pairs, tmp_path, monkeypatch, settings: dict, message: str
+    golden, checkpoint, pairs, tmp_path, monkeypatch, settings: dict
 ) -> None:
     monkeypatch.setattr("octobert.pipeline.preflight.train_installed", lambda: False)
     plain = {"model": str(checkpoint("bert")), "task": "text-classification", "data": str(pairs)}
-    with pytest.raises(OctobertError, match=message):
+    with golden.raises(OctobertError):
         octobert.run({**plain, "prune": {"speedup": 1.2, "recover": settings}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -398,7 +398,7 @@ def teacher_of(folder: Path, source: Path, **config: object) -> Path:
     return folder
 
 
-def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) -> None:
+def test_a_teacher_that_cannot_teach_is_refused(golden, finished, checkpoint, tmp_path) -> None:
     recipe, out, _ = finished
     made = made_of(recipe, out)
 
@@ -414,18 +414,12 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
     swapped = teacher_of(
         tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"}
     )
-    with pytest.raises(
-        ModelError,
-        match=r"the teacher has other labels .*got same, different, expected different, same.*same order",
-    ):
+    with golden.raises(ModelError):
         refused(swapped).run()
     with pytest.raises(ModelError, match="the teacher has another tokenizer"):
         refused(checkpoint("roberta")).run()
     wide = teacher_of(tmp_path / "wide", checkpoint("bert"), num_hidden_layers=5)
-    with pytest.raises(
-        ModelError,
-        match=r"hidden states of different sizes .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden",
-    ):
+    with golden.raises(ModelError):
         refused(wide, hidden=1.0).run()
 
 
@@ -475,16 +469,15 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
     assert report.stages["qat"].summary["loss"] < 0.1
 
 
-def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_path) -> None:
+def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(
+    golden, finished, tmp_path
+) -> None:
     recipe, out, _ = finished
     settings = {"learning_rate": 1e30, "warmup": 0.4, "schedule": "linear", "epochs": 2}
     context = context_for(
         recipe, tmp_path, made_of(recipe, out), Training(checkpoint_minutes=1e-9), **settings
     )
-    with pytest.raises(
-        ModelError,
-        match=r"step \d+ of 10: the training loss is not a number .*lower qat.learning_rate",
-    ):
+    with golden.raises(ModelError):
         context.run()
     for kept in (context.scratch / "trainer").glob("checkpoint-*/complete"):
         weights = load_file(kept.parent / "model.safetensors")
@@ -501,7 +494,7 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
     ids=["settings", "model", "seed"],
 )
 def test_an_interrupted_training_of_something_else_is_not_gone_on_with(
-    finished, tmp_path, changed: dict, named: str
+    golden, finished, tmp_path, changed: dict, named: str
 ) -> None:
     recipe, out, _ = finished
     first = context_for(recipe, tmp_path / "first", made_of(recipe, out), epochs=0.2)
@@ -511,10 +504,7 @@ def test_an_interrupted_training_of_something_else_is_not_gone_on_with(
         step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), lesson=lesson
     )
     shutil.copytree(first.scratch, second.scratch)
-    with pytest.raises(
-        ModelError,
-        match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder",
-    ):
+    with golden.raises(ModelError):
         second.run()
 
 

@@ -257,14 +257,12 @@ def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
     assert seen[1].low > 0.8 * seen[0].low
 
 
-def test_a_range_that_saw_nothing_is_named(case) -> None:
+def test_a_range_that_saw_nothing_is_named(golden, case) -> None:
     subject = case("bert")
     simulation = Simulation(
         subject.model(), without_ranges(subject.plan("matmul")), subject.family
     ).attach()
-    with pytest.raises(
-        PlanError, match=r"embeddings.LayerNorm.*a range has seen no data.*train on more rows"
-    ):
+    with golden.raises(PlanError):
         simulation.intervals()
 
 
@@ -337,7 +335,7 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     )
 
 
-def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> None:
+def test_a_value_that_the_model_does_not_compute_is_named(golden, case, monkeypatch) -> None:
     """What a change of transformers' code would do: a product that is not recognised must not stay float in silence."""
     from octobert.training.interception import Interceptor
 
@@ -348,8 +346,5 @@ def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> 
     model = subject.model()
     simulation = Simulation(model, subject.plan("qdqbert"), subject.family).attach()
     outputs(model, subject.feeds[0])
-    with pytest.raises(
-        PlanError,
-        match=r"attention.self.*the model does not compute a value that the plan quantizes .*got 8 of 20 ranges without a value",
-    ):
+    with golden.raises(PlanError):
         simulation.intervals()

@@ -350,13 +350,11 @@ def test_a_users_onnx_file_gets_the_same_form(
     assert roles["embedding.weight"] == 1
 
 
-def test_a_graph_that_computes_something_else_is_refused(captured) -> None:
+def test_a_graph_that_computes_something_else_is_refused(golden, captured) -> None:
     result = captured("bert", "sequence-classification")
     feeds = [parity.only(b, result.model) for b in batches()]
     wrong = [[np.ones((len(f["input_ids"]), 2), dtype=np.float32)] for f in feeds]
-    with pytest.raises(
-        ParityError, match=r"does not compute what PyTorch computes.*relative difference"
-    ):
+    with golden.raises(ParityError):
         parity.compare(result.model, feeds, wrong, "PyTorch")
 
 
@@ -411,27 +409,19 @@ def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
     assert Counter(s.role for s in placed)["embedding.weight"] == 1
 
 
-def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
+def test_half_precision_weights_are_refused(golden, captured, tmp_path) -> None:
     operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
     half = ir.load(tmp_path / "model.onnx")
     weight = half.graph.initializers["classifier.weight"]
     weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float16), name=weight.name)
-    with pytest.raises(
-        ModelError, match=r"classifier\.weight: the model's weights are in half precision"
-    ):
+    with golden.raises(ModelError):
         lowering.prepare_(half)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"this is no model", r"the file is not a complete ONNX model \(got 16 bytes"),
-        (b"", r"the file is not a complete ONNX model"),
-    ],
-)
-def test_files_that_are_not_onnx(tmp_path, content: bytes, message: str) -> None:
+@pytest.mark.parametrize("content", [b"this is no model", b""])
+def test_files_that_are_not_onnx(golden, tmp_path, content: bytes) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match=message):
+    with golden.raises(ModelError):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
@@ -443,7 +433,7 @@ def test_a_truncated_onnx_file(captured, tmp_path) -> None:
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
-def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
+def test_an_onnx_file_without_an_encoder(golden, tmp_path) -> None:
     x = ir.Value(
         name="input_ids", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["b", "s"])
     )
@@ -455,9 +445,7 @@ def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
     )
     graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
     ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
-    with pytest.raises(
-        ModelError, match=r"contains no supported encoder .*1 nodes and no attention"
-    ):
+    with golden.raises(ModelError):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
@@ -470,7 +458,7 @@ def test_a_quantized_onnx_file_is_refused(captured, tmp_path) -> None:
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
-def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None:
+def test_pickle_weights_are_refused_unless_allowed(golden, checkpoint, tmp_path) -> None:
     import shutil
 
     import torch
@@ -479,9 +467,7 @@ def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "pickled")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(
-        ModelError, match=r"has only pickle weights.*expected model.safetensors.*--allow-pickle"
-    ):
+    with golden.raises(ModelError):
         capture.capture(resolve(folder), "sequence-classification", batches())
     allowed = capture.capture(
         resolve(folder), "sequence-classification", batches(), allow_pickle=True
@@ -493,7 +479,7 @@ def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
-def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
+def test_remote_code_is_refused(golden, checkpoint, tmp_path) -> None:
     import shutil
 
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "remote")
@@ -501,28 +487,22 @@ def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
     (folder / "config.json").write_text(
         json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}})
     )
-    with pytest.raises(
-        ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"
-    ):
+    with golden.raises(ModelError):
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
-def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) -> None:
+def test_another_model_type_is_refused_with_the_nearest(golden, checkpoint, tmp_path) -> None:
     import shutil
 
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "robertson"}))
-    with pytest.raises(
-        ModelError, match=r'model type "robertson" is not supported; did you mean "roberta"'
-    ):
+    with golden.raises(ModelError):
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
-def test_a_checkpoint_without_the_head_is_refused(checkpoint) -> None:
-    with pytest.raises(
-        ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"
-    ):
+def test_a_checkpoint_without_the_head_is_refused(golden, checkpoint) -> None:
+    with golden.raises(ModelError):
         capture.capture(
             resolve(checkpoint("bert", "question-answering")), "sequence-classification", batches()
         )

@@ -331,14 +331,11 @@ def test_a_norm_does_not_overflow(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("value", [1e5, -7e4, np.inf, np.nan])
-def test_a_constant_beyond_float16_is_an_error(value) -> None:
+def test_a_constant_beyond_float16_is_an_error(golden, value) -> None:
     weight = np.array([[1.0, value]], dtype=np.float32)
     node = helper.make_node("Mul", ["x", "the.weight"], ["y"])
     model = make_model([node], [("x", [1, 2])], [("y", [1, 2])], {"the.weight": weight})
-    with pytest.raises(
-        ModelError,
-        match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); set float_parts",
-    ):
+    with golden.raises(ModelError):
         float16.convert_(model)
 
 
@@ -409,11 +406,10 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
     assert relative_error(outputs[1], outputs[0]) < QUANTIZED_HALF
 
 
-def test_dynamically_quantized_activations_are_refused(classifier, placed, measured) -> None:
+def test_dynamically_quantized_activations_are_refused(
+    golden, classifier, placed, measured
+) -> None:
     plan = dynamic.plan(placed, measured, capabilities("ort-cpu"), dynamic.Options())
     model = ir.load(classifier.path)
-    with pytest.raises(
-        ModelError,
-        match=r"the graph cannot be converted to float16 \(got DynamicQuantizeLinear\); set float_parts",
-    ):
+    with golden.raises(ModelError):
         write_(model, plan.model_copy(update={"float_parts": "float16"}))

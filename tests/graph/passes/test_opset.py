@@ -78,7 +78,7 @@ def test_every_head_holds_in_an_older_opset(captured, tmp_path: Path, head: str)
     ],
 )
 def test_what_an_opset_cannot_hold_names_the_least_that_can(
-    captured, options: dict[str, str], domains: tuple[str, ...], least: int
+    golden, captured, options: dict[str, str], domains: tuple[str, ...], least: int
 ) -> None:
     got = captured("bert", "sequence-classification")
     model = got.model.clone()
@@ -86,9 +86,7 @@ def test_what_an_opset_cannot_hold_names_the_least_that_can(
     qdq.write(model, plan)
     float16.convert_(model, plan.float_parts)
     if least > 14:
-        with pytest.raises(
-            ModelError, match=rf"opset 14 cannot hold the model .*opset {least} or later"
-        ):
+        with golden.raises(ModelError):
             opset.convert_(model.clone(), 14, domains=domains)
     copy = model.clone()
     opset.convert_checked_(copy, WrittenOpset(opset=least, domains=domains))
@@ -152,11 +150,8 @@ def test_shape_with_an_end_is_a_slice_before_opset_15() -> None:
     assert result.tolist() == [5]
 
 
-def test_an_opset_that_a_target_does_not_take_is_refused_before_the_run() -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"the target qnn does not take this opset \(got 23, expected 13 to 21\); set opset: 21",
-    ):
+def test_an_opset_that_a_target_does_not_take_is_refused_before_the_run(golden) -> None:
+    with golden.raises(RecipeError):
         preflight._check_opset(qnn.CAPABILITIES, 23)
     preflight._check_opset(capabilities("ort-cpu"), 17)
 

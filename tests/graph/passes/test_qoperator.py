@@ -122,13 +122,11 @@ def test_dynamic_activations_are_integer_operators_already(captured) -> None:
     assert Counter(node.op_type for node in model.graph) == before
 
 
-def test_sixteen_bits_have_no_such_operators(captured, tmp_path: Path) -> None:
+def test_sixteen_bits_have_no_such_operators(golden, captured, tmp_path: Path) -> None:
     model = written(
         captured("bert", "sequence-classification"), tmp_path / "pairs.onnx", activations="uint16"
     )
-    with pytest.raises(
-        ModelError, match=r"no product of the model can be an integer operator .*set format: qdq"
-    ):
+    with golden.raises(ModelError):
         cpu.rewrite_products_(model)
 
 

@@ -98,24 +98,18 @@ def test_one_row_of_one_token_is_a_size_too(made, tmp_path) -> None:
     )
 
 
-def test_a_fixed_graph_can_be_fixed_to_its_own_size_only(made, tmp_path) -> None:
+def test_a_fixed_graph_can_be_fixed_to_its_own_size_only(golden, made, tmp_path) -> None:
     path, pad_id = made("bert", "float")
     once = fixed(path, tmp_path / "once.onnx")
     fixed(tmp_path / "once.onnx", tmp_path / "twice.onnx")
     assert largest_error(run(tmp_path / "twice.onnx", pad_id), run(path, pad_id)) <= SAME
-    with pytest.raises(
-        ModelError,
-        match=r"^input_ids: an input cannot have this static shape \(got \[2,16\], expected \[2, 32\], or dynamic axes\); start from the graph with dynamic batch and sequence\.$",
-    ):
+    with golden.raises(ModelError):
         make_static_(once, batch=2, sequence=32)
 
 
-def test_a_length_beyond_the_table_of_positions_is_an_error(made) -> None:
+def test_a_length_beyond_the_table_of_positions_is_an_error(golden, made) -> None:
     model = ir.load(made("bert", "float")[0])
-    with pytest.raises(
-        ModelError,
-        match=r"the graph does not run on 1 rows of 5000 tokens \(got .*; choose a length within",
-    ):
+    with golden.raises(ModelError):
         make_static_(model, batch=1, sequence=5000)
 
 
@@ -135,15 +129,12 @@ def make_model(
     )
 
 
-def test_a_size_that_depends_on_numbers_is_an_error_that_names_the_value() -> None:
+def test_a_size_that_depends_on_numbers_is_an_error_that_names_the_value(golden) -> None:
     nodes = [
         helper.make_node("NonZero", ["input_ids"], ["places"]),
         helper.make_node("Cast", ["places"], ["y"], to=TensorProto.FLOAT),
     ]
-    with pytest.raises(
-        ModelError,
-        match=r"^places: the shape of a value depends on data \(got NonZero → \[.*\], expected a shape that follows from batch and sequence\); remove the operator",
-    ):
+    with golden.raises(ModelError):
         make_static_(make_model(nodes), batch=1, sequence=4)
 
 
@@ -219,11 +210,8 @@ def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_t
     )
 
 
-def test_gemm_needs_static_shapes(made) -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"a linear layer with a dynamic shape cannot become a Gemm \(got \[batch,sequence,\d+\], expected static shapes\); set static shapes first\.$",
-    ):
+def test_gemm_needs_static_shapes(golden, made) -> None:
+    with golden.raises(ModelError):
         matmul_add_to_gemm_(ir.load(made("bert", "float")[0]))
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from octobert.core.errors import OctobertError
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import listed
@@ -89,12 +87,10 @@ def test_without_one_that_keeps_the_limits_the_nearest_is_taken(tmp_path: Path) 
     assert (found[0].variant.name, found[0].state) == ("ort-cpu int8 entropy", "excluded")
 
 
-def test_what_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_told_with_its_reason(golden, tmp_path: Path) -> None:
     found, _, _ = searched(tmp_path / "t", {"ort-cpu int8": TRUTHS["ort-cpu int8"]})
     assert [(each.state, each.reason) for each in found[2:]] == [
         ("excluded", "it cannot be made")
     ] * 2
-    with pytest.raises(
-        OctobertError, match=r"none of the combinations can be made \(got it cannot be made"
-    ):
+    with golden.raises(OctobertError):
         searched(tmp_path / "none", {})

@@ -323,25 +323,19 @@ def test_listed_changes_are_variants(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"targets": "ort-gpu"}, r'there is no target "ort-gpu"; did you mean'),
-        ({"quantize": None}, "quantize: write a name, or one name with its options"),
-        ({"quantise": "static"}, 'quantise: unknown key; did you mean "quantize"'),
-        ({"calibrate": "mse2"}, 'there is no calibrate "mse2"; did you mean "mse"'),
-        ({"quantize.static.placement": "fnn"}, 'there is no placement "fnn"; did you mean "ffn"'),
-        (
-            {"choose": {"vary": ["prune"], "limits": {"at_least": 0.8}}},
-            "choose: .*prune needs a limit on the drop of the main metric",
-        ),
-        (
-            {"choose": {"vary": ["calibrator"]}},
-            "no plugin lists this key as worth varying .*did you mean",
-        ),
+        {"targets": "ort-gpu"},
+        {"quantize": None},
+        {"quantise": "static"},
+        {"calibrate": "mse2"},
+        {"quantize.static.placement": "fnn"},
+        {"choose": {"vary": ["prune"], "limits": {"at_least": 0.8}}},
+        {"choose": {"vary": ["calibrator"]}},
     ],
 )
-def test_wrong_changes_are_one_sentence(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(OctobertError, match=words):
+def test_wrong_changes_are_one_sentence(golden, changes: dict[str, Any]) -> None:
+    with golden.raises(OctobertError):
         space.first(recipe(**changes)) if "choose" in changes else space.variant_of(
             recipe(), changes
         )

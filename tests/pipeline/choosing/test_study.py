@@ -312,20 +312,18 @@ def test_changed_inputs_are_another_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    "change",
     [
-        ({"inputs": {"model": "other"}}, "model"),
-        ({"machine": MACHINE.model_copy(update={"features": ("amx_int8",)})}, "CPU"),
-        (
-            {"machine": MACHINE.model_copy(update={"versions": {"onnxruntime": "2"}})},
-            "version of onnxruntime",
-        ),
-        ({"recipe": {"goals": ["size"]}}, "search.goals"),
-        ({"recipe": {"goals": ["metric"]}}, "goals"),
+        {"inputs": {"model": "other"}},
+        {"machine": MACHINE.model_copy(update={"features": ("amx_int8",)})},
+        {"machine": MACHINE.model_copy(update={"versions": {"onnxruntime": "2"}})},
+        {"recipe": {"goals": ["size"]}},
+        {"recipe": {"goals": ["metric"]}},
     ],
+    ids=["model", "CPU", "version", "goal", "other metric"],
 )
 def test_a_named_study_takes_equal_inputs_only(
-    tmp_path: Path, change: dict[str, Any], what: str
+    golden, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     def run(recipe: Any = None, inputs: Any = None, machine: Any = MACHINE) -> None:
         trials = Trials(inputs=inputs, machine=machine)
@@ -336,12 +334,8 @@ def test_a_named_study_takes_equal_inputs_only(
         )
 
     run()
-    with pytest.raises(RecipeError) as raised:
+    with golden.raises(RecipeError):
         run(**change)
-    assert what in str(raised.value)
-    assert str(raised.value).startswith(
-        'search.study: the study "mine" was started with other inputs'
-    )
 
 
 def test_accuracy_is_the_same_on_other_machines(tmp_path: Path) -> None:
@@ -354,40 +348,21 @@ def test_accuracy_is_the_same_on_other_machines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    "wanted",
     [
-        ({"calibrat": ["mse"]}, 'search.space.calibrat: unknown key; did you mean "calibrate"?'),
-        (
-            {"benchmark.batch": [[1]]},
-            "search.space.benchmark.batch: a search compares models by the same rows and figures",
-        ),
-        (
-            {"calibrate": ["mimax"]},
-            'search.space.calibrate: there is no calibrate "mimax"; did you mean "minmax"?',
-        ),
-        (
-            {"calibrate": ["mse", "mse"]},
-            'search.space.calibrate: a value is listed twice (got "mse").',
-        ),
-        (
-            {"quantize.static.per_chanel": [True]},
-            "search.space.quantize.static.per_chanel: unknown key",
-        ),
-        (
-            {"targets": ["openvino"]},
-            'search.space.targets: there is no target "openvino"; did you mean "openvino-cpu"',
-        ),
-        (
-            {"targets": ["ort-cpu", "vitisai"]},
-            "search.space.targets: models for vitisai cannot be timed on this machine",
-        ),
+        {"calibrat": ["mse"]},
+        {"benchmark.batch": [[1]]},
+        {"calibrate": ["mimax"]},
+        {"calibrate": ["mse", "mse"]},
+        {"quantize.static.per_chanel": [True]},
+        {"targets": ["openvino"]},
+        {"targets": ["ort-cpu", "vitisai"]},
     ],
 )
-def test_a_wrong_space_is_one_sentence(wanted: dict[str, Any], message: str) -> None:
+def test_a_wrong_space_is_one_sentence(golden, wanted: dict[str, Any]) -> None:
     recipe = recipe_of(space=wanted)
-    with pytest.raises(RecipeError) as raised:
+    with golden.raises(RecipeError):
         space_of(recipe, recipe.search, lambda changes: space.variant_of(recipe, changes))
-    assert str(raised.value).startswith(message)
 
 
 def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
@@ -601,7 +576,7 @@ def test_a_damaged_journal_is_a_sentence_or_goes_on(tmp_path: Path) -> None:
     assert outcomes["goes on"] < 200
 
 
-def test_what_a_trial_tries_follows_from_its_combination_alone(tmp_path: Path) -> None:
+def test_what_a_trial_tries_follows_from_its_combination_alone(golden, tmp_path: Path) -> None:
     """A study may be of anybody, and a variant can name code."""
     whole = searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)
     text = (tmp_path / "t").read_text()
@@ -612,7 +587,5 @@ def test_what_a_trial_tries_follows_from_its_combination_alone(tmp_path: Path) -
     (tmp_path / "t").write_text(evil)
     assert searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2) == whole
     (tmp_path / "t").write_text(text.replace("minmax", "evil"))
-    with pytest.raises(
-        RecipeError, match=r"trial 0 of the study tries what search\.space does not have"
-    ):
+    with golden.raises(RecipeError):
         searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)

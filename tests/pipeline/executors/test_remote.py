@@ -133,34 +133,15 @@ def test_files_of_the_user_have_to_be_the_same(finished, tmp_path) -> None:
     assert refused(other).what == "a file of the run is not the same there"
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        (
-            "ray://127.0.0.1:10001",
-            r"RAY_ADDRESS: not the address of a Ray cluster \(got ray://.*ray start --address=HOST:PORT",
-        ),
-        (
-            "a cluster",
-            r"RAY_ADDRESS: not the address of a Ray cluster \(got a cluster, expected HOST:PORT",
-        ),
-        (
-            "127.0.0.1:9",
-            r"RAY_ADDRESS: cannot connect to the Ray cluster at 127.0.0.1:9 \(got .*refused.*ray start --head",
-        ),
-    ],
-)
-def test_addresses_without_a_cluster(address, message) -> None:
-    with pytest.raises(RecipeError, match=message):
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "a cluster", "127.0.0.1:9"])
+def test_addresses_without_a_cluster(golden, address) -> None:
+    with golden.raises(RecipeError):
         ray._check_address(address)
 
 
-def test_without_the_package(monkeypatch, finished, tmp_path) -> None:
+def test_without_the_package(golden, monkeypatch, finished, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        TargetError,
-        match=r"executor: the executor ray needs the package ray; pip install .*\[ray\]",
-    ):
+    with golden.raises(TargetError):
         octobert.run(finished[0].model_copy(update={"executor": "ray"}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
