@@ -72,8 +72,8 @@ def main() -> int:
             repeat(kind, options.seed, options.only, options.out)
         return 0
     lines = [
-        "| file | mutations | accepted | a sentence | other exceptions | hangs | crashes |",
-        "| --- |" + " ---: |" * 6,
+        "| file | mutations | accepted | a sentence | other exceptions, hangs, crashes |",
+        "| --- |" + " ---: |" * 4,
     ]
     print("\n".join(lines), flush=True)
     failed = False
@@ -85,16 +85,13 @@ def main() -> int:
             file=sys.stderr,
             flush=True,
         )
-        crashes = (
-            f"{counts['crash']} (stage)"
-            if kind.in_stage and counts["crash"]
-            else str(counts["crash"])
-        )
+        others = [f"{counts[name]} × {name}" for name in OUTCOMES[2:] if counts[name]]
+        stage = " (stage)" if kind.in_stage and counts["crash"] else ""
         cells = [
             kind.label,
             sum(counts.values()),
-            *(counts[name] for name in OUTCOMES[:4]),
-            crashes,
+            *(counts[name] for name in OUTCOMES[:2]),
+            f"{', '.join(others) or 0}{stage}",
         ]
         lines.append(
             "| "

@@ -267,13 +267,12 @@ def _introduction(
         f"{len(results)} configs of Olive's `{arguments.title}` were "
         f"imported, and {len(ran)} run. Their models and data are on the Hub. {arguments.model.name} and the rows of "
         f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
-        f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed (those configs score "
-        "training rows, which this classifier has seen, so their accuracy flatters). With `quick: true` at "
-        "most 128 rows are evaluated, so an accuracy of 0.80 has an interval of ±0.07. The machine did other work at the same "
-        "time. Plans were searched, on 200 rows for a minute, and sessions tuned "
+        f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed (it has seen the rows "
+        "that those configs score). With `quick: true` at most 128 rows are evaluated: an accuracy of 0.80 is ±0.07. The "
+        "machine was busy. Plans were searched, on 200 rows for a minute, and sessions tuned "
         f"{f'for: {arguments.search}' if arguments.search else 'for every goal'}; trainings took 400 rows and octobert's own "
-        "loop. × float is the ratio of medians over the float model on the same runtime, slowest to fastest timed shape. "
-        "Files of targets that cannot run here were written without a search and structurally checked, not run. "
+        "loop. × float is the ratio of medians on the same runtime, slowest to fastest timed shape. Files of targets that "
+        "cannot run here were written without a search and structurally checked. "
         f"{datetime.date.today()}, {here.cpu}, {here.cores} cores, {', '.join(here.features)}."
     )
 

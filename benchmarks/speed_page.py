@@ -43,20 +43,20 @@ _NAMES = {
 _INTRODUCTION = f"""# Speed compared with other tools
 
 `python benchmarks/speed.py` measures on the machine at hand, writes a file into `benchmarks/results`, and makes this page of
-all files. They also have the ratios at each shape, single texts and throughput of every system, with intervals. All figures
-of one file come from one interleaved run: compare them only with each other.
+all files. They also have the ratios at each shape, single texts and throughput of every system, with intervals. Figures of
+one file come from one interleaved run: compare only them with each other.
 
 ## Summary
 
 Time of octobert's 8-bit model divided by that of the other model: the mean over those of {", ".join(GOAL_SHAPES)}
-(rows × tokens) that were timed, and the largest. Below 1, octobert is faster. The goal is at most {GOAL:.2f} on average and
-never above 1. In brackets is the 95 % interval. Of NNCF and OpenVINO in float, the faster one with float parts in float32
-or bfloat16 counts. BERT-base has random weights. "Static lengths" is `octobert.load(…, static_up_to=128)`.
+(rows × tokens) that were timed, with its 95 % interval in brackets, and the largest. Below 1, octobert is faster. The goal is
+at most {GOAL:.2f} on average and never above 1. Of NNCF and OpenVINO in float, the faster one with float parts in float32 or
+bfloat16 counts. BERT-base has random weights. "Static lengths" is `octobert.load(…, static_up_to=128)`.
 """
 _TEXTS = f"""
 From strings to labels: time of single texts divided by that of the other tool's loop without padding (median over the texts),
-and throughput as a multiple of the loop of NNCF's notebook, which pads to 128 tokens. The goals are at most
-{GOAL_SINGLE:.2f} of NNCF's time, and {GOAL_TIMES:.1f} times the notebook's loop.
+and throughput as a multiple of the loop of NNCF's notebook, which pads to 128 tokens. Goals: at most {GOAL_SINGLE:.2f} of
+NNCF's time, and {GOAL_TIMES:.1f} times the notebook's loop.
 """
 
 
@@ -93,7 +93,9 @@ def section(results: Sequence[Result]) -> str:
         for result in sorted(results, key=lambda result: (result.date or "", result.cores))
     }
     shown = [result for result in results if result in newest.values()]
-    return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *map(_of_model, shown)])
+    befores = [None, *shown]
+    tables = [_of_model(result, before) for result, before in zip(shown, befores, strict=False)]
+    return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *tables])
 
 
 def kind_name(result: Result) -> str:
@@ -191,7 +193,7 @@ def _about(result: Result) -> list[str]:
     partial = ", partial" if result.partial else ""
     return [
         f"[{kind_name(result)}](#{link})",
-        result.title,
+        result.title.split(" (")[0],
         str(result.cores),
         (result.date or "not recorded") + partial,
     ]
@@ -245,13 +247,17 @@ def _times_notebook(all_texts: Throughput | None, loop: str) -> str:
 # ---- the tables of one model
 
 
-def _of_model(result: Result) -> str:
+def _of_model(result: Result, before: Result | None) -> str:
+    """A model's tables. What it shares with the one before it on the page is not repeated."""
     versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
-    facts = [
+    features = ", ".join(result.features) or "features not listed by the system"
+    facts = [result.cpu, _cores(result), features, *([versions] if versions else [])]
+    if before and (before.cpu, before.features, before.versions) == (
         result.cpu,
-        _cores(result),
-        ", ".join(result.features) or "features not listed by the system",
-    ]
+        result.features,
+        result.versions,
+    ):
+        facts = ["CPU and versions as above"]
     measured = [f"Measured on {result.date}" if result.date else "The date was not recorded"]
     measured += [f"with `{result.command}`"] if result.command else []
     busy = (
@@ -264,9 +270,11 @@ def _of_model(result: Result) -> str:
         f"\n### {result.title}, {_cores(result)}: {kind_name(result)}{bf16}\n",
         f"{' '.join(measured)}.{busy}",
     ]
-    parts += [f"{'; '.join(facts)}{f'; {versions}' if versions else ''}."]
-    parts += [f"This result is partial: {result.partial}"] if result.partial else []
+    parts += [f"{'; '.join(facts)}."]
     parts += [result.note] if result.note else []
+    if result.partial:
+        parts.append(f"This result is partial: {result.partial} All medians: `{result.file_name}`.")
+        return "\n".join(parts)
     parts += _latency(result)
     for source, own in result.throughput.items():
         parts += _scored_texts(source, own)

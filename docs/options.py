@@ -39,20 +39,15 @@ def tables(tool: dict[str, Any]) -> str:
         parts += [
             f"### {group['title']}",
             "",
-            row(["option", "default there", "octobert"]),
-            row(["---"] * 3),
+            row(["option there (default)", "octobert"]),
+            row(["---"] * 2),
         ]
         parts += [
-            row([code(option), code(default), equivalent])
+            row([f"`{option}`" + (f" (`{default}`)" if default else ""), equivalent])
             for option, default, equivalent, _ in group["options"]
         ]
         parts.append("")
     return "\n".join(parts)
-
-
-def code(text: str) -> str:
-    """A name as code; nothing for an empty one."""
-    return f"`{text}`" if text else ""
 
 
 def row(cells: list[str]) -> str:

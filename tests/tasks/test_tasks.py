@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
-from octobert.core.measurements import score_named
+from octobert.core.measurements import RESAMPLES, score_named
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
@@ -728,6 +728,55 @@ def test_the_p_value_goes_with_the_interval() -> None:
     assert difference == pytest.approx(-0.1)
     assert low < difference < high < 0
     assert p_value < 0.05
+
+
+def changed_rows_of(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Items of a model that is always right, and of one that is wrong on `count` of 100 rows."""
+    gold = np.zeros(100)
+    wrong = np.where(np.arange(100) < count, 1, 0)
+    return np.stack([gold, gold], axis=1), np.stack([wrong, gold], axis=1)
+
+
+WRONG, RIGHT = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_p_value_of_few_changes_is_that_of_the_sign_test(sign: int) -> None:
+    """The unseen item outweighs four changed ones with the probability 1 in 16."""
+    ours, theirs = changed_rows_of(4)[::sign]
+    difference, _, _, p_value = statistics.paired(
+        _metrics.accuracy, ours, theirs, (WRONG, RIGHT), seed=0
+    )
+    assert difference == pytest.approx(sign * 0.04)
+    # Of 1,000 resamples 62 are expected, with a deviation of 8.
+    assert p_value == pytest.approx(statistics.sign_test(4, 0), rel=0.3)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_smallest_p_value_is_that_of_no_resample(sign: int) -> None:
+    ours, theirs = changed_rows_of(60)[::sign]
+    *_, p_value = statistics.paired(_metrics.accuracy, ours, theirs, (WRONG, RIGHT), seed=0)
+    assert p_value == pytest.approx(2 / (RESAMPLES + 1))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_a_few_kinds_of_unseen_items_the_worst_counts_for_each_end(order: int) -> None:
+    ours, theirs = changed_rows_of(9)[1], changed_rows_of(12)[1]
+    kinds = np.concatenate([WRONG, RIGHT])[::order]
+    assert statistics.scores_of(
+        "accuracy", _metrics.accuracy, ours, (kinds, kinds), seed=0
+    ) == statistics.scores_of("accuracy", _metrics.accuracy, ours, (WRONG, RIGHT), seed=0)
+    assert statistics.paired(
+        _metrics.accuracy, ours, theirs, (kinds, kinds[::-1]), seed=0
+    ) == statistics.paired(_metrics.accuracy, ours, theirs, (WRONG, RIGHT), seed=0)
+
+
+def test_a_median_has_the_interval_of_its_order_statistics() -> None:
+    """About half of 1,000 ± 1.96 · √1,000 / 2."""
+    found = statistics.percentile(np.arange(1000.0), 50, seed=0)
+    assert found.value == 499.5
+    # The 25th of 1,000 resamples from an end is off by 1.3.
+    assert (found.low, found.high) == pytest.approx((468.5, 530.5), abs=2.6)
 
 
 def test_mcnemar_equals_the_binomial_by_hand() -> None:

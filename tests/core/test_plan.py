@@ -1,0 +1,85 @@
+"""Numbers of types, counts and precisions of plans, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan, Site, middle_of
+
+
+@pytest.mark.parametrize(
+    ("dtype", "symmetric", "reduce_range", "expected"),
+    [
+        ("int8", False, False, (-128, 127)),
+        ("int8", True, False, (-127, 127)),
+        ("int8", False, True, (-64, 63)),
+        ("int8", True, True, (-63, 63)),
+        ("uint8", False, False, (0, 255)),
+        ("uint8", True, False, (0, 255)),
+        ("uint8", False, True, (0, 127)),
+        ("int16", False, False, (-32768, 32767)),
+        ("int16", True, False, (-32767, 32767)),
+        ("uint16", False, False, (0, 65535)),
+        ("float8e4m3", True, True, (-448, 448)),
+    ],
+)
+def test_the_limits_of_a_type(
+    dtype: DType, symmetric: bool, reduce_range: bool, expected: tuple[int, int]
+) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=symmetric, reduce_range=reduce_range)
+    assert quantizer.limits == expected
+    assert quantizer.weight_limits == (
+        quantizer.model_copy(update={"dtype": "int8"}).limits if dtype == "uint8" else expected
+    )
+
+
+def test_the_middle_of_a_type() -> None:
+    middles = {"int8": 0, "uint8": 128, "int16": 0, "uint16": 32768, "float8e4m3": 0, "other": 0}
+    assert {dtype: middle_of(dtype) for dtype in middles} == middles
+
+
+def decisions() -> tuple[Decision, ...]:
+    """Two weights, of which one is quantized, and a quantized input."""
+    quantizer = Quantizer(dtype="int8", symmetric=True)
+    return tuple(
+        Decision(
+            site=Site(
+                role=role, part="query", module="m", layer=0, node=role, input=1, value=f"{i}"
+            ),
+            quantizer=quantizer if quantized else None,
+            reason="as in this test",
+        )
+        for i, (role, quantized) in enumerate(
+            [("linear.weight", True), ("linear.weight", False), ("linear.input", True)]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("float_parts", "quantized", "expected"),
+    [
+        ("float32", True, "int8 + bf16"),
+        ("float32", False, "bf16"),
+        ("float16", True, "int8 + f16"),
+        ("float16", False, "f16"),
+    ],
+)
+def test_what_a_plan_counts_and_computes_in(
+    float_parts: FloatType, quantized: bool, expected: str
+) -> None:
+    plan = QuantPlan(
+        method="static",
+        placement="matmul",
+        target="ort-cpu",
+        decisions=tuple(d for d in decisions() if quantized or d.quantizer is None),
+        float_parts=float_parts,
+    )
+    assert plan.precision("bf16") == expected
+    assert plan.counts() == (
+        {"linear.weight": (1, 2), "linear.input": (1, 1)}
+        if quantized
+        else {"linear.weight": (0, 1)}
+    )
+    assert [site.role for site, _ in plan.quantized] == (
+        ["linear.weight", "linear.input"] if quantized else []
+    )
