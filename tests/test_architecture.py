@@ -38,6 +38,11 @@ def room_of(module: str) -> str:
     return room if (ROOT / room).is_dir() or (ROOT / f"{room}.py").is_file() else "__init__"
 
 
+def module_of(path: Path) -> str:
+    """`…/octobert/graph/qdq.py` → `octobert.graph.qdq`."""
+    return ".".join(("octobert", *path.relative_to(ROOT).with_suffix("").parts))
+
+
 def all_imports_of(path: Path) -> set[str]:
     """Modules and names that a file imports, anywhere in it, `TYPE_CHECKING` included."""
     modules: set[str] = set()
@@ -89,6 +94,24 @@ def test_the_tree_stays_small() -> None:
     assert rooms <= set(LEVEL)
     assert len(rooms) + len(("benchmarks", "recipes")) <= 22
     assert len([1 for a, b in arrows if a != b]) <= 90
+
+
+def test_no_two_files_import_each_other() -> None:
+    names = {path: module_of(path) for path in FILES}
+    imports = {name: imports_of(path) & set(names.values()) for path, name in names.items()}
+
+    def reached(name: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            new = imports[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    # A package that loads its plugins by name imports none of them.
+    circles = sorted(name for name in imports if name in reached(name) and "__init__" not in name)
+    assert circles == []
 
 
 def test_every_room_says_what_it_is_for() -> None:

@@ -17,11 +17,12 @@ from octobert.api._arguments import (
     path_of,
     paths_of,
     raw_recipe,
+    shown,
 )
 from octobert.core.errors import RecipeError
 from octobert.core.files import content_of
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback, ProgressEvent, shown
+from octobert.report.events import ProgressCallback, ProgressEvent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -23,9 +23,10 @@ from octobert.api._arguments import (
     optional_path,
     path_of,
     paths_of,
+    progress_step,
 )
 from octobert.core.errors import DataError, RecipeError
-from octobert.report.events import ProgressCallback, progress_step
+from octobert.report.events import ProgressCallback
 
 if TYPE_CHECKING:
     from octobert.core.profile import Inspection

@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from octobert.api._arguments import DataLike, PathLike, TaskLike, names_of, path_of, raw_recipe
+from octobert.api._arguments import (
+    DataLike,
+    PathLike,
+    TaskLike,
+    names_of,
+    path_of,
+    raw_recipe,
+    shown,
+)
 from octobert.core.files import atomic_write, storage_errors
-from octobert.report.events import ProgressCallback, ProgressEvent, shown
+from octobert.report.events import ProgressCallback, ProgressEvent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,16 +1,10 @@
-"""Progress of long calls: the event that callbacks get, and the callback of a call. `progress` has one that draws."""
+"""Progress of long calls: the event that callbacks get. `progress` has a callback that draws."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-
-from octobert.core.errors import RecipeError
-from octobert.core.plain import preview
 
 
 @dataclass(frozen=True)
@@ -57,48 +51,3 @@ ProgressCallback = Callable[[ProgressEvent], None]
 
 def ignore(_: ProgressEvent) -> None:
     """The callback that shows nothing."""
-
-
-@contextmanager
-def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
-    """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
-    if progress is not None and not callable(progress):
-        raise RecipeError(
-            "the callback is not a function",
-            where="progress",
-            got=preview(progress),
-            fix="pass a function, or octobert.ProgressBar()",
-        )
-    if progress is not None:
-        yield progress
-    elif _in_notebook():
-        from octobert.report.progress import ProgressBar
-
-        with ProgressBar() as bar:
-            yield bar
-    else:
-        yield ignore
-
-
-def _in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    if "IPython" not in sys.modules:
-        return False
-    shell = sys.modules["IPython"].get_ipython()
-    return type(shell).__name__ == "ZMQInteractiveShell"
-
-
-@contextmanager
-def progress_step(
-    progress: ProgressCallback | None, name: str
-) -> Iterator[Callable[[str, int, int], None]]:
-    """Report a call as one step.
-
-    Yields:
-        A function to call with what is done now, the units done, and all units.
-    """
-    started = time.perf_counter()
-    with shown(progress) as tell:
-        tell(ProgressEvent(name, "started"))
-        yield lambda what, done, total: tell(ProgressEvent(name, "running", what, done, total))
-        tell(ProgressEvent(name, "finished", seconds=time.perf_counter() - started))

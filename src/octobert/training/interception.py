@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,10 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
 from octobert.core.plan import QuantPlan
-from octobert.training.fake_quantization import FakeQuantize, FakeQuantizeLearned
-
-if TYPE_CHECKING:
-    from octobert.training.simulation import Simulation
+from octobert.training.fake_quantization import ActivationRanges, FakeQuantize, FakeQuantizeLearned
 
 # Percentage of a batch's values inside an observed range: all of them.
 ALL_VALUES = 100.0
@@ -89,6 +86,22 @@ class ModuleNames:
         return names[call] if call < len(names) else None
 
 
+class Simulated(Protocol):
+    """What is quantized of a model, and how: a `simulation.Simulation`, which describes the attributes."""
+
+    model: Any
+    quantizing: bool
+    observing: bool
+    keep: float
+    names: ModuleNames
+    ranges: ActivationRanges
+    indices: dict[tuple[str, str], int]
+    visited: set[int]
+
+    def quantized_weight(self, path: str, weight: Any) -> Any: ...
+    def quantized_rows(self, path: str, rows: Any) -> Any: ...
+
+
 class Interceptor(TorchFunctionMode):
     """A torch function mode that quantizes and observes the operators of one forward pass.
 
@@ -96,7 +109,7 @@ class Interceptor(TorchFunctionMode):
         simulation: says what is quantized, and how.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulated) -> None:
         super().__init__()
         self._simulation, self._names = simulation, simulation.names
         # Operators whose inputs are quantized.
