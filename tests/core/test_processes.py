@@ -49,3 +49,14 @@ def test_a_child_finds_octobert_where_its_parent_did(tmp_path) -> None:
     command = [sys.executable, "-S", *processes.script("octobert.core.version")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "module 'octobert.core.version' has no attribute 'main'" in done.stderr
+
+
+def test_sets_have_one_order_in_all_children(tmp_path, monkeypatch) -> None:
+    """What transformers exports of a model in the order of a set is the same file each time."""
+    (tmp_path / "orders.py").write_text("def main():\n    print(hash('a text'), flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    hashes = set()
+    for seed in ("1", "2", "random"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        hashes.add(processes.start("orders").communicate()[0])
+    assert len(hashes) == 1

@@ -81,6 +81,8 @@ def _environment(temporary: Path | None) -> dict[str, str]:
     ]
     # PYTHONSAFEPATH (Python 3.11) is for Pythons that libraries start in the child.
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+    # Libraries walk through sets of texts, such as transformers' ModernBERT when it is exported: in one order in every process.
+    variables["PYTHONHASHSEED"] = "0"
     if not entries:
         del variables["PYTHONPATH"]
     if temporary is not None:
