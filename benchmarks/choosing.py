@@ -44,7 +44,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.estimate import Estimate
 from octobert.core.results import Report
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.executors import local
@@ -85,7 +85,7 @@ class Grid:
         rows = [self.trials.found(variant).model_dump(mode="json") for variant in variants]
         (self.folder / "grid.json").write_text(json.dumps(rows, indent=1))
 
-    def best(self, variants: Sequence[Variant]) -> Found:
+    def best(self, variants: Sequence[Variant]) -> VariantResult:
         """The fastest variant that keeps the limit."""
         found = [self.trials.found(variant) for variant in variants]
         return min(
@@ -127,7 +127,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
         yield grid
 
 
-def ratio_of(found: Found) -> Estimate:
+def ratio_of(found: VariantResult) -> Estimate:
     """Time of a variant divided by that of the float reference."""
     assert found.ratio is not None
     return found.ratio

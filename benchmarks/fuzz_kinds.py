@@ -460,9 +460,9 @@ class _Trials:
         return space.variant_of(self.recipe, changes)
 
     def find(self, variant: Any) -> Any:
-        from octobert.core.selection import Found
+        from octobert.core.selection import VariantResult
 
-        return Found(
+        return VariantResult(
             variant=variant,
             state="admissible",
             reason="",

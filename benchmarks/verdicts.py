@@ -21,7 +21,7 @@ import numpy as np
 
 from octobert.config import checks
 from octobert.config.choosing import Limit
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.measurements import Comparison
 from octobert.core.results import DataFacts, Report, Stated
 from octobert.evaluation import statistics
@@ -184,7 +184,7 @@ def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
         calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0
     )
     report = Report.model_construct(comparisons=(compared,), scores={}, data=data)
-    words = Words.about(case.metric, {case.metric: float(metric(theirs))}, "float")
+    words = Phrasing.about(case.metric, {case.metric: float(metric(theirs))}, "float")
     found = checks.check([Limit(max_drop=limit)], words, report, "ours")
     if not found:
         return "unclear", ordinary

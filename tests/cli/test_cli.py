@@ -814,7 +814,7 @@ def test_options_follow_from_a_function() -> None:
             fast: Be fast.
         """
 
-    options = _options.of(count)
+    options = _options.from_function(count)
     texts = {
         name: option.annotation.__metadata__[0].help for name, option in options.parameters.items()
     }

@@ -8,9 +8,9 @@ import pytest
 
 from octobert.config import checks
 from octobert.config.choosing import Limit
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found, Selection
+from octobert.core.selection import Selection, VariantResult
 from octobert.report import choices, terminal
 from octobert.report.tables import PlainConsole
 from tests.support.selections import (
@@ -25,7 +25,7 @@ from tests.support.selections import (
 
 CHOICE = without(selection(), "not tried")
 REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
-WORDS = Words("latency", "f1", REFERENCE)
+WORDS = Phrasing("latency", "f1", REFERENCE)
 
 
 def said(
@@ -35,7 +35,7 @@ def said(
     return choices.sentence(choice, limits, final_run(**report))
 
 
-def won_by(precision: str, *others: Found) -> Selection:
+def won_by(precision: str, *others: VariantResult) -> Selection:
     """A search that ort-cpu in float32 or openvino-cpu in bf16 has won."""
     if precision == "f32":
         winner = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
@@ -157,7 +157,7 @@ def test_what_misses_a_limit_in_words(golden) -> None:
 
 
 def test_metrics_outside_of_0_to_1_have_no_points(golden) -> None:
-    words = Words(
+    words = Phrasing(
         "latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}})
     )
     limit = Limit(max_drop=0.5)

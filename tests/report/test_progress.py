@@ -94,8 +94,13 @@ def test_the_steps_of_a_run_are_a_graph(golden) -> None:
 
 
 def test_an_encoding_without_the_marks_gets_ascii() -> None:
-    assert Marks.of("utf-8") is UNICODE
-    assert Marks.of("latin-1") is Marks.of(None) is Marks.of("no such encoding") is ASCII
+    assert Marks.for_encoding("utf-8") is UNICODE
+    assert (
+        Marks.for_encoding("latin-1")
+        is Marks.for_encoding(None)
+        is Marks.for_encoding("no such encoding")
+        is ASCII
+    )
     clock = Clock()
     view = View(ASCII, clock)
     run_until(view, clock, "observe")

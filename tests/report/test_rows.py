@@ -70,8 +70,8 @@ def test_one_line_says_that_nothing_changed(golden, run: Run) -> None:
 def test_sentences_say_how_many_and_what_stands_out(golden, run: Run, changed: ChangedRows) -> None:
     found = shown(run, changed)
     assert found is not None
-    (told,) = found.values["told"]
-    golden("\n".join(told))
+    (sentences,) = found.values["sentences"]
+    golden("\n".join(sentences))
 
 
 def test_models_without_changes_are_not_chosen_from(run: Run) -> None:

@@ -14,7 +14,7 @@ from octobert.cli import run as run_command
 from octobert.cli.main import app
 from octobert.config import checks, loading
 from octobert.config.choosing import Limit
-from octobert.config.words import Words, words_of
+from octobert.config.words import Phrasing, words_of
 from octobert.core.errors import AccuracyError
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.measurements import Latency, Score
@@ -219,7 +219,7 @@ def test_a_search_is_answered_by_its_choice(golden, report) -> None:
         run = final_run(difference)
         found = checks.check(
             [WITHIN_A_POINT],
-            Words.of(selection()),
+            Phrasing.of_selection(selection()),
             run.model_copy(update={"scores": {}}),
             "openvino-cpu",
         )

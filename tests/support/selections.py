@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.config.choosing import Limit
-from octobert.config.words import NOT_TRIED, Words
+from octobert.config.words import NOT_TRIED, Phrasing
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import DataFacts, Report
-from octobert.core.selection import Found, Selection, Variant
+from octobert.core.selection import Selection, Variant, VariantResult
 
 WITHIN_A_POINT = Limit(max_drop=0.01)
 MACHINE = Environment(
@@ -52,14 +52,14 @@ def figure(value: float, half: float) -> Estimate:
 
 def found(
     name: str, ms: float | None, drop: float | None, half: float, mb: float, state: Any
-) -> Found:
-    """What a search has found out of a variant; the float reference takes 76.8 ms and has an F1 of 0.903."""
+) -> VariantResult:
+    """The result of a search on a variant; the float reference takes 76.8 ms and has an F1 of 0.903."""
     target, _, rest = name.partition(" ")
     precision = (
         "int8" if rest.startswith("int8") and rest not in ("int8 dynamic", "int8 weights") else rest
     )
     judged = {} if drop is None else {"f1": figure(drop / 100, half / 100)}
-    return Found(
+    return VariantResult(
         variant=Variant(name=name, target=target, precision=precision),
         state=state,
         reason="",
@@ -76,14 +76,14 @@ def found(
 
 
 def selection(
-    *variants: Found, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **changes: Any
+    *variants: VariantResult, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **changes: Any
 ) -> Selection:
     """A search, by default of 18 variants for BERT-base on a CPU with VNNI; reasons and the frontier are made here."""
     everything = variants or tuple(found(*each) for each in _VARIANTS)
     reference = next(
         each for each in everything if each.variant.name == changes.get("reference", "ort-cpu f32")
     )
-    words = Words(changes.get("goal", "latency"), changes.get("metric", "f1"), reference)
+    words = Phrasing(changes.get("goal", "latency"), changes.get("metric", "f1"), reference)
     best = next(each for each in everything if each.state == "chosen")
     told = tuple(
         each.model_copy(update={"reason": each.reason or _reason(words, each, best)})
@@ -169,7 +169,7 @@ def speedup(
     )
 
 
-def _reason(words: Words, each: Found, best: Found) -> str:
+def _reason(words: Phrasing, each: VariantResult, best: VariantResult) -> str:
     if each.state == "chosen":
         return "the fastest of those that keep the limits"
     if each.state == "not tried":
@@ -186,7 +186,7 @@ def _reason(words: Words, each: Found, best: Found) -> str:
     )
 
 
-def _dominates(other: Found, each: Found) -> bool:
+def _dominates(other: VariantResult, each: VariantResult) -> bool:
     """Whether a judged variant is better than another in both, or in one and equal in the other."""
     assert other.time_ms
     assert each.time_ms

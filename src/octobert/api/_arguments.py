@@ -90,10 +90,10 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
         if isinstance(value, int | str) or not isinstance(value, Iterable)
         else tuple(value)
     )
-    for each in values:
-        if isinstance(each, bool) or not isinstance(each, int) or each < least:
+    for item in values:
+        if isinstance(item, bool) or not isinstance(item, int) or item < least:
             raise RecipeError(
-                "not a whole number", where=name, got=preview(each), expected=f"{least} or more"
+                "not a whole number", where=name, got=preview(item), expected=f"{least} or more"
             )
     return values
 
@@ -105,9 +105,9 @@ def names_of(value: Any, name: str) -> tuple[str, ...]:
         RecipeError: one is not a text.
     """
     values = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    for each in values:
-        if not isinstance(each, str):
-            raise RecipeError("not a name", where=name, got=preview(each), expected="a str")
+    for item in values:
+        if not isinstance(item, str):
+            raise RecipeError("not a name", where=name, got=preview(item), expected="a str")
     return values
 
 
@@ -124,29 +124,35 @@ def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[s
     """
     from octobert import tasks
 
-    own, expected = tasks.column_options(name)
-    for option, given, known in (("text", texts, own), ("label", label, expected)):
-        if given and not known:
+    text_options, expected = tasks.column_options(name)
+    for option, column, task_options in (("text", texts, text_options), ("label", label, expected)):
+        if column and not task_options:
             what = f"the task {name} takes no name of its {option} column"
             fix = (
                 "rename the column in the file, or use a general task, such as text-classification"
             )
             raise RecipeError(what, where=f"--{option}-column", fix=fix)
-    if len(texts) > 2 or (texts and len(texts) < len(own)):
-        what, told = (
+    if len(texts) > 2 or (texts and len(texts) < len(text_options)):
+        what, expectation = (
             "another number of text columns",
-            " and ".join(own) if len(own) > 1 else "one, or both of a pair",
+            " and ".join(text_options) if len(text_options) > 1 else "one, or both of a pair",
         )
         raise RecipeError(
             what,
             where="--text-column",
             got=", ".join(texts),
-            expected=told,
+            expected=expectation,
             fix="name each once, in this order",
         )
     # A pair is two columns of one option; question and context are options of their own.
     columns = (
-        dict(zip(own, texts if len(own) == len(texts) else [list(texts)], strict=False))
+        dict(
+            zip(
+                text_options,
+                texts if len(text_options) == len(texts) else [list(texts)],
+                strict=False,
+            )
+        )
         if texts
         else {}
     )
@@ -175,7 +181,7 @@ def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
 
 
 def _in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """True where this process is the kernel of a notebook."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()

@@ -37,7 +37,10 @@ def list_placements(name: str | None = None) -> dict[str, Placement]:
     """
     from octobert.quantization import placements
 
-    return {each: placements.load(each) for each in ((name,) if name else placements.names())}
+    return {
+        placement: placements.load(placement)
+        for placement in ((name,) if name else placements.names())
+    }
 
 
 def recipe_schema() -> dict[str, Any]:

@@ -203,20 +203,20 @@ def auto_again(
         {**written, **keys}, where=str(place), changes=names_of(changes, "changes")
     )
     _check_places(recipe)
-    found = machines.changes(
+    reasons = machines.changes(
         choice.environment, environment.current(), environment.runtime_packages()
     )
-    found += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
-    found += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
-    said = (
-        f"choosing again: {'; '.join(found)}; everything is timed and evaluated again, and what does not depend on the machine "
-        "is used again"
-        if found
+    reasons += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
+    reasons += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
+    note = (
+        f"choosing again: {'; '.join(reasons)}; everything is timed and evaluated again, and what does not depend on the "
+        "machine is used again"
+        if reasons
         else "nothing has changed since the model was chosen: this is the same machine with the same runtimes"
     )
     with shown(progress) as tell:
-        tell(ProgressEvent("again", "note", said))
-    if not found:
+        tell(ProgressEvent("again", "note", note))
+    if not reasons:
         return report
     return run(recipe, place, progress=progress)
 

@@ -94,7 +94,7 @@ class Client(FrozenModel):
 
 @dataclass(frozen=True)
 class Model:
-    """What the lines depend on.
+    """The facts on a model that the lines depend on.
 
     Args:
         folder: of the model.
@@ -135,7 +135,7 @@ class Model:
 
     @property
     def prompted(self) -> bool:
-        """Whether queries are embedded in another way than passages."""
+        """True where queries are embedded in another way than passages."""
         return self.query != self.passage
 
     @property
@@ -255,7 +255,7 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 
 
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
-    """What a client will open; an error if it cannot."""
+    """The package that a client will open; an error if it cannot."""
     from octobert import targets
 
     client, model = CLIENTS[name], _model(source, manifest, name, target)
@@ -304,7 +304,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
 
 
 def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
-    """What a model's lines depend on."""
+    """The facts on a model that its lines depend on."""
     from octobert.core.model_config import Normalize
     from octobert.tasks import build
 

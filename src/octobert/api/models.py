@@ -46,7 +46,7 @@ def _opened(
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
 ) -> Opened:
-    """A package or a model file; `name` is that of the argument."""
+    """A package or a model file; `name` is the name of the argument."""
     from octobert.inference.opened import opened
 
     return opened(
@@ -246,10 +246,10 @@ def predict_rows(
 
     numbers = numbers_of(rows, "rows")
     source = _rows(data, config, revision, split)
-    where, found = rows_of(
+    where, data_rows = rows_of(
         source, names_of(columns, "columns"), files_of(model.opened.facts().name)
     )
-    return of_rows(model, where, found, numbers)
+    return of_rows(model, where, data_rows, numbers)
 
 
 def benchmark(

@@ -239,8 +239,8 @@ def browser() -> str:
         TargetError: there is none.
     """
     named = os.environ.get(BROWSER)
-    found = [shutil.which(name) for name in ((named,) if named else (*_NAMES, *_PLACES))]
-    program = next(filter(None, found), None)
+    programs = [shutil.which(name) for name in ((named,) if named else (*_NAMES, *_PLACES))]
+    program = next(filter(None, programs), None)
     if program is None:
         raise TargetError(
             "there is no Chromium, Chrome or Edge to print with",
@@ -277,11 +277,11 @@ def _print_page(page: Path, pdf: Path, program: str) -> None:
             *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
             page.resolve().as_uri(),
         ]
-        said = processes.output_of(command, seconds=_SECONDS)
+        output = processes.output_of(command, seconds=_SECONDS)
         if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
             got = f"nothing in {_SECONDS:.0f} s"
-            if said is not None:
-                got = (said.strip().splitlines() or ["no message"])[-1]
+            if output is not None:
+                got = (output.strip().splitlines() or ["no message"])[-1]
             raise TargetError(
                 "the browser printed no PDF",
                 where=program,

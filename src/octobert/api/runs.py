@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octobert.core.environment import Setup
     from octobert.core.ranges import Sweep
     from octobert.core.results import Finetuned, Report, Verdict
-    from octobert.core.selection import Found
+    from octobert.core.selection import VariantResult
     from octobert.importers.olive import Imported
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact
@@ -83,7 +83,9 @@ def refused_fields(path: RecipeLike) -> list[str]:
     if not isinstance(path, str | Path) or not olive.is_config_file(Path(path)):
         return []
     return [
-        each.sentence() for each in olive.read(Path(path)).outcomes if each.verdict == "refused"
+        outcome.sentence()
+        for outcome in olive.read(Path(path)).outcomes
+        if outcome.verdict == "refused"
     ]
 
 
@@ -186,10 +188,10 @@ def setup(
     from octobert.api import setup as needed
 
     checked = parse_recipe(recipe)
-    found = needed.setup_of(checked)
-    if not install or not found.commands:
-        return found
-    needed.install(found, tell)
+    requirements = needed.setup_of(checked)
+    if not install or not requirements.commands:
+        return requirements
+    needed.install(requirements, tell)
     return needed.setup_of(checked)
 
 
@@ -354,7 +356,12 @@ class _Listener:
         self._tell(step, "running", detail=what, done=done, total=total)
 
     def searched(
-        self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+        self,
+        best: VariantResult | None,
+        done: int,
+        total: int,
+        seconds: float,
+        minutes: float | None,
     ) -> None:
         from octobert.report import choices
 

@@ -98,7 +98,7 @@ DRIVERS: Mapping[str, Driver] = {name: Driver(**row) for name, row in _TABLE.ite
 
 
 def setup_of(recipe: Recipe) -> Setup:
-    """What a recipe needs, by its model, its training, its metrics and its targets.
+    """The needs of a recipe, by its model, its training, its metrics and its targets.
 
     Raises:
         ModelError: the model is in a package, and the name of that is none.
@@ -178,13 +178,13 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
 
 def pip_problem() -> str | None:
     """Why pip must not install into this environment from here; None if it may."""
-    found = importlib.util.find_spec("pip")
-    if found is None or found.origin is None:
+    pip = importlib.util.find_spec("pip")
+    if pip is None or pip.origin is None:
         return "this environment has no pip"
-    if not Path(found.origin).is_relative_to(Path(sys.prefix).resolve()) and not Path(
-        found.origin
+    if not Path(pip.origin).is_relative_to(Path(sys.prefix).resolve()) and not Path(
+        pip.origin
     ).is_relative_to(sys.prefix):
-        return f"its pip belongs to another environment ({found.origin})"
+        return f"its pip belongs to another environment ({pip.origin})"
     managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     if sys.prefix == sys.base_prefix and managed.is_file():
         return "the packages of this Python are managed by the system; use a virtual environment"
@@ -241,12 +241,12 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
-    """What an extra adds; what octobert always needs for the empty one."""
+    """The requirements that an extra adds; those of octobert itself for the empty one."""
     for text in metadata.requires("octobert") or ():
         requirement = Requirement(text)
         marker = requirement.marker
         is_needed, is_always = (
-            marker is None or marker.evaluate({"extra": each}) for each in (extra, "")
+            marker is None or marker.evaluate({"extra": value}) for value in (extra, "")
         )
         if is_needed and not (extra and is_always):
             yield requirement
@@ -254,14 +254,16 @@ def _requirements(extra: str) -> Iterator[Requirement]:
 
 def _package(requirement: Requirement, wanted_by: str, *, required: bool, extra: str = "") -> Need:
     """A package, and whether it is installed in an accepted version."""
-    found = _version(requirement.name)
-    fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+    installed_version = _version(requirement.name)
+    fits = installed_version is not None and requirement.specifier.contains(
+        installed_version, prereleases=True
+    )
     return Need(
         name=requirement.name,
         kind="package",
         wanted_by=(wanted_by,),
         version=str(requirement.specifier),
-        found=found,
+        found=installed_version,
         fits=fits,
         required=required,
         extra=extra,
@@ -291,17 +293,17 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
 def _drivers(recipe: Recipe) -> Iterator[Need]:
     """Drivers and libraries of the recipe's devices. Files are written without them."""
     for name in recipe.targets:
-        for driver in (DRIVERS[each] for each in targets.load(name).CAPABILITIES.needs.drivers):
-            found = driver.detect()
+        for driver in (DRIVERS[key] for key in targets.load(name).CAPABILITIES.needs.drivers):
+            installation = driver.detect()
             yield Need(
                 name=driver.title,
                 kind="driver",
                 wanted_by=(f"target {name}",),
-                found=found,
-                fits=found is not None,
+                found=installation,
+                fits=installation is not None,
                 required=False,
                 note=f"looked for {driver.looks_for}",
-                install="" if found else driver.install,
+                install="" if installation else driver.install,
             )
 
 

@@ -106,7 +106,7 @@ def _as_it_is(value: Any, option: str) -> Any:
     return value
 
 
-def _each(read: Callable[[str, str], Any]) -> Callable[[list[str], str], Any]:
+def _list_of(read: Callable[[str, str], Any]) -> Callable[[list[str], str], Any]:
     return lambda values, option: [read(value, option) for value in values]
 
 
@@ -119,9 +119,9 @@ _FORMS: dict[Any, tuple[Any, Callable[[Any, str], Any]]] = {
     PathLike | Sequence[PathLike]: (list[Path], _as_it_is),
     DataLike: (str, _as_it_is),
     TaskLike: (str, yaml_of),
-    MetricLike | Sequence[MetricLike]: (list[str], _each(yaml_of)),
+    MetricLike | Sequence[MetricLike]: (list[str], _list_of(yaml_of)),
     _Goal: (str, _goal),
-    Sequence[_Goal]: (list[str], _each(_goal)),
+    Sequence[_Goal]: (list[str], _list_of(_goal)),
     int | Literal["auto"]: (str, _count),
     Sequence[int]: (list[int], _as_it_is),
     Sequence[str]: (list[str], split_names),
@@ -143,7 +143,7 @@ class Options:
     read: Callable[[str, Any], Any]
 
 
-def of(
+def from_function(
     function: Command,
     *,
     only: Sequence[str] = (),
@@ -295,7 +295,7 @@ def option_of(name: str) -> str:
 
 
 def _info(name: str, default: Any, text: str, least: float | None, panel: str | None = None) -> Any:
-    """What typer reads of an option."""
+    """The description of an option for typer."""
     option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
     return typer.Option(option, min=least, help=escaped(text), rich_help_panel=panel)
 

@@ -57,7 +57,7 @@ def recipe_options(*without: str) -> Callable[[_options.Command], _options.Comma
 
     def decorate(command: _options.Command) -> _options.Command:
         texts = {"task": TASK_HELP, "model": MODEL_HELP}
-        rows = _options.of(
+        rows = _options.from_function(
             recipe_of, without=("keys", *without), texts=texts, panels={"task": "Options"}
         )
         keys = {key: p for key, p in _parameters().items() if key not in without}

@@ -91,12 +91,12 @@ def note(text: str) -> None:
 
 
 def asks() -> bool:
-    """Whether somebody can be asked."""
+    """True where somebody can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirmed(question: str, *, unasked: bool = False) -> bool:
-    """Whether the user says yes.
+    """True where the user says yes.
 
     Args:
         unasked: the answer where nobody can be asked.

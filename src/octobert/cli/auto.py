@@ -27,8 +27,10 @@ _OTHERS = "Other machines"
 
 
 @_options.filled(
-    limits=_options.of(choosing.auto, only=_LIMITS, panels=dict.fromkeys(_LIMITS, "Limits")),
-    goals=_options.of(
+    limits=_options.from_function(
+        choosing.auto, only=_LIMITS, panels=dict.fromkeys(_LIMITS, "Limits")
+    ),
+    goals=_options.from_function(
         choosing.auto, only=(*_GOALS, "minutes"), panels=dict.fromkeys(_GOALS, "Goals")
     ),
 )

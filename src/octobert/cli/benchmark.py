@@ -21,7 +21,9 @@ _DEVICE = (
 
 
 @_options.filled(
-    options=_options.of(models.benchmark, metavar="directories", texts={"device": _DEVICE})
+    options=_options.from_function(
+        models.benchmark, metavar="directories", texts={"device": _DEVICE}
+    )
 )
 def command(
     options: dict[str, Any],

@@ -14,7 +14,7 @@ PANEL = _show.LOOK
 EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
-@_options.filled(options=_options.of(packages.check))
+@_options.filled(options=_options.from_function(packages.check))
 def command(options: dict[str, Any], as_json: _options.Json = False) -> None:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
     results = packages.check(**options)

@@ -15,7 +15,7 @@ EXAMPLES = ("octobert clean out --dry-run",)
 
 
 @_options.filled(
-    options=_options.of(
+    options=_options.from_function(
         runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}
     )
 )

@@ -16,7 +16,7 @@ EXAMPLES = (
 )
 
 
-@_options.filled(options=_options.of(models.evaluate, metavar="directory"))
+@_options.filled(options=_options.from_function(models.evaluate, metavar="directory"))
 def command(options: dict[str, Any]) -> Iterator[Any]:
     """Score a package or a model file on data, and compare it with its float model on the same rows."""
     with _show.progress() as progress:

@@ -13,7 +13,7 @@ EXAMPLES = ("octobert export out/ort-cpu --for sentence-transformers",)
 _PROGRAMS = f"The program: {', '.join(clients.CLIENTS)}."
 
 
-@_options.filled(options=_options.of(clients.export, texts={"client": _PROGRAMS}))
+@_options.filled(options=_options.from_function(clients.export, texts={"client": _PROGRAMS}))
 def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write a folder that another program opens, and print the lines that load it there."""
     exported = clients.export(**options)

@@ -12,7 +12,7 @@ PANEL = _show.USE
 EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
 
 
-@_options.filled(options=_options.of(packages.fuse))
+@_options.filled(options=_options.from_function(packages.fuse))
 def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write ONNX Runtime's fused operators into a graph, count them, and verify that the outputs stay the same."""
     fused = packages.fuse(**options)

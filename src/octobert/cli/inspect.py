@@ -20,8 +20,10 @@ _SHOWN = {"target", "plan", "ranges", "model", "sensitivity", "search"}
 
 
 @_options.filled(
-    files=_options.of(models.inspect, only=("target", "reference")),
-    shape=_options.of(models.inspect, only=_SHAPE, panels=dict.fromkeys(_SHAPE, "With --runtime")),
+    files=_options.from_function(models.inspect, only=("target", "reference")),
+    shape=_options.from_function(
+        models.inspect, only=_SHAPE, panels=dict.fromkeys(_SHAPE, "With --runtime")
+    ),
 )
 def command(
     directory: Path,

@@ -54,25 +54,29 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @functools.cache
-def _own() -> tuple[str, ...]:
+def _own_commands() -> tuple[str, ...]:
     names = (module.name for module in pkgutil.iter_modules(cli.__path__) if not module.ispkg)
     return tuple(name for name in names if name != "main" and not name.startswith("_"))
 
 
 @functools.cache
-def _installed() -> dict[str, EntryPoint]:
+def _installed_commands() -> dict[str, EntryPoint]:
     """Commands of other packages. octobert's own commands win where names are the same."""
     return {
         point.name: point
         for point in entry_points(group="octobert.commands")
-        if point.name not in _own()
+        if point.name not in _own_commands()
     }
 
 
 def _module(name: str) -> ModuleType | None:
-    if name in _own():
+    if name in _own_commands():
         return importlib.import_module(f"{cli.__name__}.{name}")
-    return importlib.import_module(_installed()[name].value) if name in _installed() else None
+    return (
+        importlib.import_module(_installed_commands()[name].value)
+        if name in _installed_commands()
+        else None
+    )
 
 
 class Commands(TyperGroup):
@@ -85,7 +89,7 @@ class Commands(TyperGroup):
             panel = getattr(_module(name), "PANEL", None)
             return (_show.PANELS.index(panel) if panel in _show.PANELS else len(_show.PANELS), name)
 
-        return sorted([*_own(), *_installed()], key=place)
+        return sorted([*_own_commands(), *_installed_commands()], key=place)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called. The error for an unknown one names the nearest."""
@@ -180,8 +184,8 @@ def _prepare_streams() -> None:
 
 def _print_warnings_as_notes() -> None:
     """Print octobert's own warnings as notes, without the line of code that caused them."""
-    for own in _WARNINGS:
-        warnings.simplefilter("always", own)
+    for category in _WARNINGS:
+        warnings.simplefilter("always", category)
 
     def note(
         message: Warning | str,

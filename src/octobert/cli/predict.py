@@ -40,8 +40,10 @@ _OPENING = (
 
 
 @_options.filled(
-    options=_options.of(models.load, only=_OPENING, metavar="directory"),
-    places=_options.of(models.predict_rows, only=("split", "columns", "config", "revision")),
+    options=_options.from_function(models.load, only=_OPENING, metavar="directory"),
+    places=_options.from_function(
+        models.predict_rows, only=("split", "columns", "config", "revision")
+    ),
 )
 def command(
     options: dict[str, Any],
@@ -165,7 +167,7 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
         return f"{entities or '(nothing)'}\t{text}"
     if "masks" in answer:
         masks = [
-            ", ".join(f"{each['text']} ({each['score']:.4f})" for each in fillers)
+            ", ".join(f"{filler['text']} ({filler['score']:.4f})" for filler in fillers)
             for fillers in answer["masks"]
         ]
         return f"{' | '.join(masks)}\t{text}"
@@ -175,8 +177,8 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
     if "label" in answer:
         return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
     if "labels" in answer:
-        given = ", ".join(f"{name} ({answer['scores'][name]:.4f})" for name in answer["labels"])
-        return f"{given or '(no label)'}\t{text}"
+        labels = ", ".join(f"{name} ({answer['scores'][name]:.4f})" for name in answer["labels"])
+        return f"{labels or '(no label)'}\t{text}"
     if "score" in answer:
         return f"{answer['score']:.4f}\t{text}"
     return f"[{_numbers(answer['embedding'])}, …] ({len(answer['embedding'])})\t{text}"

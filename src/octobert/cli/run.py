@@ -60,9 +60,9 @@ def command(
 
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
-    given = [f"{name}=true" for name, flag in flags.items() if flag]
-    given += [f"cache={json.dumps(str(cache.absolute()))}"] if cache is not None else []
-    checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
+    assignments = [f"{name}=true" for name, flag in flags.items() if flag]
+    assignments += [f"cache={json.dumps(str(cache.absolute()))}"] if cache is not None else []
+    checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *assignments])
     for sentence in refused_fields(recipe):
         _show.note(f"octobert: {sentence}.")
     if yes and not setup:
@@ -85,29 +85,29 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     """
     from octobert.report import terminal
 
-    found = octobert.setup(recipe)
+    setup = octobert.setup(recipe)
     if not as_json:
-        _show.render(terminal.needs_table(found))
-        for text in terminal.needs_sentences(found):
+        _show.render(terminal.needs_table(setup))
+        for text in terminal.needs_sentences(setup):
             _show.line(text)
-    if found.commands and (
+    if setup.commands and (
         yes
         or (
-            not as_json and found.problem is None and _show.confirmed("Install these packages now?")
+            not as_json and setup.problem is None and _show.confirmed("Install these packages now?")
         )
     ):
-        found = octobert.setup(recipe, install=True, tell=_show.note)
-        if not as_json and not found.missing:
+        setup = octobert.setup(recipe, install=True, tell=_show.note)
+        if not as_json and not setup.missing:
             _show.line("Installed. The recipe can run here.")
     if as_json:
-        _show.document(found.model_dump(mode="json"))
-        raise typer.Exit(TargetError.exit_code if found.missing else 0)
-    if missing := found.missing:
+        _show.document(setup.model_dump(mode="json"))
+        raise typer.Exit(TargetError.exit_code if setup.missing else 0)
+    if missing := setup.missing:
         names = ", ".join(f"{need.name} {need.version}".strip() for need in missing)
         raise TargetError(
             "the recipe needs what is not installed here",
             got=names,
-            fix="; ".join([*found.commands, *found.conflicts]),
+            fix="; ".join([*setup.commands, *setup.conflicts]),
         )
 
 
@@ -138,12 +138,14 @@ def _question_limits(recipe: Recipe) -> None:
     if recipe.prune is not None and recipe.prune.max_drop is not None:
         limits.append(Limit(max_drop=recipe.prune.max_drop, relative=recipe.prune.relative))
     speedups = [recipe.speed and recipe.speed.min_speedup, recipe.prune and recipe.prune.speedup]
-    found = doubts([*limits, *(Limit(of="speedup", at_least=each) for each in speedups if each)])
-    for sentence in found:
+    sentences = doubts(
+        [*limits, *(Limit(of="speedup", at_least=speedup) for speedup in speedups if speedup)]
+    )
+    for sentence in sentences:
         _show.note(f"octobert: {sentence}.")
-    if found and _show.asks() and not _show.confirmed("Is that what you want?"):
+    if sentences and _show.asks() and not _show.confirmed("Is that what you want?"):
         raise RecipeError(
-            "the limit is not what you want", got="; ".join(found), fix="give another one"
+            "the limit is not what you want", got="; ".join(sentences), fix="give another one"
         )
 
 

@@ -13,7 +13,7 @@ PANEL = _show.USE
 EXAMPLES = ("octobert tables out/ort-cpu --out calibration",)
 
 
-@_options.filled(options=_options.of(packages.calibration_tables, without=("package",)))
+@_options.filled(options=_options.from_function(packages.calibration_tables, without=("package",)))
 def command(
     source: Path,
     options: dict[str, Any],

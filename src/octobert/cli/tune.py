@@ -15,7 +15,7 @@ EXAMPLES = (
 )
 
 
-@_options.filled(options=_options.of(models.tune, metavar="directory"))
+@_options.filled(options=_options.from_function(models.tune, metavar="directory"))
 def command(options: dict[str, Any]) -> Iterator[Any]:
     """Search for threads, streams and runtime options that are faster than the defaults, and store them beside the model."""
     with _show.progress() as progress:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.config.choosing import UNITS, Limit, objective_named
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.measurements import at_first_shape, in_order, score_named
 from octobert.core.results import Report
@@ -25,7 +25,7 @@ _EXPONENTIAL = 3.69
 EXACT = 1e-9
 
 
-def check(limits: Sequence[Limit], words: Words, report: Report, name: str) -> tuple[Check, ...]:
+def check(limits: Sequence[Limit], words: Phrasing, report: Report, name: str) -> tuple[Check, ...]:
     """Check limits on the final figures of a model, as far as these were measured.
 
     Args:
@@ -71,7 +71,7 @@ class Bound:
 
 
 def bounds(
-    limit: Limit, words: Words, own: Estimate | None, drop: Estimate | None, theirs: float | None
+    limit: Limit, words: Phrasing, own: Estimate | None, drop: Estimate | None, theirs: float | None
 ) -> Iterator[Bound]:
     """The things that a limit says, as far as the figures that they are about are known.
 
@@ -107,7 +107,7 @@ def bounds(
         yield Bound(only, gain.times(-1), -limit.min_gain, 100, words.misses_gain(only, gain))
 
 
-def figure_of(report: Report, name: str, words: Words, of: str) -> Estimate | None:
+def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate | None:
     """A figure of a model in the final measurement, with its interval; None where it was not measured."""
     figure = objective_named(of)
     if figure.name not in UNITS:
@@ -159,7 +159,7 @@ def _drop(report: Report, name: str, metric: str) -> Estimate | None:
     return Estimate(value=compared.difference, low=compared.low, high=compared.high).times(-1)
 
 
-def _check(words: Words, bound: Bound, rows: int | None) -> Check:
+def _check(words: Phrasing, bound: Bound, rows: int | None) -> Check:
     """The record of a check.
 
     Args:

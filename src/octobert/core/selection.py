@@ -32,8 +32,8 @@ class Variant(FrozenModel):
     precision: str
 
 
-class Found(FrozenModel):
-    """What a search has found out of one variant.
+class VariantResult(FrozenModel):
+    """The result of a search on one variant.
 
     Args:
         variant: the variant.
@@ -143,7 +143,7 @@ class Selection(Tabular):
     met: bool
     checks: tuple[Check, ...] = ()
     sentence: str
-    found: tuple[Found, ...]
+    found: tuple[VariantResult, ...]
     minutes: float | None
     seconds: float
     ended: str
@@ -153,8 +153,8 @@ class Selection(Tabular):
     recipe: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def best(self) -> Found:
-        """What was found out of the winner."""
+    def best(self) -> VariantResult:
+        """The result of the winner."""
         return next(found for found in self.found if found.variant.name == self.winner)
 
     def to_rows(self) -> list[Row]:

@@ -30,7 +30,7 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import FrozenModel
-from octobert.core.selection import Found
+from octobert.core.selection import VariantResult
 from octobert.pipeline import events, keys
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
@@ -65,7 +65,12 @@ class Listener(Protocol):
         return
 
     def searched(
-        self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+        self,
+        best: VariantResult | None,
+        done: int,
+        total: int,
+        seconds: float,
+        minutes: float | None,
     ) -> None:
         return
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octobert.config.choosing import UNITS, Limit, objective_named
-from octobert.config.words import COSTS, Words, cost_of, loss
+from octobert.config.words import COSTS, Phrasing, cost_of, loss
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Speedup
 from octobert.core.results import Report
-from octobert.core.selection import Found, Selection
+from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import duration, points, speed_text, times_text
 from octobert.report.times import noise
 
@@ -22,7 +22,7 @@ _BEST = {
     "load": ("the quickest one to load", "quicker"),
     "speedup": ("the fastest one", "faster"),
 }
-# What tables say of a variant's state.
+# State of a variant → its name in tables.
 STATES = {
     "chosen": "chosen",
     "admissible": "meets",
@@ -40,9 +40,14 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         limits: that the winner should keep.
         report: of the final run of the winner.
     """
-    words, best = Words.of(choice), choice.best
+    words, best = Phrasing.of_selection(choice), choice.best
     compared = next(
-        (each for each in report.comparisons if each.candidate == best.variant.target), None
+        (
+            comparison
+            for comparison in report.comparisons
+            if comparison.candidate == best.variant.target
+        ),
+        None,
     )
     figures = [*gains(choice, report), *loss(words, compared, report.data.evaluation_rows)]
     if choice.met:
@@ -51,22 +56,24 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         if best.variant.precision == "f32":
             gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
             first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
-        missed = [each.reason for each in choice.checks if each.state == "missed"]
+        missed = [check.reason for check in choice.checks if check.state == "missed"]
         where = "in the search"
         if choice.rows:
             where = f"on the {choice.rows:,} tuning rows that the search judged by"
         broken = f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}"
         sentences = [f"{broken}: {'; '.join(missed)}.", first] if missed else [first]
-        unclear = (each for each in choice.checks if each.state == "unclear")
-        sentences += [f"It is not certain that “{each.limit}”: {each.reason}." for each in unclear]
+        unclear = (check for check in choice.checks if check.state == "unclear")
+        sentences += [
+            f"It is not certain that “{check.limit}”: {check.reason}." for check in unclear
+        ]
     else:
-        tried = sum(found.state != "not tried" for found in choice.found)
+        tried = sum(result.state != "not tried" for result in choice.found)
         sentences = [
             f"No model of {tried} {_keeps(words, limits)}.",
             f"The nearest is {best.variant.name}, which is packaged: {best.reason}.",
             *([f"The final measurement: {', '.join(figures)}."] if figures else []),
         ]
-    left = sum(found.state == "not tried" for found in choice.found)
+    left = sum(result.state == "not tried" for result in choice.found)
     if left:
         were = "was" if left == 1 else "were"
         sentences.append(
@@ -77,24 +84,26 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
 
 def because(choice: Selection, limits: Sequence[Limit]) -> str:
     """Return why the winner was chosen, without a full stop."""
-    words, best = Words.of(choice), choice.best
+    words, best = Phrasing.of_selection(choice), choice.best
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
-    known = [found for found in choice.found if found.ratio or found.drops]
+    results = [result for result in choice.found if result.ratio or result.drops]
     highest = f"the one with the highest {words.name(choice.goal)}"
     name, better = _BEST.get(objective_named(choice.goal).name, (highest, "better"))
     ahead = [
-        each for each in known if each.state == "excluded" and _first(words, [each, best]) is each
+        result
+        for result in results
+        if result.state == "excluded" and _first(words, [result, best]) is result
     ]
     those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
-    among = f"among {len(known)} variants{f' ({those} not)' if ahead else ''}"
+    among = f"among {len(results)} variants{f' ({those} not)' if ahead else ''}"
     first = f"it is {name} that {_keeps(words, limits)}, {among}"
     rival = _first(
         words,
         [
-            each
-            for each in known
-            if each.state in ("admissible", "slower") and _kind(each) != _kind(best)
+            result
+            for result in results
+            if result.state in ("admissible", "slower") and _kind(result) != _kind(best)
         ],
     )
     return (
@@ -104,34 +113,34 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     )
 
 
-def state_of(found: Found) -> str:
-    """What tables say of a variant: `meets`, `misses`, `not judged`."""
-    made = found.ratio is not None or found.drops
-    return STATES[found.state] if made or found.state != "excluded" else "not made"
+def state_of(result: VariantResult) -> str:
+    """The state of a variant in tables: `meets`, `misses`, `not judged`."""
+    is_made = result.ratio is not None or result.drops
+    return STATES[result.state] if is_made or result.state != "excluded" else "not made"
 
 
-def in_order(choice: Selection, count: int | None = None) -> list[Found]:
+def in_order(choice: Selection, count: int | None = None) -> list[VariantResult]:
     """Return variants in the order of the table: the winner first, and of many those of the frontier before others.
 
     Args:
         count: at most so many.
     """
-    first = [choice.best, *(found for found in choice.found if found is not choice.best)]
-    ranked = sorted(first, key=lambda found: not (found is choice.best or found.on_frontier))
-    kept = {found.variant.name for found in ranked[:count]}
-    return [found for found in first if found.variant.name in kept]
+    first = [choice.best, *(result for result in choice.found if result is not choice.best)]
+    ranked = sorted(first, key=lambda result: not (result is choice.best or result.on_frontier))
+    names = {result.variant.name for result in ranked[:count]}
+    return [result for result in first if result.variant.name in names]
 
 
-def speed_of(choice: Selection, found: Found) -> Estimate | None:
+def speed_of(choice: Selection, result: VariantResult) -> Estimate | None:
     """The figure of speed that tables show: rows per second for throughput, otherwise milliseconds."""
-    return found.rows_per_second if choice.goal == "throughput" else found.time_ms
+    return result.rows_per_second if choice.goal == "throughput" else result.time_ms
 
 
 def drop_title(choice: Selection) -> str:
     """The heading of drops: `F1 drop (points)`."""
     if choice.metric is None:
         return "drop"
-    words = Words.of(choice)
+    words = Phrasing.of_selection(choice)
     return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
 
 
@@ -154,13 +163,15 @@ def facts(choice: Selection) -> list[str]:
     ]
     sentences += noise([], choice.load)
     if choice.simulated:
-        given = ", ".join(f"{name}={value}" for name, value in choice.simulated.items())
-        sentences.append(f"Simulated: {given} kept runtimes from instructions that this CPU has.")
+        settings = ", ".join(f"{name}={value}" for name, value in choice.simulated.items())
+        sentences.append(
+            f"Simulated: {settings} kept runtimes from instructions that this CPU has."
+        )
     return sentences
 
 
 def best_so_far(
-    best: Found | None, done: int, total: int, seconds: float, minutes: float | None
+    best: VariantResult | None, done: int, total: int, seconds: float, minutes: float | None
 ) -> str:
     """Return how far a search is: `best so far: openvino-cpu int8, 2.1 ×, drop 0.3 points (12 of 20 variants, 3:10 of 20:00)`.
 
@@ -178,8 +189,8 @@ def best_so_far(
     return f"best so far: {name}{_figures_of(best)} ({done} of {total} variants, {duration(seconds)}{limit})"
 
 
-def _figures_of(best: Found | None) -> str:
-    """The speed and the drop of the best variant until now, as far as they are known: `, 3.5 ×, drop 0.1 points`."""
+def _figures_of(best: VariantResult | None) -> str:
+    """The speed and the drop of the best variant until now, where they are known: `, 3.5 ×, drop 0.1 points`."""
     if best is None:
         return ""
     text = "" if best.ratio is None else f", {times_text(1 / best.ratio.value)} ×"
@@ -191,21 +202,25 @@ def _figures_of(best: Found | None) -> str:
 
 
 def gains(choice: Selection, report: Report) -> list[str]:
-    """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
-    words, best, goal = Words.of(choice), choice.best, objective_named(choice.goal).name
-    found = []
+    """The gains of the winner: over the float models of the final run, or of the search where the winner is a float model."""
+    words, best, goal = (
+        Phrasing.of_selection(choice),
+        choice.best,
+        objective_named(choice.goal).name,
+    )
+    texts = []
     if goal in COSTS:
         ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
         if ours and theirs and best.variant.name != choice.reference:
             less = {"size": "smaller", "memory": "less memory", "load": "quicker to load"}[goal]
             than = f"than {choice.reference} ({ours:.0f}, not {theirs:.0f} {UNITS[goal]})"
-            found.append(f"{times_text(theirs / ours)} × {less} {than}")
+            texts.append(f"{times_text(theirs / ours)} × {less} {than}")
     if best.variant.precision == "f32":
         ratio = best.ratio
         over = [] if ratio is None else [(choice.reference, ratio.inverse())]
     else:
-        over = [(each.reference, each.ratio) for each in speeds(choice, report)]
-    return found + [
+        over = [(speedup.reference, speedup.ratio) for speedup in speeds(choice, report)]
+    return texts + [
         speed_text(name, ratio, throughput=goal == "throughput") for name, ratio in over
     ]
 
@@ -213,24 +228,27 @@ def gains(choice: Selection, report: Report) -> list[str]:
 def speeds(choice: Selection, report: Report) -> list[Speedup]:
     """The speed of the winner in the final run, on rows of the data or at the first shape: over its float baseline, and over a
     faster form of it."""
-    measured = [each for each in report.ratios if choice.goal == "throughput"] or list(
+    measured = [speedup for speedup in report.ratios if choice.goal == "throughput"] or list(
         report.speedups
     )
-    own = [each for each in measured if each.candidate == choice.best.variant.target]
-    shapes = sorted({(each.sequence != "data", each.batch) for each in own})
-    own = [each for each in own if (each.sequence != "data", each.batch) == shapes[0]]
-    own = list({each.reference: each for each in reversed(own)}.values())[::-1]
-    fastest = min(own, key=lambda each: each.ratio.value, default=None)
-    return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
+    speedups = [speedup for speedup in measured if speedup.candidate == choice.best.variant.target]
+    shapes = sorted({(speedup.sequence != "data", speedup.batch) for speedup in speedups})
+    speedups = [
+        speedup for speedup in speedups if (speedup.sequence != "data", speedup.batch) == shapes[0]
+    ]
+    speedups = list({speedup.reference: speedup for speedup in reversed(speedups)}.values())[::-1]
+    fastest = min(speedups, key=lambda speedup: speedup.ratio.value, default=None)
+    return speedups[:1] + ([fastest] if fastest is not None and fastest is not speedups[0] else [])
 
 
-def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> str:
+def _no_eight_bits(choice: Selection, words: Phrasing, limits: Sequence[Limit]) -> str:
     """Why a float model was chosen, without a full stop."""
-    eight = [found for found in choice.found if found.variant.precision.startswith("int8")]
-    kept = _first(words, [found for found in eight if found.state == "admissible"])
-    if kept is not None:
-        return f"8 bits gain nothing on this machine: {kept.variant.name} is {words.behind(kept, choice.best, named=False)}"
-    excluded = _first(words, [found for found in eight if found.state == "excluded"])
+    eight = [result for result in choice.found if result.variant.precision.startswith("int8")]
+    admissible = _first(words, [result for result in eight if result.state == "admissible"])
+    if admissible is not None:
+        behind = words.behind(admissible, choice.best, named=False)
+        return f"8 bits gain nothing on this machine: {admissible.variant.name} is {behind}"
+    excluded = _first(words, [result for result in eight if result.state == "excluded"])
     if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
         better = _BEST.get(objective_named(choice.goal).name, ("", "better"))[1]
         return f"no {better} model in 8 bits {_keeps(words, limits)}: with {excluded.variant.name}, {excluded.reason}"
@@ -240,8 +258,8 @@ def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> 
     return "no model in 8 bits could be made here"
 
 
-def _keeps(words: Words, limits: Sequence[Limit]) -> str:
-    """What a model does that keeps the limits: `keeps F1 within 1 point`."""
+def _keeps(words: Phrasing, limits: Sequence[Limit]) -> str:
+    """A verb phrase for a model within the limits: `keeps F1 within 1 point`."""
     if not limits:
         return "runs here"
     only = limits[0]
@@ -252,24 +270,26 @@ def _keeps(words: Words, limits: Sequence[Limit]) -> str:
     )
 
 
-def _kind(found: Found) -> tuple[str, str]:
-    return found.variant.target, found.variant.precision
+def _kind(result: VariantResult) -> tuple[str, str]:
+    return result.variant.target, result.variant.precision
 
 
-def _first(words: Words, found: Sequence[Found]) -> Found | None:
+def _first(words: Phrasing, results: Sequence[VariantResult]) -> VariantResult | None:
     """The best of several in the goal."""
     goal = objective_named(words.goal).name
     if goal in COSTS:
         return min(
-            (each for each in found if cost_of(each, goal)),
-            key=lambda each: cost_of(each, goal) or 0.0,
+            (result for result in results if cost_of(result, goal)),
+            key=lambda result: cost_of(result, goal) or 0.0,
             default=None,
         )
     if goal not in UNITS:
-        judged = [each for each in found if words.key(words.goal) in each.drops]
-        return min(judged, key=lambda each: each.drops[words.key(words.goal)].value, default=None)
+        judged = [result for result in results if words.key(words.goal) in result.drops]
+        return min(
+            judged, key=lambda result: result.drops[words.key(words.goal)].value, default=None
+        )
     return min(
-        (each for each in found if each.ratio),
-        key=lambda each: each.ratio.value if each.ratio else 0.0,
+        (result for result in results if result.ratio),
+        key=lambda result: result.ratio.value if result.ratio else 0.0,
         default=None,
     )

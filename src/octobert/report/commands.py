@@ -102,8 +102,10 @@ def of_candidate(report: Report, folder: str, name: str) -> str:
         package = BEST if report.choice is not None else name
         return predict(str(PurePath(folder) / package), report.task)
     runtime, _, short = name.rpartition("-")
-    known = plugins.names("targets")
-    target = next((each for each in (runtime, f"{runtime}-cpu") if each in known), None)
+    targets = plugins.names("targets")
+    target = next(
+        (candidate for candidate in (runtime, f"{runtime}-cpu") if candidate in targets), None
+    )
     kind = next((kind for kind, text in SHORT.items() if text == short), None)
     if target is None or kind is None:
         return ""

@@ -74,22 +74,25 @@ def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> F
     groups = _groups(plan.decisions, every=False)
     # Most layers are alike; of the others only what differs is shown.
     usual = max((layers for layers, _ in groups if layers), key=len, default=[])
-    known: set[tuple[str, ...]] = set()
+    usual_rows: set[tuple[str, ...]] = set()
     for layers, decisions in sorted(
         groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))
     ):
         modules: dict[str, list[Decision]] = {}
         for decision in decisions:
             modules.setdefault(decision.site.module, []).append(decision)
-        rows = [_module_row(own, reasons, inside=bool(layers)) for own in modules.values()]
+        rows = [
+            _module_row(module_decisions, reasons, inside=bool(layers))
+            for module_decisions in modules.values()
+        ]
         if layers:
             stem, _, _ = split_layer(decisions[0].site.module)
             others = "" if layers == usual else f" as {layers_text(usual)}, but"
             table.add_row(f"{stem}.{layers_text(layers)}{others}", style="bold")
         for row in rows:
-            if row not in known:
+            if row not in usual_rows:
                 table.add_row(*row, style="" if row[1] else "dim")
-        known.update(rows if layers == usual else ())
+        usual_rows.update(rows if layers == usual else ())
         table.add_section()
     return table
 
@@ -130,19 +133,19 @@ def _groups(
     for decision in decisions:
         layers.setdefault(decision.site.layer, []).append(decision)
     groups: dict[object, tuple[list[int], list[Decision]]] = {}
-    for layer, own in layers.items():
+    for layer, layer_decisions in layers.items():
         alike: object = layer
         if layer is not None and not every:
             alike = tuple(
                 (
-                    split_layer(each.site.module)[2],
-                    each.site.role,
-                    quantizer_text(each.quantizer, with_range=False),
-                    each.reason,
+                    split_layer(decision.site.module)[2],
+                    decision.site.role,
+                    quantizer_text(decision.quantizer, with_range=False),
+                    decision.reason,
                 )
-                for each in own
+                for decision in layer_decisions
             )
-        groups.setdefault(alike, ([], own))[0].extend(() if layer is None else (layer,))
+        groups.setdefault(alike, ([], layer_decisions))[0].extend(() if layer is None else (layer,))
     return list(groups.values())
 
 
@@ -155,8 +158,8 @@ def split_layer(name: str) -> tuple[str, int | None, str]:
         >>> split_layer("embeddings.LayerNorm")
         ('', None, 'embeddings.LayerNorm')
     """
-    found = _LAYER.match(name)
-    return (found[1], int(found[2]), found[3]) if found else ("", None, name)
+    match = _LAYER.match(name)
+    return (match[1], int(match[2]), match[3]) if match else ("", None, name)
 
 
 def layers_text(layers: Iterable[int]) -> str:
@@ -247,7 +250,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
             [s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db]
             for s in usable
         ]
-        medians = [float(np.median(own)) if own else -np.inf for own in ratios]
+        medians = [float(np.median(decibels)) if decibels else -np.inf for decibels in ratios]
         cells = [
             Text(f"{median:.1f}", style="bold" if median == max(medians) else "")
             if np.isfinite(median)

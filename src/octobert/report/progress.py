@@ -65,8 +65,8 @@ class Marks:
     bar: tuple[str, str]
 
     @staticmethod
-    def of(encoding: str | None) -> Marks:
-        """Those that an encoding has."""
+    def for_encoding(encoding: str | None) -> Marks:
+        """The marks that an encoding can represent."""
         try:
             # All of them are in the representation.
             repr(UNICODE).encode(encoding or "ascii")
@@ -133,12 +133,12 @@ class View:
 
     @property
     def searching(self) -> bool:
-        """Whether a search is at work, whose many steps are not told one by one."""
+        """True while a search is at work, whose many steps are not printed one by one."""
         return bool(self._search)
 
     @property
     def planned(self) -> bool:
-        """Whether the steps of the run are known."""
+        """True once the steps of the run are known."""
         return bool(self._steps)
 
     def take(self, event: ProgressEvent) -> None:
@@ -281,7 +281,7 @@ class View:
             return []
         before, targets, after = _parts(self._steps)
         marks, arrow = self._marks, f" {self._marks.arrow} "
-        found = _flowed(Text(), [self._named(name, name) for name in before], arrow, width)
+        lines = _flowed(Text(), [self._named(name, name) for name in before], arrow, width)
         if lanes:
             space = max((Text(_one_line(label)).cell_len for label in targets), default=0)
             for label, steps in targets.items():
@@ -289,16 +289,16 @@ class View:
                 head.pad_right(max(0, space + len(marks.branch) + 3 - head.cell_len))
                 # Float models of different runtimes do not follow each other.
                 between = arrow if label == steps[0][1].partition("/")[2] else ", "
-                found += _flowed(
+                lines += _flowed(
                     head, [self._named(short, name) for short, name in steps], between, width
                 )
         elif targets:
             counts = [self._counted(label, steps) for label, steps in targets.items()]
-            found += _flowed(Text(f"{marks.branch} "), counts, ", ", width)
+            lines += _flowed(Text(f"{marks.branch} "), counts, ", ", width)
         if after:
             head = Text(f"{marks.last} " if targets else "")
-            found += _flowed(head, [self._named(name, name) for name in after], arrow, width)
-        return found
+            lines += _flowed(head, [self._named(name, name) for name in after], arrow, width)
+        return lines
 
     def _named(self, label: str, name: str) -> Text:
         """A step in the graph: `observe ✓ 9.7s`."""
@@ -318,7 +318,7 @@ class View:
 
 
 def _done(steps: Iterable[_Step]) -> int:
-    """How many steps are done."""
+    """The number of steps that are done."""
     return sum(step.state in ("finished", "reused") for step in steps)
 
 
@@ -337,16 +337,16 @@ def _parts(
         for needed in step.inputs
         if target_of[name] and target_of.get(needed) not in ("", None, target_of[name])
     }
-    own = [name for name in steps if target_of[name] and name not in shared]
+    target_steps = [name for name in steps if target_of[name] and name not in shared]
     targets: dict[str, list[tuple[str, str]]] = {}
-    for name in own:
+    for name in target_steps:
         stage, _, target = name.partition("/")
-        alone = sum(target_of[other] == target for other in own) == 1
+        alone = sum(target_of[other] == target for other in target_steps) == 1
         label, short = (stage, target) if alone else (target, stage)
         targets.setdefault(label, []).append((short, name))
     order = list(steps)
-    first = order.index(own[0]) if own else len(order)
-    rest = [name for name in steps if name not in own]
+    first = order.index(target_steps[0]) if target_steps else len(order)
+    rest = [name for name in steps if name not in target_steps]
     before = [name for name in rest if order.index(name) < first]
     return before, targets, rest[len(before) :]
 
@@ -424,7 +424,7 @@ class ProgressBar:
             self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
         )
         self._can_draw = is_terminal or is_notebook
-        self._marks = Marks.of(self._console.encoding)
+        self._marks = Marks.for_encoding(self._console.encoding)
         self._view = View(self._marks)
         # Events come from several threads, and the lines are made in another one.
         self._lock = threading.Lock()
@@ -476,7 +476,7 @@ class ProgressBar:
             searching = self._view.searching
             self._view.take(event)
             # The graph shows the planned steps.
-            told = not (self._live.is_started and self._view.planned) and not (
+            is_printed = not (self._live.is_started and self._view.planned) and not (
                 searching and not event.number
             )
         # Printing draws the view anew, which takes the lock.
@@ -485,7 +485,7 @@ class ProgressBar:
         elif event.state == "searching" and event.best != self._best:
             self._best = event.best
             self._say(f"  {event.detail}")
-        elif event.state in ("finished", "reused") and told:
+        elif event.state in ("finished", "reused") and is_printed:
             name = f"{event.place} {event.step}".lstrip()
             how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
             self._say(f"  {name:<34} {how}")

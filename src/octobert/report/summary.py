@@ -114,7 +114,9 @@ def verdicts(report: Report) -> list[str]:
 def comparisons(report: Report) -> list[str]:
     """Return sentences on what changed answers have in common, and on the speed and the accuracy of each target."""
     directions = [
-        f"{each.candidate}: {each.direction}" for each in report.comparisons if each.direction
+        f"{comparison.candidate}: {comparison.direction}"
+        for comparison in report.comparisons
+        if comparison.direction
     ]
     compared = [
         sentence
@@ -132,17 +134,17 @@ def comparisons(report: Report) -> list[str]:
 
 def sizes(report: Report) -> list[str]:
     """Return a sentence on the size of each target's files, compared with the weights as the user has them."""
-    own, sentences = report.model.source_bytes, []
+    source_bytes, sentences = report.model.source_bytes, []
     for model in model_results(report):
         size = model.footprint.size_bytes
-        if not own or not model.quantized:
+        if not source_bytes or not model.quantized:
             continue
-        ratio, change = own / size, "as large as"
+        ratio, change = source_bytes / size, "as large as"
         if ratio > 1.05:
             change = f"{ratio:.1f} × smaller than"
         elif ratio <= 0.95:
             change = f"{1 / ratio:.1f} × larger than"
-        weights = f"the weights of your model ({own / 1e6:.3g} MB)"
+        weights = f"the weights of your model ({source_bytes / 1e6:.3g} MB)"
         sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} {weights}.")
     return sentences
 
@@ -190,7 +192,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     rival = next(
         (c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None
     )
-    gains = any(each.ratio.low > 1 for each in times.strongest(model.timing).values())
+    gains = any(speedup.ratio.low > 1 for speedup in times.strongest(model.timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
@@ -281,8 +283,10 @@ def trainings(report: Report) -> list[str]:
             f"learning rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch size {settings['batch']}"
         )
         if settings.get("layers"):
-            kept = settings["layers"]
-            names = f"{kept}" if isinstance(kept, int) else f"numbers {', '.join(map(str, kept))}"
+            layers = settings["layers"]
+            names = (
+                f"{layers}" if isinstance(layers, int) else f"numbers {', '.join(map(str, layers))}"
+            )
             parts.append(f"kept encoder layers: {names}")
         if settings.get("distill"):
             parts.append(f"distillation is {settings['distill']['share']:.0%} of the loss")
@@ -295,7 +299,7 @@ def trainings(report: Report) -> list[str]:
 
 
 def _tuned(report: Report) -> list[str]:
-    """What the search for fast settings has found, target by target."""
+    """Sentences on the results of the search for fast settings, target by target."""
     if not report.recipe.get("tune"):
         return []
     sentences = [
@@ -327,18 +331,18 @@ def prunings(pruning: PruningFacts | None) -> list[str]:
         return []
     model = pruning.taken
     if model is None:
-        said = f"Pruning {pruning.reason}."
+        sentence = f"Pruning {pruning.reason}."
     else:
-        said = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
+        sentence = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
     trained = None if model is None else model.recovery
     if trained is not None:
-        kept = "" if trained.kept else ": the weights stay as they were fitted"
-        said += (
+        note = "" if trained.kept else ": the weights stay as they were fitted"
+        sentence += (
             f" Trained towards the whole model on {trained.rows:,} rows; the loss on rows that were held out went from "
-            f"{trained.before:.4f} to {trained.after:.4f}{kept}."
+            f"{trained.before:.4f} to {trained.after:.4f}{note}."
         )
     left = [f"Not pruned: {_not_pruned(pruning)}."] if pruning.left else []
-    return [said, *left]
+    return [sentence, *left]
 
 
 def stayed(sublayers: Sequence[PrunedSublayer]) -> str:
@@ -352,18 +356,21 @@ def stayed(sublayers: Sequence[PrunedSublayer]) -> str:
     """
     parts = []
     for kind, noun in NOUNS.items():
-        own = [each for each in sublayers if each.sublayer.kind == kind]
-        if own:
-            kept, units = sum(each.kept for each in own), sum(each.sublayer.units for each in own)
-            parts.append(f"{kept:,} of {units:,} {noun}")
+        layers = [layer for layer in sublayers if layer.sublayer.kind == kind]
+        if layers:
+            remaining, units = (
+                sum(layer.kept for layer in layers),
+                sum(layer.sublayer.units for layer in layers),
+            )
+            parts.append(f"{remaining:,} of {units:,} {noun}")
     return " and ".join(parts)
 
 
 def _not_pruned(pruning: PruningFacts) -> str:
     """Return the parts that cannot be pruned by reason, two of each by name."""
     by_reason: dict[str, list[str]] = {}
-    for each in pruning.left:
-        by_reason.setdefault(each.reason, []).append(each.module)
+    for part in pruning.left:
+        by_reason.setdefault(part.reason, []).append(part.module)
     texts = []
     for why, modules in by_reason.items():
         more = f" and {len(modules) - 2} more" if len(modules) > 2 else ""
@@ -373,13 +380,13 @@ def _not_pruned(pruning: PruningFacts) -> str:
 
 def goal_text(goal: SpeedGoal) -> str:
     """Return whether a target reaches the goal of speed, as a sentence."""
-    wanted = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
+    subject = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
     if goal.slowest is None:
-        return f"{wanted} was not measured here."
+        return f"{subject} was not measured here."
     over = f"{wording.estimate_text(goal.slowest.ratio)} × {goal.slowest.reference}"
     shape = goal.slowest.shape
     state = {"met": "is met", "missed": "is MISSED"}.get(goal.state, "is not clearly met")
-    return f"{wanted} {state}: the smallest is {over}, at {shape}."
+    return f"{subject} {state}: the smallest is {over}, at {shape}."
 
 
 def search_text(search: Search) -> str:
@@ -419,7 +426,9 @@ def caveats(report: Report) -> list[str]:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
-    quantized = [each for each in report.comparisons if each.candidate in report.plans]
+    quantized = [
+        comparison for comparison in report.comparisons if comparison.candidate in report.plans
+    ]
     sentences += dict.fromkeys(
         sentence for comparison in quantized for sentence in chance(report.scores, comparison)
     )
@@ -429,15 +438,15 @@ def caveats(report: Report) -> list[str]:
 def _tuning_rows(report: Report) -> list[str]:
     """Return sentences on the rows that a search was judged on: how few they are, and that the model may know them."""
     data = report.data
-    wanted = report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0
+    samples = report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0
     if not data.tuning_rows:
         return []
     rows = f"{data.tuning_rows:,} tuning rows"
     sentences = []
-    if data.calibration_rows < wanted:
+    if data.calibration_rows < samples:
         shared = f"{data.calibration_rows:,} calibration rows and {rows}"
         sentences.append(
-            f"The rows are fewer than the {wanted:,} that calibration may take and the search needs: {shared}."
+            f"The rows are fewer than the {samples:,} that calibration may take and the search needs: {shared}."
         )
     if data.tuning_rows < _FINE_ROWS:
         sentences.append(

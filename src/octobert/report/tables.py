@@ -99,8 +99,8 @@ class FittedTable:
         if self.title:
             yield Text(self.title, style="italic")
         sizes = [self._size(index) for index in range(len(self.columns))]
-        kept = self._kept(sizes, options.max_width)
-        for columns in self._parts(kept, sizes, options.max_width):
+        indices = self._shown_columns(sizes, options.max_width)
+        for columns in self._parts(indices, sizes, options.max_width):
             widths = _widths([sizes[index] for index in columns], options.max_width)
             table = Table(
                 box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
@@ -123,26 +123,28 @@ class FittedTable:
             yield table
         if self.caption:
             yield Text(self.caption, style="italic")
-        left_out = [column.name for index, column in enumerate(self.columns) if index not in kept]
+        left_out = [
+            column.name for index, column in enumerate(self.columns) if index not in indices
+        ]
         if left_out:
             yield Text(f"{self.elsewhere} also shows: {', '.join(left_out)}", style="dim")
 
-    def _kept(self, sizes: Sequence[Measurement], available: int) -> list[int]:
+    def _shown_columns(self, sizes: Sequence[Measurement], available: int) -> list[int]:
         """The columns that are shown: without optional ones where rows need more than one line."""
-        kept = list(range(len(self.columns)))
-        optional = [index for index in kept if self.columns[index].optional]
+        indices = list(range(len(self.columns)))
+        optional = [index for index in indices if self.columns[index].optional]
         for index in sorted(optional, key=lambda index: -self.columns[index].optional):
-            if _needed(sizes[i].maximum for i in kept) > available:
-                kept.remove(index)
-        return kept
+            if _needed(sizes[i].maximum for i in indices) > available:
+                indices.remove(index)
+        return indices
 
     def _parts(
-        self, kept: Sequence[int], sizes: Sequence[Measurement], available: int
+        self, indices: Sequence[int], sizes: Sequence[Measurement], available: int
     ) -> Iterator[list[int]]:
         """The columns of each part."""
-        keys = [index for index in kept if self.columns[index].is_key]
+        keys = [index for index in indices if self.columns[index].is_key]
         part = list(keys)
-        for index in kept:
+        for index in indices:
             if index in keys:
                 continue
             needed = _needed(sizes[i].minimum for i in (*part, index))
@@ -156,7 +158,7 @@ class FittedTable:
         """The widths of the longest unbreakable part and of the longest text of a column."""
         texts = [cells[index] for cells, _ in self._rows if index < len(cells)]
         sizes = [_size(cell) for cell in (Text(self.columns[index].name), *texts)]
-        return Measurement(max(each.minimum for each in sizes), max(each.maximum for each in sizes))
+        return Measurement(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
 
 
 def table_of(

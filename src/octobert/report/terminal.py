@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core import wording
 from octobert.core.environment import Need, Setup
 from octobert.core.measurements import TimedShape, shapes
@@ -58,11 +58,11 @@ def render(report: Report) -> RenderableType:
             [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
         )
         parts.append(latency_table(timings, shapes(report.latencies)))
-    found = _notes(report, answer)
-    more = len(found) - _NOTES
+    sentences = _notes(report, answer)
+    more = len(sentences) - _NOTES
     rest = [Text(f"… and {more} more note{'' if more == 1 else 's'}: {PAGE}")] if more > 0 else []
     return Group(
-        *parts, Text(), *notes([], summary.caveats(report)), *notes(found[:_NOTES], []), *rest
+        *parts, Text(), *notes([], summary.caveats(report)), *notes(sentences[:_NOTES], []), *rest
     )
 
 
@@ -76,7 +76,7 @@ def _notes(report: Report, answer: Verdict) -> list[str]:
     )
     facts = choices.facts(choice) if choice is not None else []
     asked = [*summary.outcomes(report), *summary.trainings(report)]
-    found = [
+    sentences = [
         *why,
         *asked,
         *summary.comparisons(report),
@@ -85,7 +85,7 @@ def _notes(report: Report, answer: Verdict) -> list[str]:
         *summary.exports(report),
     ]
     # Where nothing was measured, the answer is the reason.
-    return [sentence for sentence in found if sentence != answer.sentence]
+    return [sentence for sentence in sentences if sentence != answer.sentence]
 
 
 def _breakable(figure: str) -> str:
@@ -104,9 +104,12 @@ def notes(sentences: Iterable[str], warnings: Iterable[str]) -> list[Text]:
 def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
-    own = report.model.source_bytes
+    source_bytes = report.model.source_bytes
     table = table_of(
-        f"{title}; the weights of your model have {own / 1e6:.1f} MB" if own else title, ("model",)
+        f"{title}; the weights of your model have {source_bytes / 1e6:.1f} MB"
+        if source_bytes
+        else title,
+        ("model",),
     )
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
@@ -192,8 +195,8 @@ def latency_table(
                 f"{measured.rows_per_second:.0f}",
                 f"{measured.tokens_per_second:.0f}",
                 *(
-                    _breakable(wording.estimate_text(each.ratio)) if each else ""
-                    for each in speedups
+                    _breakable(wording.estimate_text(speedup.ratio)) if speedup else ""
+                    for speedup in speedups
                 ),
                 style="bold" if timing.quantized else "",
             )
@@ -203,7 +206,7 @@ def latency_table(
 
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
-    words = Words.of(choice)
+    words = Phrasing.of_selection(choice)
     drop = (
         f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]"
         if choice.metric
@@ -218,21 +221,24 @@ def choice_table(choice: Selection) -> FittedTable:
     table.add_numbers({"MB": 3, "peak MB": 5, "rows": 4})
     table.add_column("why", 2)
     listed = choices.in_order(choice, _LISTED)
-    for found in listed:
-        is_best, figure = found.variant.name == choice.winner, found.drops.get(choice.metric or "")
-        speed = choices.speed_of(choice, found)
+    for result in listed:
+        is_best, figure = (
+            result.variant.name == choice.winner,
+            result.drops.get(choice.metric or ""),
+        )
+        speed = choices.speed_of(choice, result)
         table.add_row(
-            f"{'→' if is_best else '•' if found.on_frontier else ' '} {found.variant.name}",
+            f"{'→' if is_best else '•' if result.on_frontier else ' '} {result.variant.name}",
             wording.ms(speed.value) if speed else "",
-            f"{1 / found.ratio.value:.2f}" if found.ratio else "",
+            f"{1 / result.ratio.value:.2f}" if result.ratio else "",
             words.drop_cell(choice.metric or "", figure) if figure else "",
-            choices.state_of(found),
+            choices.state_of(result),
             *(
                 f"{size / 1e6:.0f}" if size else ""
-                for size in (found.size_bytes, found.peak_memory_bytes)
+                for size in (result.size_bytes, result.peak_memory_bytes)
             ),
-            str(found.rows) if found.rows else "",
-            found.reason,
+            str(result.rows) if result.rows else "",
+            result.reason,
             style="bold" if is_best else "",
         )
     more = len(choice.found) - len(listed)
@@ -382,18 +388,18 @@ def _here(need: Need) -> str:
 
 
 def needs_sentences(setup: Setup) -> list[str]:
-    """What to do, line by line."""
+    """The steps of a set-up, line by line."""
     lines = [""]
     if not setup.missing:
         lines.append("The recipe can run here.")
     if setup.commands:
         lines += ["Install the Python packages:", *(f"  {command}" for command in setup.commands)]
         lines += [f"Not from here: {setup.problem}."] if setup.problem else []
-    told = {conflict.split()[0] for conflict in setup.conflicts}
+    conflict_names = {conflict.split()[0] for conflict in setup.conflicts}
     others = [
         need
         for need in setup.needs
-        if need.kind != "package" and not need.fits and need.name not in told
+        if need.kind != "package" and not need.fits and need.name not in conflict_names
     ]
     lines += [f"{need.name}: {need.install} ({need.note})." for need in others]
     return [*lines, *(f"Not installed by --yes: {conflict}" for conflict in setup.conflicts)]

@@ -76,7 +76,7 @@ def timings(
         reference = next(iter(over), "")
         strongest = min(
             over,
-            key=lambda rival: prod(each.ratio.value for each in over[rival].values()),
+            key=lambda rival: prod(speedup.ratio.value for speedup in over[rival].values()),
             default="",
         )
         device = devices.get(reference, footprint.device)
@@ -127,7 +127,7 @@ def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
 
 def rival_of(timing: Timing) -> str:
     """Return the name of the fastest float form that was timed on a model's runtime."""
-    return next((each.reference for each in strongest(timing).values()), "")
+    return next((speedup.reference for speedup in strongest(timing).values()), "")
 
 
 def speed(timing: Timing) -> list[str]:
@@ -144,15 +144,15 @@ def speed(timing: Timing) -> list[str]:
     sentences = [f"{timing.name}: speed {', '.join(figures)}."]
     over = strongest(timing)
     slow = [
-        f"{shape} ({wording.estimate_text(each.ratio)}, {'slower' if each.ratio.high < 1 else 'within noise'})"
-        for shape, each in over.items()
-        if each.ratio.low <= 1
+        f"{shape} ({wording.estimate_text(speedup.ratio)}, {'slower' if speedup.ratio.high < 1 else 'within noise'})"
+        for shape, speedup in over.items()
+        if speedup.ratio.low <= 1
     ]
     if slow:
         where = "any timed shape: " if len(slow) == len(over) else ""
         verdict = (
             "not faster"
-            if any(each.ratio.high < 1 for each in over.values())
+            if any(speedup.ratio.high < 1 for speedup in over.values())
             else "not clearly faster"
         )
         sentences.append(
@@ -163,7 +163,7 @@ def speed(timing: Timing) -> list[str]:
 
 def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
     """The ratios of all shapes; the ratio with its interval where there is one shape."""
-    ratios = [each.ratio for each in speedups.values()]
+    ratios = [speedup.ratio for speedup in speedups.values()]
     if len(ratios) == 1:
         return wording.estimate_text(ratios[0])
     values = [ratio.value for ratio in ratios]
@@ -186,9 +186,9 @@ def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
         )
     # Rows of the data differ in length, so their times differ on an idle machine too.
     spread = {
-        each: each.percentile_ms(99) / each.percentile_ms(50)
-        for each in latencies
-        if each.sequence != "data"
+        latency: latency.percentile_ms(99) / latency.percentile_ms(50)
+        for latency in latencies
+        if latency.sequence != "data"
     }
     worst = max(spread, key=spread.__getitem__, default=None)
     if worst is not None and spread[worst] > _NOISY:

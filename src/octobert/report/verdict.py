@@ -15,7 +15,7 @@ from typing import Literal
 
 from octobert.config import checks
 from octobert.config.choosing import Accuracy, Limit
-from octobert.config.words import COSTS, Words, loss, words_of
+from octobert.config.words import COSTS, Phrasing, loss, words_of
 from octobert.core.measurements import (
     Comparison,
     Speedup,
@@ -116,26 +116,26 @@ class _Candidate:
 
     @property
     def state(self) -> str:
-        """Of its checks, the worst."""
-        states = {each.state for each in self.checks}
+        """The worst state among its checks."""
+        states = {check.state for check in self.checks}
         return next((state for state in ("missed", "unclear") if state in states), "kept")
 
     @property
     def lost(self) -> bool:
-        """Whether a limit is missed beyond the noise."""
-        return any(each.clear for each in self.checks)
+        """True where a limit is missed beyond the noise."""
+        return any(check.clear for check in self.checks)
 
     @property
     def reason(self) -> str:
-        """What speaks against it."""
-        return "; ".join(each.reason for each in self.checks if each.state == self.state)
+        """The reasons of the checks that set its state."""
+        return "; ".join(check.reason for check in self.checks if check.state == self.state)
 
 
 def verdict(report: Report) -> Verdict:
     """Return the answer of a report."""
     if report.choice is not None:
         return _of_choice(report)
-    measured = [each.name for each in summary.model_results(report)]
+    measured = [model.name for model in summary.model_results(report)]
     if not measured or not any(name in report.plans for name in measured):
         return Verdict("unmeasured", _not_measured(report))
     return _of_targets(report)
@@ -143,10 +143,10 @@ def verdict(report: Report) -> Verdict:
 
 def limit_of(report: Report) -> Limit:
     """The limit of a plain run: the recipe's, or one point (one percent of a metric that is not between 0 and 1)."""
-    words, given = words_of(report), report.recipe.get("accuracy")
-    if given is None:
+    words, accuracy = words_of(report), report.recipe.get("accuracy")
+    if accuracy is None:
         return Limit(max_drop=DEFAULT_DROP, relative=not words.in_points(words.metric or ""))
-    return Accuracy.model_validate(given).limit
+    return Accuracy.model_validate(accuracy).limit
 
 
 def accepted_of(report: Report) -> Accepted:
@@ -164,7 +164,7 @@ def accepted_of(report: Report) -> Accepted:
 
 
 def checks_of(report: Report, name: str) -> tuple[Check, ...]:
-    """Whether a model keeps the limits of the run on the evaluation rows."""
+    """The checks of a model against the limits of the run on the evaluation rows."""
     if report.choice is not None:
         return report.choice.checks
     return checks.check([limit_of(report)], words_of(report), report, name)
@@ -173,14 +173,14 @@ def checks_of(report: Report, name: str) -> tuple[Check, ...]:
 def fastest_float(report: Report) -> str | None:
     """The fastest float form of the model that was timed; None where none was."""
     timed = at_first_shape(report.latencies)
-    floats = [each for each in timed if each.candidate not in report.plans]
-    fastest = min(floats, key=lambda each: each.percentile_ms(50), default=None)
+    floats = [latency for latency in timed if latency.candidate not in report.plans]
+    fastest = min(floats, key=lambda latency: latency.percentile_ms(50), default=None)
     return None if fastest is None else fastest.candidate
 
 
 def paired(report: Report, name: str, reference: str) -> Speedup | None:
-    """How fast a model is compared with any other one at the first shape; None where one of them was not timed."""
-    timed = {each.candidate: each for each in reversed(at_first_shape(report.latencies))}
+    """The speed of a model compared with any other one at the first shape; None where one of them was not timed."""
+    timed = {latency.candidate: latency for latency in reversed(at_first_shape(report.latencies))}
     return (
         paired_speedup(timed[name], timed[reference]) if {name, reference} <= timed.keys() else None
     )
@@ -189,18 +189,19 @@ def paired(report: Report, name: str, reference: str) -> Speedup | None:
 def _of_targets(report: Report) -> Verdict:
     """The answer of a run that writes a model for each of its targets."""
     words, reference = words_of(report), fastest_float(report) or ""
-    compared = {each.candidate: each for each in report.comparisons}
-    targets = [each.name for each in summary.model_results(report) if each.name in report.plans]
+    compared = {comparison.candidate: comparison for comparison in report.comparisons}
+    targets = [model.name for model in summary.model_results(report) if model.name in report.plans]
     candidates = [
         _Candidate(
             name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)
         )
         for name in targets
     ]
-    kept, unclear = (
-        [each for each in candidates if each.state == state] for state in ("kept", "unclear")
+    passing, unclear = (
+        [candidate for candidate in candidates if candidate.state == state]
+        for state in ("kept", "unclear")
     )
-    best = _fastest(report, kept or unclear or candidates, reference)
+    best = _fastest(report, passing or unclear or candidates, reference)
     answer = partial(
         Verdict, numbers=_numbers(report, best, reference, words), accepted=accepted_of(report)
     )
@@ -214,7 +215,7 @@ def _of_targets(report: Report) -> Verdict:
         advice = "Fine-tune it first, or check the data."
         return answer("no", f"Do not ship {best.name}: {why}. {advice}", f"It is {figures}.")
     float_form = f"Use {reference}, the fastest float form here."
-    if best.state == "missed" and all(each.lost for each in candidates):
+    if best.state == "missed" and all(candidate.lost for candidate in candidates):
         why = f"{best.name} {best.reason}: it is {figures}."
         return answer("no", f"{float_form} {why}", use=reference)
     if best.gain.ratio.high < _GAIN:
@@ -226,33 +227,33 @@ def _of_targets(report: Report) -> Verdict:
     return answer(
         state,
         f"{_start(state, best.name)} {figures}.",
-        f"{reason}{_as_fast(report, best, kept or unclear)}",
+        f"{reason}{_as_fast(report, best, passing or unclear)}",
         best.name,
     )
 
 
 def _start(state: State, name: str) -> str:
-    """How the sentence on a model begins that may be shipped."""
+    """The beginning of the sentence on a model that may be shipped."""
     return f"Ship {name}:" if state == "ship" else f"Not clear yet: {name} is"
 
 
-def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Candidate:
+def _fastest(report: Report, candidates: Sequence[_Candidate], reference: str) -> _Candidate:
     """The fastest of some models of several runtimes, all compared in the same way."""
 
-    def gain(each: _Candidate) -> float:
-        speed = paired(report, each.name, reference)
+    def gain(candidate: _Candidate) -> float:
+        speed = paired(report, candidate.name, reference)
         return speed.ratio.value if speed is not None else 0.0
 
-    return max(found, key=gain)
+    return max(candidates, key=gain)
 
 
-def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
-    """Which other models are as fast as the best one within the noise, as a sentence."""
+def _as_fast(report: Report, best: _Candidate, candidates: Sequence[_Candidate]) -> str:
+    """A sentence on the other models that are as fast as the best one within the noise."""
     names = [
-        each.name
-        for each in found
-        if each is not best
-        and (speed := paired(report, each.name, best.name)) is not None
+        candidate.name
+        for candidate in candidates
+        if candidate is not best
+        and (speed := paired(report, candidate.name, best.name)) is not None
         and speed.ratio.low <= 1 <= speed.ratio.high
     ]
     are = "is" if len(names) == 1 else "are"
@@ -265,13 +266,22 @@ def _of_choice(report: Report) -> Verdict:
     assert choice is not None
     best, words = choice.best, words_of(report)
     compared = next(
-        (each for each in report.comparisons if each.candidate == best.variant.target), None
+        (
+            comparison
+            for comparison in report.comparisons
+            if comparison.candidate == best.variant.target
+        ),
+        None,
     )
     over = choices.speeds(choice, report)
-    own = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
-    reference = own[0].reference if own else ""
+    speedups = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
+    reference = speedups[0].reference if speedups else ""
     candidate = _Candidate(
-        best.variant.name, best.variant.target, own[0] if own else None, compared, choice.checks
+        best.variant.name,
+        best.variant.target,
+        speedups[0] if speedups else None,
+        compared,
+        choice.checks,
     )
     answer = partial(
         Verdict,
@@ -293,9 +303,9 @@ def _of_choice(report: Report) -> Verdict:
     return answer(state, f"{_start(state, best.variant.name)} {figures}.", reason)
 
 
-def _hopeless(report: Report, found: _Candidate) -> bool:
-    """Whether the float model is no better than one that reads no input, so that nothing can be said of 8 bits."""
-    compared = found.compared
+def _hopeless(report: Report, candidate: _Candidate) -> bool:
+    """True where the float model is no better than one that reads no input: its 8-bit form cannot be judged."""
+    compared = candidate.compared
     if compared is None:
         return False
     score = score_named(compared.metric, report.scores.get(compared.reference, ()))
@@ -303,13 +313,13 @@ def _hopeless(report: Report, found: _Candidate) -> bool:
     return not learned or (compared.fidelity_chance or 0.0) >= 1
 
 
-def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[State, str]:
-    """Whether a model is certainly faster and keeps the limits, and what is in doubt.
+def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple[State, str]:
+    """The state of a model that seems faster and within the limits, and the doubt about it; empty where there is none.
 
     Args:
         timed: it should be faster.
     """
-    compared, gain = found.compared, found.gain
+    compared, gain = candidate.compared, candidate.gain
     accepted = accepted_of(report)
     limit = f"the limit of {accepted.words}{'' if accepted.stated else ' that octobert assumes'}"
     if report.data.leaked_rows:
@@ -336,18 +346,18 @@ def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[Sta
         return "unclear", f"{compared.metric} is undefined on these rows."
     if compared.low is None:
         return "unclear", "The metric has no confidence interval on these rows."
-    if found.state != "kept":
-        doubtful = next(each for each in found.checks if each.state == found.state)
+    if candidate.state != "kept":
+        doubtful = next(check for check in candidate.checks if check.state == candidate.state)
         where = limit if report.choice is None else f"“{doubtful.limit}”"
         return "unclear", f"It is not certain that it keeps {where}: {doubtful.reason}."
-    if not found.checks:
+    if not candidate.checks:
         return "ship", ""
-    kept = limit if len(found.checks) == 1 and accepted.drop is not None else "the limits"
-    return "ship", f"It keeps {kept}, with 97.5 % confidence."
+    limits = limit if len(candidate.checks) == 1 and accepted.drop is not None else "the limits"
+    return "ship", f"It keeps {limits}, with 97.5 % confidence."
 
 
-def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
-    ours, theirs, _ = _sizes(report, found.target, reference)
+def _size(report: Report, candidate: _Candidate, reference: str) -> list[str]:
+    ours, theirs, _ = _sizes(report, candidate.target, reference)
     ratio = theirs / ours if ours and theirs else 1.0
     if 0.99 < ratio < 1.01:
         return []
@@ -356,19 +366,21 @@ def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
 
 def _sizes(report: Report, target: str, reference: str) -> tuple[int, int, str]:
     """Bytes of a model's files, and of the weights that the user has, in their type; of float32 where these are not known."""
-    sizes = {each.candidate: each.size_bytes for each in report.footprints}
+    sizes = {footprint.candidate: footprint.size_bytes for footprint in report.footprints}
     if report.model.source_bytes:
         return sizes.get(target, 0), report.model.source_bytes, "your model"
     return sizes.get(target, 0), sizes.get(reference, 0), "float"
 
 
-def _numbers(report: Report, found: _Candidate, reference: str, words: Words) -> tuple[Number, ...]:
+def _numbers(
+    report: Report, candidate: _Candidate, reference: str, words: Phrasing
+) -> tuple[Number, ...]:
     """The large figures: speed, size and quality."""
-    numbers, gain, compared = [], found.gain, found.compared
+    numbers, gain, compared = [], candidate.gain, candidate.compared
     if gain is not None:
         interval = f"{gain.ratio.low:.2f} to {gain.ratio.high:.2f}, over {gain.reference}"
         numbers.append(Number("speed", times_text(gain.ratio.value), "×", interval))
-    ours, theirs, whose = _sizes(report, found.target, reference)
+    ours, theirs, whose = _sizes(report, candidate.target, reference)
     if ours and theirs:
         numbers.append(
             Number(

@@ -242,12 +242,12 @@ async def _nothing(request: Request, error: Exception) -> Response:
 
 def _static() -> dict[str, str]:
     """The page's files by name: its own, and what it shares with reports."""
-    own = files("octobert.web") / "static"
+    folder = files("octobert.web") / "static"
     shared = files(page.__name__)
-    found = {
-        each.name: each.read_text("utf-8")
-        for each in own.iterdir()
-        if each.name.rpartition(".")[2] in _TYPES
+    contents = {
+        file.name: file.read_text("utf-8")
+        for file in folder.iterdir()
+        if file.name.rpartition(".")[2] in _TYPES
     }
-    found |= {name: (shared / name).read_text("utf-8") for name in ("page.css", "page.js")}
-    return found | dict(zip(("d3.js", "plot.js"), vendor.scripts(), strict=True))
+    contents |= {name: (shared / name).read_text("utf-8") for name in ("page.css", "page.js")}
+    return contents | dict(zip(("d3.js", "plot.js"), vendor.scripts(), strict=True))

@@ -1,4 +1,4 @@
-"""What both models are asked: a text, with scores, times and tokens; a text at several lengths; a query in a list of texts."""
+"""Questions to both models: a text, with scores, times and tokens; a text at several lengths; a query in a list of texts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def open_pair(models: Models, asked: Open) -> Work:
     Raises:
         OctobertError: a model cannot be opened.
     """
-    yield models.pair(asked.model).said()
+    yield models.pair(asked.model).summary()
 
 
 def ask(models: Models, asked: Ask) -> Work:
@@ -107,15 +107,15 @@ def ask(models: Models, asked: Ask) -> Work:
         OctobertError: the model cannot be opened, or the input is not one of its task.
     """
     pair = models.pair(asked.model)
-    given = asked.input
-    text = pair.task.parse(given, where="the input")
+    raw = asked.input
+    text = pair.task.parse(raw, where="the input")
     encoded = pair.task.encode(pair.tokenizer, [text])
-    yield {**pair.said(), **_tokens(pair, encoded)}
-    results = pair.timed(0, lambda predictor: predictor([given])[0])
+    yield {**pair.summary(), **_tokens(pair, encoded)}
+    results = pair.timed(0, lambda predictor: predictor([raw])[0])
     outputs = {side.name: side.predictor.outputs(encoded.flat) for side in pair.sides}
     yield {
         "answers": {name: _short(answer) for name, (answer, _) in results.items()},
-        "scores": {name: scores_of(pair, own) for name, own in outputs.items()},
+        "scores": {name: scores_of(pair, output) for name, output in outputs.items()},
         "likeness": likeness(pair, outputs, encoded),
         "ms": {name: ms for name, (_, ms) in results.items()},
         "warm": True,
@@ -125,9 +125,7 @@ def ask(models: Models, asked: Ask) -> Work:
         rounds.append(
             {
                 name: ms
-                for name, (_, ms) in pair.timed(
-                    number, lambda predictor: predictor([given])
-                ).items()
+                for name, (_, ms) in pair.timed(number, lambda predictor: predictor([raw])).items()
             }
         )
         yield {"ms": rounds[-1]}
@@ -146,16 +144,16 @@ def lengths(models: Models, asked: Lengths) -> Work:
     """
     pair = models.pair(asked.model)
     text = pair.task.parse(asked.input, where="the input")
-    content = np.concatenate([each.ids for each in pair.tokenizer.offsets(list(text))])
+    content = np.concatenate([tokens.ids for tokens in pair.tokenizer.offsets(list(text))])
     if not len(content):
         raise DataError(
             "the text has no tokens", where="the input", got=preview(text, 60), fix="write words"
         )
     frame, most = pair.tokenizer.frame(1), min(pair.tokenizer.max_length, _LONGEST)
-    wanted = [n for n in (2**k for k in range(4, 10)) if frame.size < n <= most] or [most]
-    wanted += [most] if wanted[-1] < most else []
-    yield {**pair.said(), "lengths": wanted}
-    for length in wanted:
+    token_counts = [n for n in (2**k for k in range(4, 10)) if frame.size < n <= most] or [most]
+    token_counts += [most] if token_counts[-1] < most else []
+    yield {**pair.summary(), "lengths": token_counts}
+    for length in token_counts:
         ids = np.resize(content, length - frame.size)
         row = _row(frame, ids)
         _, times = pair.rounds(_ROUNDS, lambda predictor: predictor.outputs([row]))  # noqa: B023  # called at once
@@ -178,7 +176,7 @@ def search(models: Models, asked: Search) -> Work:
         raise DataError(
             "the model makes no embeddings", got=f"a model for {pair.facts.name}", fix=fix
         )
-    yield pair.said()
+    yield pair.summary()
     key = hashlib.sha256(repr((asked.texts, asked.prompts[1])).encode(errors="replace")).hexdigest()
     if key not in pair.lists:
         vectors: dict[str, list[np.ndarray]] = {side.name: [] for side in pair.sides}
@@ -197,7 +195,7 @@ def search(models: Models, asked: Search) -> Work:
 
 
 def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
-    """Whether both models decide the same; None where one answers alone, or where answers are numbers only."""
+    """True where both models decide the same; None where one answers alone, or where answers are numbers only."""
     keys = [key for key in _DECIDED if key in answers[INT8]]
     if FLOAT not in answers or not keys:
         return None
@@ -205,7 +203,7 @@ def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
 
 
 def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str, float]]) -> str:
-    """What came out, in a sentence.
+    """A sentence on the answers and the times.
 
     Args:
         answers: of both models, or of the quantized one alone.
@@ -215,17 +213,19 @@ def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str
         >>> sentence({"float": {"label": "a"}, "int8": {"label": "a"}}, [{"float": 9.0, "int8": 3.0}])
         'Both answer the same. Median of 1 round: 3.00 ms in 8 bits, 9.00 ms in float: 3 × as fast.'
     """
-    ours = statistics.median(each[INT8] for each in rounds)
+    ours = statistics.median(times[INT8] for times in rounds)
     counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {wording.ms(ours)} ms"
     if FLOAT not in answers:
         return (
             f"The package has no float model to compare with (--no-float left it out). {counted}."
         )
-    said = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[same(answers)]
-    theirs = statistics.median(each[FLOAT] for each in rounds)
+    agreement = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[
+        same(answers)
+    ]
+    theirs = statistics.median(times[FLOAT] for times in rounds)
     speed = theirs / ours
     how = f"{speed:.2g} × as fast" if speed >= 1 else f"{1 / speed:.2g} × slower"
-    return f"{said}{counted} in 8 bits, {wording.ms(theirs)} ms in float: {how}."
+    return f"{agreement}{counted} in 8 bits, {wording.ms(theirs)} ms in float: {how}."
 
 
 def _row(frame: Frame, content: np.ndarray) -> Encoded:
@@ -253,22 +253,22 @@ def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
         if len(pair.task.labels) == len(likely)
         else [str(i) for i in range(len(likely))]
     )
-    return {name: float(each) for name, each in zip(names, likely, strict=True)}
+    return {name: float(probability) for name, probability in zip(names, likely, strict=True)}
 
 
 def likeness(
     pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts
 ) -> dict[str, Any] | None:
-    """How alike the two outputs are; None where one model answers alone."""
+    """The likeness of the two outputs; None where one model answers alone."""
     if len(outputs) < 2:
         return None
-    found = fidelity_of(pair, outputs, encoded)
-    same = found.agreement if math.isfinite(found.agreement) else None
-    return {"name": found.name, "agreement": same, "error": found.error}
+    fidelity = fidelity_of(pair, outputs, encoded)
+    same = fidelity.agreement if math.isfinite(fidelity.agreement) else None
+    return {"name": fidelity.name, "agreement": same, "error": fidelity.error}
 
 
 def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> Fidelity:
-    """How closely the quantized model follows the float one on some texts; embeddings of each text alone."""
+    """The fidelity of the quantized model to the float one on some texts; embeddings of each text alone."""
     ours, theirs = outputs[INT8], outputs[FLOAT]
     if pair.facts.head != "embedding":
         return pair.task.fidelity(Result(ours, encoded), Result(theirs, encoded))
@@ -283,7 +283,7 @@ def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:
     listed = first.ids[:_LISTED].tolist()
     truncated = any(row.truncated for row in rows)
     total = (
-        sum(len(each.ids) for each in pair.tokenizer.offsets(list(encoded.texts[0])))
+        sum(len(tokens.ids) for tokens in pair.tokenizer.offsets(list(encoded.texts[0])))
         if truncated
         else None
     )
@@ -315,22 +315,24 @@ def _nearest(pair: Pair, lists: dict[str, np.ndarray], asked: Search) -> Event:
     query = _prompted(asked.query, asked.prompts[0])
     results, times = pair.rounds(_SEARCH_ROUNDS, lambda predictor: predictor([query]))
     scores = {name: lists[name] @ _vectors(answers)[0] for name, answers in results.items()}
-    order = {name: np.argsort(-own, kind="stable") for name, own in scores.items()}
-    places = {name: np.argsort(own, kind="stable") + 1 for name, own in order.items()}
+    order = {name: np.argsort(-values, kind="stable") for name, values in scores.items()}
+    places = {name: np.argsort(ranking, kind="stable") + 1 for name, ranking in order.items()}
     nearest = {
         name: [
             {
                 "text": asked.texts[i],
                 "score": float(scores[name][i]),
                 "other": next(
-                    (int(own[i]) for other, own in places.items() if other != name), None
+                    (int(ranks[i]) for other, ranks in places.items() if other != name), None
                 ),
             }
-            for i in own[:_NEAREST].tolist()
+            for i in ranking[:_NEAREST].tolist()
         ]
-        for name, own in order.items()
+        for name, ranking in order.items()
     }
-    shared = len(set.intersection(*(set(own[:_NEAREST].tolist()) for own in order.values())))
+    shared = len(
+        set.intersection(*(set(ranking[:_NEAREST].tolist()) for ranking in order.values()))
+    )
     return {
         "nearest": nearest,
         "shared": shared,

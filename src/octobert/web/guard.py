@@ -72,13 +72,13 @@ class Guard:
 
     def _problem(self, scope: Scope) -> str | None:
         """Why a request is refused; None where it is not."""
-        headers, (given, slash, _) = Headers(scope=scope), scope["path"][1:].partition("/")
+        headers, (token, slash, _) = Headers(scope=scope), scope["path"][1:].partition("/")
         if headers.getlist("host") not in [[host] for host in self._hosts]:
             return "This server answers only under its own address, which octobert compare has printed."
-        if not slash or not hmac.compare_digest(given.encode(errors="replace"), self._token):
+        if not slash or not hmac.compare_digest(token.encode(errors="replace"), self._token):
             return "The address lacks its token. Open the one that octobert compare has printed; a # and what follows may stay."
         if scope["method"] not in ("GET", "HEAD") and headers.getlist("origin") not in [
-            [each] for each in self._origins
+            [origin] for origin in self._origins
         ]:
             return "Another site asks. Only the page of this server may."
         return None
@@ -93,11 +93,11 @@ class Connection(H11Protocol):
         self._wait()
         if len(self.connections) > MOST:
             waiting = [
-                each
-                for each in self.connections
-                if isinstance(each, Connection) and each._is_waiting
+                connection
+                for connection in self.connections
+                if isinstance(connection, Connection) and connection._is_waiting
             ]
-            longest = min(waiting, key=lambda each: each._since)
+            longest = min(waiting, key=lambda connection: connection._since)
             self.connections.discard(longest)
             longest.transport.abort()
 
@@ -108,7 +108,7 @@ class Connection(H11Protocol):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether no request is being answered."""
+        """True while no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _wait(self) -> None:

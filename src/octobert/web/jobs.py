@@ -53,7 +53,7 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
     per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
     primary = pair.facts.primary
     metric = (primary if primary in pair.task.metrics else pair.task.primary) if gold else None
-    yield {**pair.said(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
+    yield {**pair.summary(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
     job = _Job(pair, file, per_row, metric)
     size, start = _FIRST, 0
     while start < len(rows):
@@ -68,7 +68,7 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
 
 @dataclass
 class _Job:
-    """What is known of the rows so far.
+    """The results on the rows so far.
 
     Args:
         pair: the models.
@@ -95,7 +95,7 @@ class _Job:
 
     @property
     def embeds(self) -> bool:
-        """Whether rows are compared with each other, once all are there."""
+        """True for tasks whose rows are compared with each other, once all are there."""
         return self.pair.facts.head == "embedding"
 
     def step(self, rows: Sequence[Row], gold: Sequence[Any]) -> float:
@@ -107,22 +107,22 @@ class _Job:
         results = pair.timed(self.steps, lambda predictor: predictor.outputs(encoded.flat))
         for name, (_, ms) in results.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + ms / 1e3
-        outputs: dict[str, Outputs] = {name: own for name, (own, _) in results.items()}
+        outputs: dict[str, Outputs] = {name: output for name, (output, _) in results.items()}
         self.changed = self._compared(outputs, encoded, rows, gold) if len(outputs) > 1 else []
         if self.embeds:
             self.encoded.append(encoded)
             self.gold += gold
         elif self.metric is not None:
-            for name, own in outputs.items():
-                self.items.setdefault(name, []).append(task.items(Result(own, encoded, gold)))
+            for name, output in outputs.items():
+                self.items.setdefault(name, []).append(task.items(Result(output, encoded, gold)))
         if not task.per_token:
-            for name, own in outputs.items():
-                self.outputs.setdefault(name, []).append(own)
+            for name, output in outputs.items():
+                self.outputs.setdefault(name, []).append(output)
         self.done, self.steps = self.done + len(rows), self.steps + 1
         return max(ms for _, ms in results.values())
 
     def event(self, *, last: bool) -> Event:
-        """What the page shows after a step."""
+        """The event for the page after a step."""
         if last and self.embeds:
             self._compare_all()
         task, metrics = self.pair.task, {}
@@ -158,19 +158,19 @@ class _Job:
     ) -> list[Event]:
         """Count agreement, and return the rows with different answers."""
         task = self.pair.task
-        found = fidelity_of(self.pair, outputs, encoded)
-        self.likeness = found.name
+        fidelity = fidelity_of(self.pair, outputs, encoded)
+        self.likeness = fidelity.name
         weight = _weight(self.pair.facts.name, encoded)
-        self.agreed += (found.agreement if math.isfinite(found.agreement) else 1.0) * weight
+        self.agreed += (fidelity.agreement if math.isfinite(fidelity.agreement) else 1.0) * weight
         self.weight += weight
         if self.embeds:
             return []
         events = []
-        for index, before, after in found.changed:
+        for index, before, after in fidelity.changed:
             text = encoded.texts[index]
             answers = {
-                name: task.answer(Result(own, encoded), index, text)
-                for name, own in outputs.items()
+                name: task.answer(Result(output, encoded), index, text)
+                for name, output in outputs.items()
             }
             expected = task.expected(gold[index]) if len(gold) == len(rows) else None
             number = rows[index].get(ROW_NUMBER, self.done + index + 1)
@@ -185,31 +185,36 @@ class _Job:
         texts: list[Text] = [
             text
             for part in range(count)
-            for each in self.encoded
-            for text in _part(each.texts, part, count)
+            for batch in self.encoded
+            for text in _part(batch.texts, part, count)
         ]
         nothing: list[list[Encoded]] = [[] for _ in texts]
         encoded = EncodedTexts(texts, nothing)
         whole = {
             name: {
                 key: np.concatenate(
-                    [np.split(each[key], count)[part] for part in range(count) for each in parts]
+                    [
+                        np.split(output[key], count)[part]
+                        for part in range(count)
+                        for output in parts
+                    ]
                 )
                 for key in parts[0]
             }
             for name, parts in self.outputs.items()
         }
         if len(whole) > 1:
-            found = task.fidelity(Result(whole[INT8], encoded), Result(whole[FLOAT], encoded))
+            fidelity = task.fidelity(Result(whole[INT8], encoded), Result(whole[FLOAT], encoded))
             columns = [_part(texts, part, count) for part in range(count)]
             together = [tuple(text[0] for text in row) for row in zip(*columns, strict=True)]
             self.changed = [
                 _changed(i % self.done + 1, together[i % self.done], None, before, after, {})
-                for i, before, after in found.changed
+                for i, before, after in fidelity.changed
             ]
         if self.metric is not None:
             self.items = {
-                name: [task.items(Result(own, encoded, self.gold))] for name, own in whole.items()
+                name: [task.items(Result(output, encoded, self.gold))]
+                for name, output in whole.items()
             }
 
 
@@ -228,7 +233,7 @@ def _changed(
 
 
 def _weight(task: str, encoded: EncodedTexts) -> int:
-    """How many things the agreement of a task is a share of: words, masks, token states, or texts."""
+    """The number of things that the agreement of a task is a share of: words, masks, token states, or texts."""
     if task == "token-classification":
         return sum(map(len, encoded.texts))
     if task in ("fill-mask", "feature-extraction"):

@@ -50,7 +50,7 @@ class Side:
     predictor: Predictor
 
     def facts(self) -> dict[str, Any]:
-        """What the page says of it."""
+        """Facts on a side for the page."""
         predictor = self.predictor
         setting = predictor.setting
         return {
@@ -85,8 +85,8 @@ class Pair:
     tokenizer: Tokenizer
     lists: OrderedDict[str, dict[str, np.ndarray]] = field(default_factory=OrderedDict)
 
-    def said(self) -> dict[str, Any]:
-        """What the page says of it, and what changes where the package does."""
+    def summary(self) -> dict[str, Any]:
+        """Facts on both sides for the page, and the stamp, which changes where the package does."""
         return {"sides": [side.facts() for side in self.sides], "opened": self.stamp}
 
     def turns(self, number: int) -> Sequence[Side]:
@@ -127,21 +127,21 @@ class Models:
 
     Args:
         folder: an output directory, a package, its zip file, or a merged folder.
-        wanted: targets to show; none for all.
+        targets: to show; none for all.
 
     Raises:
         ModelError: there is no package.
         TargetError: there is no package for a target, or none that can run here.
     """
 
-    def __init__(self, folder: Path, wanted: Sequence[str] = ()) -> None:
-        self._folder, self._wanted = folder, tuple(wanted)
+    def __init__(self, folder: Path, targets: Sequence[str] = ()) -> None:
+        self._folder, self._targets = folder, tuple(targets)
         self._open: OrderedDict[str, Pair] = OrderedDict()
         self._started: dict[str, Path] = {}
         listed = self.listed()
-        if not any(each["problem"] is None for each in listed):
+        if not any(entry["problem"] is None for entry in listed):
             # An error of a package itself says more.
-            for path in self._found().values():
+            for path in self._packages().values():
                 manifest(path)
             raise TargetError(
                 "no package of the folder can be opened",
@@ -150,27 +150,27 @@ class Models:
             )
 
     def listed(self) -> list[dict[str, Any]]:
-        """What the folder holds now, and whether it can run here.
+        """The packages that the folder holds now, each with the problem that keeps it from running here.
 
         Raises:
             ModelError: there is no package.
             TargetError: there is no package for a target.
         """
-        found, preferred = self._found(), None
+        paths, preferred = self._packages(), None
         with contextlib.suppress(OctobertError):
             preferred = machines.for_this_machine(self._folder)
         entries = [
-            {**_entry(name, path), "preferred": path == preferred} for name, path in found.items()
+            {**_entry(name, path), "preferred": path == preferred} for name, path in paths.items()
         ]
-        known = [entry["target"] for entry in entries]
-        for target in self._wanted:
-            if target not in known:
+        package_targets = [entry["target"] for entry in entries]
+        for target in self._targets:
+            if target not in package_targets:
                 what, fix = (
                     f'the folder has no package for the target "{target}"',
-                    did_you_mean(target, known),
+                    did_you_mean(target, package_targets),
                 )
                 raise TargetError(what, where=str(self._folder), fix=fix)
-        return [entry for entry in entries if not self._wanted or entry["target"] in self._wanted]
+        return [entry for entry in entries if not self._targets or entry["target"] in self._targets]
 
     def pair(self, name: str) -> Pair:
         """A package by its name, opened; again where it has changed.
@@ -179,7 +179,7 @@ class Models:
             ModelError: it is not there, or not any more, or cannot be opened.
             TargetError: its target cannot run here.
         """
-        path = self._found().get(name)
+        path = self._packages().get(name)
         if path is None or not (path / PACKAGE_FILE).is_file():
             self._open.pop(name, None)
             gone = self._started.get(name)
@@ -189,38 +189,38 @@ class Models:
             fix = "make it again, or choose another one"
             raise ModelError(what, where=str(gone or self._folder), fix=fix)
         stamp = file_stamp(path / PACKAGE_FILE)
-        own = self._open.pop(name, None)
-        if own is None or own.stamp != stamp:
-            own = paired(name, opened(path), stamp)
-        self._open[name] = own
+        pair = self._open.pop(name, None)
+        if pair is None or pair.stamp != stamp:
+            pair = paired(name, opened(path), stamp)
+        self._open[name] = pair
         while len(self._open) > _OPEN:
             self._open.popitem(last=False)
-        return own
+        return pair
 
-    def _found(self) -> dict[str, Path]:
+    def _packages(self) -> dict[str, Path]:
         """Packages by name. A folder that is one package has it under its own name, also when it was deleted."""
         folder = package_files.folder_of(self._folder)
         paths = packages(folder)
-        found = {path.resolve().name if path == folder else path.name: path for path in paths}
-        self._started = {**self._started, **found}
-        return found
+        by_name = {path.resolve().name if path == folder else path.name: path for path in paths}
+        self._started = {**self._started, **by_name}
+        return by_name
 
 
 def _entry(name: str, path: Path) -> dict[str, Any]:
-    """What the page lists of a package."""
+    """The entry of a package in the list of the page."""
     try:
-        own = manifest(path)
+        package = manifest(path)
     except ModelError as error:
         return {"name": name, "target": "", "problem": str(error)}
-    task, problem = own.task, None
+    task, problem = package.task, None
     try:
         opened(path).check_runs()
     except OctobertError as error:
         problem = str(error)
     return {
         "name": name,
-        "model": title_of(str(own.recipe["model"])),
-        "target": own.target,
+        "model": title_of(str(package.recipe["model"])),
+        "target": package.target,
         "task": task.name,
         "head": task.head,
         "texts": task.texts,
@@ -239,9 +239,13 @@ def paired(name: str, model: Opened, stamp: str) -> Pair:
     floating = floating_of(model)
     sides: tuple[Side, ...] = (quantized,)
     if floating is not None:
-        own, baseline = floating
+        float_model, baseline = floating
         sides = (
-            Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision, measure=False)),
+            Side(
+                FLOAT,
+                baseline.name,
+                Predictor(float_model, precision=baseline.precision, measure=False),
+            ),
             quantized,
         )
     task = quantized.predictor.task

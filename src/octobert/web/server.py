@@ -43,7 +43,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Of the page, with its token."""
+        """The address of the page, with its token."""
         return f"http://{HOST}:{self.port}/{self._token}/"
 
     def run(self) -> None:
@@ -112,15 +112,15 @@ def _models(folder: Path, targets: tuple[str, ...]) -> Models:
 
 def _bound(port: int) -> socket.socket:
     """A socket that listens, so that a browser that is opened now waits for the first answer."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        found.bind((HOST, port))
-        found.listen()
+        listener.bind((HOST, port))
+        listener.listen()
     except (OSError, OverflowError) as error:
-        found.close()
+        listener.close()
         got, fix = (
             f"{port}: {getattr(error, 'strerror', None) or error}",
             "name another one, or leave it out for a free one",
         )
         raise RecipeError("the port cannot be had", where="--port", got=got, fix=fix) from error
-    return found
+    return listener

@@ -11,7 +11,7 @@ from typing import Any
 from octobert.config.loading import parse
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import study
 from octobert.pipeline.choosing.claims import Values
 
@@ -53,18 +53,18 @@ def variant_of(changes: Mapping[str, Any]) -> Variant:
     )
 
 
-def found_of(variant: Variant) -> Found:
+def found_of(variant: Variant) -> VariantResult:
     """Entropy is the fastest and the least accurate one; without channels it cannot be made."""
     changes = variant.changes
     if (
         changes.get("calibrate") == "entropy"
         and changes.get("quantize.static.per_channel") is False
     ):
-        return Found(variant=variant, state="excluded", reason="cannot be made")
+        return VariantResult(variant=variant, state="excluded", reason="cannot be made")
     ms = _TIMES[changes.get("calibrate")] + 0.5 * bool(changes.get("transforms"))
     drop = 0.02 * (ms < 6) - 0.001 * bool(changes.get("transforms"))
     figure = Estimate(value=ms, low=ms, high=ms)
-    return Found(
+    return VariantResult(
         variant=variant,
         state="admissible",
         reason="",
@@ -80,7 +80,7 @@ class Trials:
 
     def __init__(
         self,
-        find: Callable[[Variant], Found] = found_of,
+        find: Callable[[Variant], VariantResult] = found_of,
         *,
         inputs: Mapping[str, str] | None = None,
         machine: Environment = MACHINE,
@@ -93,21 +93,21 @@ class Trials:
     def variant_of(self, changes: Mapping[str, Any]) -> Variant:
         return variant_of(changes)
 
-    def tell(self, result: Found, number: int, total: int) -> None:
+    def tell(self, result: VariantResult, number: int, total: int) -> None:
         pass
 
-    def values(self, result: Found) -> Values:
+    def values(self, result: VariantResult) -> Values:
         if result.time_ms is None:
             return Values(None, 0.0)
         return Values((result.time_ms.value,), max(0.0, 0.89 - result.values["accuracy"]))
 
-    def best(self, results: Sequence[Found]) -> Found:
+    def best(self, results: Sequence[VariantResult]) -> VariantResult:
         return min(results, key=lambda each: (self.values(each).misses, self.values(each).goals))
 
 
 def searched(
     place: Path,
-    find: Callable[[Variant], Found] = found_of,
+    find: Callable[[Variant], VariantResult] = found_of,
     *,
     inputs: Mapping[str, str] | None = None,
     prepare: Callable[[Sequence[Variant]], None] = lambda _: None,
@@ -127,7 +127,7 @@ def names(result: study.Searched) -> list[str]:
 def work(storage: str, log: str, seconds: float, settings: Mapping[str, Any]) -> None:
     """One of several processes that search in one study; what it tries is added to a file."""
 
-    def find(variant: Variant) -> Found:
+    def find(variant: Variant) -> VariantResult:
         with open(log, "a", encoding="utf-8") as file:
             file.write(f"{variant.name}\n")
         time.sleep(seconds)

@@ -9,7 +9,7 @@ import numpy as np
 
 from octobert.config.choosing import Limit
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.evaluation.statistics import percentile
 from octobert.pipeline.choosing import limits
 
@@ -88,7 +88,7 @@ class Table:
         times = both[-1]
         return percentile(times[variant.name] / times[other.name], 50, seed=0)
 
-    def found(self, variant: Variant) -> Found:
+    def found(self, variant: Variant) -> VariantResult:
         drop, timed = (
             self._judged.get(variant.name),
             any(variant.name in race for race in self._races),
@@ -100,7 +100,7 @@ class Table:
             high=self.truths[variant.name].size,
         )
         figures = {"size": size} | ({"latency": ratio} if ratio else {})
-        found = Found(
+        found = VariantResult(
             variant=variant, state="not tried", reason="", ratio=ratio, time_ms=ratio, figures=figures, rows=self.rows,
             drops={METRIC: drop} if drop else {}, values={METRIC: 0.85 - drop.value} if drop else {},
         )  # fmt: skip

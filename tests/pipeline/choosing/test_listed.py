@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from octobert.core.errors import OctobertError
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import listed
 from tests.pipeline.choosing.studies import MACHINE, recipe_of
 from tests.pipeline.choosing.tables import REFERENCE, Table, Truth
@@ -38,21 +38,21 @@ class Trials(Table):
     def make(self, variants: Any, *, draft: bool = False) -> list[Variant]:
         return [each for each in super().make(variants) if each.name in self.truths]
 
-    def find(self, variant: Variant) -> Found:
+    def find(self, variant: Variant) -> VariantResult:
         self.tried.append(variant.name)
         self.race([variant], 40)
         self.judge([variant])
         return self.found(variant)
 
-    def found(self, variant: Variant) -> Found:
+    def found(self, variant: Variant) -> VariantResult:
         if variant.name not in self.truths:
-            return Found(variant=variant, state="excluded", reason="it cannot be made")
+            return VariantResult(variant=variant, state="excluded", reason="it cannot be made")
         return super().found(variant)
 
 
 def searched(
     place: Path, truths: dict[str, Truth] | None = None, **search: Any
-) -> tuple[list[Found], str, Trials]:
+) -> tuple[list[VariantResult], str, Trials]:
     recipe = recipe_of(
         **{"space": SPACE, "sampler": "exhaustive", "limits": [{"max_drop": 0.01}], **search}
     )

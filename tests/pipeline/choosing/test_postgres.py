@@ -21,7 +21,7 @@ import pytest
 
 from octobert.config.loading import as_yaml
 from octobert.core.errors import StorageError
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import claims, storage
 from tests.pipeline.choosing import studies
 from tests.pipeline.choosing.studies import found_of, names, searched
@@ -155,7 +155,7 @@ def test_a_server_that_stops_is_a_sentence_and_the_search_goes_on_later(
     monkeypatch.setattr(storage, "_PAUSE_S", 0.01)
     tried: list[str] = []
 
-    def find(variant: Variant) -> Found:
+    def find(variant: Variant) -> VariantResult:
         tried.append(variant.name)
         if len(tried) == 3:
             server.stop()

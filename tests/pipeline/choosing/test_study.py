@@ -19,7 +19,7 @@ import pytest
 
 from octobert.config.loading import as_yaml, parse
 from octobert.core.errors import OctobertError, RecipeError, StorageError, TargetError
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import claims, space, storage, study
 from octobert.pipeline.choosing.combinations import space_of
 from tests.pipeline.choosing import studies
@@ -67,7 +67,7 @@ def test_several_trials_are_prepared_at_the_same_time(tmp_path: Path, sampler: s
 def test_tpe_comes_to_good_combinations_that_keep_the_limit(tmp_path: Path) -> None:
     values = [None, *range(1, 20)]
 
-    def find(variant: Variant) -> Found:
+    def find(variant: Variant) -> VariantResult:
         ms = (
             5.0
             + abs(variant.changes["opset"] - 16)
@@ -95,7 +95,9 @@ def test_tpe_comes_to_good_combinations_that_keep_the_limit(tmp_path: Path) -> N
     )
 
 
-def _rounds(recipe: Any, place: Path, find: Callable[[Variant], Found]) -> list[Found]:
+def _rounds(
+    recipe: Any, place: Path, find: Callable[[Variant], VariantResult]
+) -> list[VariantResult]:
     texts = {
         key: tuple(json.dumps(value) for value in values)
         for key, values in recipe.search.space.items()
@@ -122,7 +124,7 @@ def test_one_pass_at_a_time_keeps_the_best_value_of_each_key(tmp_path: Path) -> 
 
 def test_several_goals_are_one_study_with_their_directions(tmp_path: Path) -> None:
     class TwoGoals(Trials):
-        def values(self, result: Found) -> claims.Values:
+        def values(self, result: VariantResult) -> claims.Values:
             return claims.Values(
                 None
                 if result.time_ms is None
@@ -152,7 +154,7 @@ def test_an_interrupted_search_goes_on_as_if_it_had_not_been(
     whole = searched(tmp_path / "whole", **settings)
     tried = Counter[str]()
 
-    def find(variant: Variant) -> Found:
+    def find(variant: Variant) -> VariantResult:
         tried[variant.name] += 1
         if sum(tried.values()) in (2, 3, 6):
             raise KeyboardInterrupt
@@ -297,7 +299,7 @@ def test_the_lowest_number_has_a_combination(tmp_path: Path) -> None:
 def test_changed_inputs_are_another_study(tmp_path: Path) -> None:
     tried: list[str] = []
 
-    def find(variant: Variant) -> Found:
+    def find(variant: Variant) -> VariantResult:
         tried.append(variant.name)
         return found_of(variant)
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 from octobert.config.choosing import UNITS, Choose, objective_named
 from octobert.config.words import COSTS
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.trials import Trials
 
@@ -64,7 +64,7 @@ class Search:
 
     trials: Trials
     settings: Choose
-    tell: Callable[[Found | None, int, int], None]
+    tell: Callable[[VariantResult | None, int, int], None]
     variants: list[Variant] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
     best: Variant | None = None
@@ -203,8 +203,8 @@ def _race_units(count: int, rounds: int) -> float:
 
 
 def choose(
-    trials: Trials, settings: Choose, tell: Callable[[Found | None, int, int], None]
-) -> tuple[list[Found], str]:
+    trials: Trials, settings: Choose, tell: Callable[[VariantResult | None, int, int], None]
+) -> tuple[list[VariantResult], str]:
     """Search.
 
     Args:
@@ -389,7 +389,7 @@ def _last_race(search: Search) -> None:
     search.best = ranked[0]
 
 
-def _beside(search: Search, result: Found, chosen: Found) -> Found:
+def _beside(search: Search, result: VariantResult, chosen: VariantResult) -> VariantResult:
     """A variant with its times relative to the chosen one, from the last race of both. Times of other races do not compare."""
     timed = result.ratio is not None and result.variant != search.trials.reference
     if not timed or chosen.ratio is None or chosen.time_ms is None:
@@ -399,7 +399,7 @@ def _beside(search: Search, result: Found, chosen: Found) -> Found:
     return result.model_copy(update=times)
 
 
-def _results(search: Search) -> list[Found]:
+def _results(search: Search) -> list[VariantResult]:
     """What was found out of all variants, the chosen one first."""
     trials = search.trials
     results = {v.name: trials.found(v) for v in (*search.variants, trials.reference)}
@@ -416,5 +416,7 @@ def _results(search: Search) -> list[Found]:
         chosen = trials.found(search.best)
     others = [_beside(search, result, chosen) for result in results.values()]
     left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
-    others += [Found(variant=variant, state="excluded", reason=why) for variant, why in left_out]
+    others += [
+        VariantResult(variant=variant, state="excluded", reason=why) for variant, why in left_out
+    ]
     return search.ranking.listed(chosen, others, keeps=search.best is not None)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, FiniteFloat, Json, ValidationError
 
 from octobert.core.errors import RecipeError, StorageError
 from octobert.core.frozen import FrozenModel, first_problem
-from octobert.core.selection import Found
+from octobert.core.selection import VariantResult
 from octobert.pipeline.choosing import storage as storages
 from octobert.pipeline.choosing.combinations import Combination
 
@@ -51,7 +51,7 @@ class Tried:
     id: int
     combination: Combination
     key: str
-    found: Found | None
+    found: VariantResult | None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Said(BaseModel):
     owner: _Owner
     facts: dict[str, str]
     beat: Any = None
-    found: Json[Found] | None = None
+    found: Json[VariantResult] | None = None
 
 
 class Claims:
@@ -234,7 +234,7 @@ class Claims:
             return None
         return claimed
 
-    def finish(self, trial: Tried, result: Found, values: Values) -> None:
+    def finish(self, trial: Tried, result: VariantResult, values: Values) -> None:
         """Store what was found. A trial that another process has taken over meanwhile stays as it is.
 
         Raises:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from octobert.config.checks import EXACT, bounds
 from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found
+from octobert.core.selection import VariantResult
 
 # Relative difference of times, sizes and memory that is not worth another criterion.
 SAME = 0.01
 
 
-def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
+def figure_of(result: VariantResult, name: str, metric: str | None) -> Estimate | None:
     """A figure of a variant; None where it was not measured.
 
     Args:
@@ -36,7 +36,7 @@ def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
 
 
 def missed(
-    limits: Sequence[Limit], result: Found, reference: Found, metric: str | None
+    limits: Sequence[Limit], result: VariantResult, reference: VariantResult, metric: str | None
 ) -> list[tuple[str, float]]:
     """What a variant misses, among the figures that are known of it.
 
@@ -47,7 +47,7 @@ def missed(
     Returns:
         For each missed limit a sentence, and by how much it is missed, relative to the limit or to the float model's figure.
     """
-    words = Words(limits[0].of if limits else "metric", metric, reference)
+    words = Phrasing(limits[0].of if limits else "metric", metric, reference)
     problems: list[tuple[str, float]] = []
     for limit in limits:
         figure, baseline = (
@@ -81,22 +81,22 @@ class Ranking:
     limits: Sequence[Limit]
     goals: Sequence[str]
     metric: str | None
-    reference: Callable[[Found], Found]
-    ratio: Callable[[Found, Found], Estimate]
+    reference: Callable[[VariantResult], VariantResult]
+    ratio: Callable[[VariantResult, VariantResult], Estimate]
 
-    def excess(self, result: Found) -> float:
+    def excess(self, result: VariantResult) -> float:
         """By how much a variant misses limits."""
         return sum(
             excess for _, excess in missed(self.limits, result, self.reference(result), self.metric)
         )
 
-    def nearest(self, results: Iterable[Found]) -> Found:
+    def nearest(self, results: Iterable[VariantResult]) -> VariantResult:
         """The variant that misses limits by the least, where none keeps them all."""
         return min(results, key=lambda result: self.excess(result) or math.inf)
 
-    def ranked(self, results: Iterable[Found]) -> list[Found]:
+    def ranked(self, results: Iterable[VariantResult]) -> list[VariantResult]:
         """Variants of which the figures of all goals are known, from the best to the worst."""
-        rest, ranked = list(results), list[Found]()
+        rest, ranked = list(results), list[VariantResult]()
         while rest:
             equal = rest
             for goal in self.goals:
@@ -105,7 +105,7 @@ class Ranking:
             rest.remove(equal[0])
         return ranked
 
-    def _best(self, results: list[Found], goal: str) -> list[Found]:
+    def _best(self, results: list[VariantResult], goal: str) -> list[VariantResult]:
         """The best variants by one figure, and those that are as good; the best one first."""
         objective = objective_named(goal)
         values = [figure_of(result, goal, self.metric) for result in results]
@@ -137,7 +137,9 @@ class Ranking:
             if abs(value - best) <= least * max(abs(best), EXACT)
         ]
 
-    def listed(self, chosen: Found, others: Iterable[Found], *, keeps: bool) -> list[Found]:
+    def listed(
+        self, chosen: VariantResult, others: Iterable[VariantResult], *, keeps: bool
+    ) -> list[VariantResult]:
         """All variants with reasons, and those marked that no other one beats in both time and the drop of the main metric.
 
         Args:
@@ -149,7 +151,7 @@ class Ranking:
             chosen = chosen.model_copy(
                 update={"state": "chosen", "reason": "the best that keeps all limits"}
             )
-        words = Words(self.goals[0], self.metric, self.reference(chosen))
+        words = Phrasing(self.goals[0], self.metric, self.reference(chosen))
         rest = []
         for result in {
             other.variant.name: other for other in others if other.variant != chosen.variant
@@ -180,7 +182,7 @@ def as_good(ratio: Estimate) -> bool:
     return ratio.value <= 1 + SAME or (ratio.low <= 1 and ratio.value <= 1 + 3 * SAME)
 
 
-def _with_frontier(results: Sequence[Found], metric: str) -> list[Found]:
+def _with_frontier(results: Sequence[VariantResult], metric: str) -> list[VariantResult]:
     """Variants, those marked that no other one beats in both time and the drop of a metric."""
     points = {
         result.variant.name: (result.ratio.value, result.drops[metric].value)

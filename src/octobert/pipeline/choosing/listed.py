@@ -14,7 +14,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.core.user_code import UserCode
 from octobert.pipeline.choosing import limits, space, storage, study
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
@@ -44,8 +44,11 @@ def check(recipe: Recipe) -> None:
 
 
 def search(
-    trials: Trials, settings: Search, place: Path, tell: Callable[[Found | None, int, int], None]
-) -> tuple[list[Found], str]:
+    trials: Trials,
+    settings: Search,
+    place: Path,
+    tell: Callable[[VariantResult | None, int, int], None],
+) -> tuple[list[VariantResult], str]:
     """Search.
 
     Args:
@@ -86,7 +89,10 @@ class _StudyTrials:
     """Trials of a study (`study.Trials`). Times of different races are compared by their ratios to the float model."""
 
     def __init__(
-        self, trials: Trials, settings: Search, tell: Callable[[Found | None, int, int], None]
+        self,
+        trials: Trials,
+        settings: Search,
+        tell: Callable[[VariantResult | None, int, int], None],
     ) -> None:
         facts = trials.facts
         self.trials, self.settings = trials, settings
@@ -101,7 +107,7 @@ class _StudyTrials:
         self.ranking = limits.Ranking(
             settings.limits, settings.goals, trials.metric, self._beside, _ratio
         )
-        self._tell, self._keeping = tell, list[Found]()
+        self._tell, self._keeping = tell, list[VariantResult]()
 
     @property
     def seconds(self) -> float:
@@ -109,7 +115,7 @@ class _StudyTrials:
         return self.trials.seconds
 
     @property
-    def reference(self) -> Found:
+    def reference(self) -> VariantResult:
         """What is known of the float model."""
         return self.trials.found(self.trials.reference)
 
@@ -117,19 +123,19 @@ class _StudyTrials:
         """The variant of some changes."""
         return space.variant_of(self.trials.facts.recipe, changes)
 
-    def find(self, variant: Variant) -> Found:
+    def find(self, variant: Variant) -> VariantResult:
         """Make, time and judge a variant."""
         return (
             self.trials.find(variant) if self.trials.make([variant]) else self.trials.found(variant)
         )
 
-    def tell(self, result: Found, number: int, total: int) -> None:
+    def tell(self, result: VariantResult, number: int, total: int) -> None:
         """Tell the best so far."""
         if self.keeps(result):
             self._keeping.append(result)
         self._tell(self.best(self._keeping) if self._keeping else None, number, total)
 
-    def values(self, result: Found) -> Values:
+    def values(self, result: VariantResult) -> Values:
         """What a storage keeps of a result, and the sampler learns from."""
         goals = [self._goal(result, name) for name in self.settings.goals]
         if any(goal is None for goal in goals):
@@ -138,17 +144,17 @@ class _StudyTrials:
             tuple(goal for goal in goals if goal is not None), self.ranking.excess(result)
         )
 
-    def keeps(self, result: Found) -> bool:
+    def keeps(self, result: VariantResult) -> bool:
         """Whether a model could be made, and keeps all limits."""
         values = self.values(result)
         return values.goals is not None and values.misses == 0
 
-    def best(self, results: Sequence[Found]) -> Found:
+    def best(self, results: Sequence[VariantResult]) -> VariantResult:
         """The best of some that could be made: of those that keep the limits, otherwise the nearest."""
         keeping = list(filter(self.keeps, results))
         return self.ranking.ranked(keeping)[0] if keeping else self.ranking.nearest(results)
 
-    def _beside(self, result: Found) -> Found:
+    def _beside(self, result: VariantResult) -> VariantResult:
         """The float model as it was timed in turn with a variant, whenever that was."""
         reference = self.reference
         if result.ratio is None:
@@ -162,7 +168,7 @@ class _StudyTrials:
         }
         return reference.model_copy(update={"figures": {**reference.figures, **figures}})
 
-    def _goal(self, result: Found, name: str) -> float | None:
+    def _goal(self, result: VariantResult, name: str) -> float | None:
         goal = objective_named(name)
         if goal.name == "latency" and goal.percentile is None:
             return None if result.ratio is None else result.ratio.value
@@ -170,14 +176,14 @@ class _StudyTrials:
         return None if figure is None or not math.isfinite(figure.value) else figure.value
 
 
-def _ratio(one: Found, other: Found) -> Estimate:
+def _ratio(one: VariantResult, other: VariantResult) -> Estimate:
     """The time of one variant divided by that of another."""
     if one.ratio is None or other.ratio is None or one.variant == other.variant:
         return Estimate.exactly(1.0)
     return one.ratio.over(other.ratio)
 
 
-def _last_race(tries: _StudyTrials, results: Iterable[Found]) -> dict[str, Found]:
+def _last_race(tries: _StudyTrials, results: Iterable[VariantResult]) -> dict[str, VariantResult]:
     """Time the best variants once more, in one race; return what is known of them then."""
     trials, minutes = tries.trials, tries.settings.minutes
     finalists = [result.variant for result in tries.ranking.ranked(results)[:FINALISTS]]

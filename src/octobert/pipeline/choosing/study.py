@@ -23,7 +23,7 @@ from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.errors import RecipeError
 from octobert.core.files import canonical_digest
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import storage as storages
 from octobert.pipeline.choosing.claims import Claims, Tried, Values
 from octobert.pipeline.choosing.combinations import (
@@ -78,19 +78,19 @@ class Trials(Protocol):
         """Do at the same time what several of the next trials need, so that `find` has less to do."""
         ...
 
-    def find(self, variant: Variant) -> Found:
+    def find(self, variant: Variant) -> VariantResult:
         """Try a variant. One that cannot be made comes back `excluded`."""
         ...
 
-    def tell(self, result: Found, number: int, total: int) -> None:
+    def tell(self, result: VariantResult, number: int, total: int) -> None:
         """Called after each trial with its number from 1 on, and the number of all."""
         ...
 
-    def values(self, result: Found) -> Values:
+    def values(self, result: VariantResult) -> Values:
         """Figures of the goals, and by how much limits are missed."""
         ...
 
-    def best(self, results: Sequence[Found]) -> Found:
+    def best(self, results: Sequence[VariantResult]) -> VariantResult:
         """The best of some that could be made."""
         ...
 
@@ -104,7 +104,7 @@ class Searched:
         ended: why the search ended.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[VariantResult, ...]
     ended: str
 
 

@@ -18,7 +18,7 @@ from octobert.core.errors import KilledError, OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
 from octobert.core.measurements import Load
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Variant, VariantResult
 from octobert.core.session import GOALS, Goal
 from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
@@ -349,14 +349,14 @@ class Trials:
             limits=self._metric_limits,
         )
 
-    def found(self, variant: Variant) -> Found:
+    def found(self, variant: Variant) -> VariantResult:
         """What is known of a variant. Its state is `excluded` where it misses a limit by what is known, else `admissible`, or
         `not tried` where something is missing."""
         state = self._states.get(variant.name, _State(variant))
         verdict = state.verdict
         metrics = verdict.metrics if verdict else {}
         timed, figures = self._timed(state), self._figures(state)
-        result = Found(
+        result = VariantResult(
             variant=variant,
             state="not tried",
             reason="",
@@ -396,7 +396,7 @@ class Trials:
             update={"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED}
         )
 
-    def find(self, variant: Variant, rounds: int = 40) -> Found:
+    def find(self, variant: Variant, rounds: int = 40) -> VariantResult:
         """Make, time and judge one variant."""
         self.race([variant], rounds)
         self.judge([variant])

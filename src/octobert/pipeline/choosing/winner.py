@@ -12,13 +12,13 @@ from octobert import targets
 from octobert.config import checks, loading
 from octobert.config.choosing import UNITS, Choose, Limit, Search, objective_named
 from octobert.config.recipe import Recipe
-from octobert.config.words import Words, words_of
+from octobert.config.words import Phrasing, words_of
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Report
-from octobert.core.selection import BEST, Found, Selection
+from octobert.core.selection import BEST, Selection, VariantResult
 from octobert.evaluation import candidates
 from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import Trials
@@ -184,7 +184,7 @@ def _decided(
         )
         return earlier, trials
 
-    def tell(best: Found | None, done: int, total: int) -> None:
+    def tell(best: VariantResult | None, done: int, total: int) -> None:
         if best is not None:
             text = loading.as_file(
                 loading.with_absolute_paths(space.recipe_of(recipe, best.variant))
@@ -199,7 +199,7 @@ def _decided(
     else:
         results, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
     winner = results[0]
-    words = Words(goals[0], trials.metric, trials.found(reference))
+    words = Phrasing(goals[0], trials.metric, trials.found(reference))
     lines = words.lines(settings.limits)
     selection = Selection(
         how="choose" if recipe.choose else "search",

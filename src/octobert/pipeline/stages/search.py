@@ -18,7 +18,7 @@ import numpy as np
 
 from octobert import targets
 from octobert.config.choosing import Accuracy
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
 from octobert.core.files import (
@@ -174,7 +174,7 @@ def run(
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
         metric=metric,
-        criterion=Words.about(task.primary, judge.float_values).limit(accuracy.limit),
+        criterion=Phrasing.about(task.primary, judge.float_values).limit(accuracy.limit),
         float_value=judge.float_values[metric],
         rows=judge.rows,
         met=outcome.met,

@@ -58,14 +58,14 @@ def page(runs: Sequence[Run]) -> str:
     panels = {
         name: _panel(f"sections/{name}")
         for name in SECTIONS
-        if any(name in each for each in sections)
+        if any(name in parts for parts in sections)
     }
     if compared:
         panels["comparison"] = _panel("comparison")
-    own = [script for panel in panels.values() for script in panel.scripts]
+    panel_scripts = [script for panel in panels.values() for script in panel.scripts]
     scripts = [
         *vendor.scripts(),
-        "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"]),
+        "\n".join(['"use strict";', _file("page.js"), *panel_scripts, "page.start();"]),
     ]
 
     def body(name: str, section: Section, run: Run | None = None) -> Markup:
@@ -77,8 +77,8 @@ def page(runs: Sequence[Run]) -> str:
     shown = environment.get_template("page.html").render(
         comparison=compared,
         runs=[
-            {"run": run, "facts": facts_of(run.report), "sections": each}
-            for run, each in zip(runs, sections, strict=True)
+            {"run": run, "facts": facts_of(run.report), "sections": parts}
+            for run, parts in zip(runs, sections, strict=True)
         ],
         body=body,
         style=Markup(
@@ -91,8 +91,8 @@ def page(runs: Sequence[Run]) -> str:
         data=_packed(
             {
                 "runs": [
-                    {name: part.data for name, part in each.items() if part.data is not None}
-                    for each in sections
+                    {name: part.data for name, part in parts.items() if part.data is not None}
+                    for parts in sections
                 ],
                 "comparison": compared and compared.data,
             }
@@ -161,7 +161,7 @@ def _panel(name: str) -> _Panel:
     text = _file(f"{name}.html")
     blocks = _BLOCK.findall(text)
     styles, scripts = (
-        [block for tag, block in blocks if tag == wanted] for wanted in ("style", "script")
+        [block for tag, block in blocks if tag == kind] for kind in ("style", "script")
     )
     return _Panel("".join(styles), _BLOCK.sub("", text), scripts)
 
@@ -187,4 +187,4 @@ def _finite(data: Any) -> Any:
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
         return {key: _finite(value) for key, value in data.items()}
-    return [_finite(each) for each in data] if isinstance(data, (list, tuple)) else data
+    return [_finite(item) for item in data] if isinstance(data, (list, tuple)) else data

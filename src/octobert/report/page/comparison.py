@@ -12,7 +12,7 @@ from octobert.core.results import Report
 from octobert.report import summary
 from octobert.report.page.runs import Run, Section
 
-# What is said of a run → how it reads. The first few decide whether figures may be compared.
+# Title of a fact on a run → its text. The first few decide whether figures may be compared.
 _MODEL, _ROWS, _TASK = "model", "evaluation rows", "task"
 _FACTS: dict[str, Callable[[Report], str]] = {
     _MODEL: lambda report: f"{report.recipe['model']} ({report.model_digest[:12]})",
@@ -56,13 +56,13 @@ def section(runs: Sequence[Run]) -> Section:
     values = {
         "names": [run.name for run in runs],
         "tables": tables,
-        "differs": {name: found for name, found in facts.items() if len(set(found)) > 1},
-        "same": [name for name, found in facts.items() if len(set(found)) == 1 and found[0]],
+        "differs": {name: texts for name, texts in facts.items() if len(set(texts)) > 1},
+        "same": [name for name, texts in facts.items() if len(set(texts)) == 1 and texts[0]],
         "careful": _careful(facts),
     }
     drawn = [row for table in tables for row in table["rows"] if row["ratio"]]
     data = (
-        {"rows": drawn, "raw": [each for run in runs for each in _speedups(run)]} if drawn else None
+        {"rows": drawn, "raw": [row for run in runs for row in _speedups(run)]} if drawn else None
     )
     return Section(f"{len(runs)} runs side by side", values, data)
 
@@ -92,9 +92,16 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
     for model in summary.model_results(report):
         if not model.quantized:
             continue
-        own = shape or next(iter(model.timing.latencies))
-        speedup = model.timing.baseline.get(own)
-        score = next((each for each in model.scores if each.metric == report.task.primary), None)
+        timed_shape = shape or next(iter(model.timing.latencies))
+        speedup = model.timing.baseline.get(timed_shape)
+        score = next(
+            (
+                model_score
+                for model_score in model.scores
+                if model_score.metric == report.task.primary
+            ),
+            None,
+        )
         compared = model.comparison
         rows.append(
             {
@@ -105,8 +112,8 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
                 "difference": f"{compared.difference:+.4f} {wording.interval(compared.low, compared.high, '+.4f')}"
                 if compared and compared.difference is not None
                 else "",
-                "shape": str(own),
-                "ms": model.timing.latencies[own].statistics_ms["p50"],
+                "shape": str(timed_shape),
+                "ms": model.timing.latencies[timed_shape].statistics_ms["p50"],
                 "reference": speedup.reference if speedup else "",
                 "ratio": speedup and [value for _, value in speedup.ratio],
                 "speedup": wording.estimate_text(speedup.ratio) if speedup else "",
@@ -117,7 +124,7 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
 
 
 def _sentence(rows: Sequence[dict[str, Any]]) -> str:
-    """Which model takes the least time, and which gains most."""
+    """A sentence on the model that takes the least time and on the one that gains most."""
     if not rows or len({row["shape"] for row in rows}) > 1:
         return ""
     fastest = min(rows, key=lambda row: row["ms"])
@@ -143,4 +150,4 @@ def _careful(facts: dict[str, list[str]]) -> str:
 def _speedups(run: Run) -> list[list[Any]]:
     """Every measured speedup of a run, for a CSV file."""
     machine = run.report.environment.cpu
-    return [[run.name, machine, *each.model_dump().values()] for each in run.report.speedups]
+    return [[run.name, machine, *speedup.model_dump().values()] for speedup in run.report.speedups]

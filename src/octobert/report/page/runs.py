@@ -14,7 +14,7 @@ _FILES = (".onnx", ".xml", ".py")
 
 
 def title_of(model: str) -> str:
-    """What people call a model: its name on the hub, or of its folder.
+    """The common name of a model: its name on the hub, or of its folder.
 
     Example:
         >>> title_of("/home/ada/out/minilm-mrpc/"), title_of("textattack/bert-base-uncased-MRPC"), title_of("../x/model.onnx")
@@ -33,7 +33,7 @@ def headline(report: Report) -> str:
 
 
 def facts_of(report: Report) -> dict[str, str]:
-    """What a run is about, for the head of its page: name → fact."""
+    """Facts on a run for the head of its page: name → fact."""
     data = report.recipe.get("data") or {}
     source = title_of(str(data["source"])) if data.get("source") else report.data.source
     rows = f"{report.data.evaluation_rows:,} evaluation rows"

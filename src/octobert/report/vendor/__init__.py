@@ -26,7 +26,7 @@ def scripts() -> tuple[str, ...]:
     """
     folder = files(__name__)
     try:
-        found = [
+        libraries = [
             (
                 folder.joinpath(f"{n}.js").read_text("utf-8"),
                 folder.joinpath(f"{n}.LICENSE").read_text("utf-8"),
@@ -42,5 +42,5 @@ def scripts() -> tuple[str, ...]:
     # The end of a script in a text of a script would end it.
     return tuple(
         f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script")
-        for script, licence in found
+        for script, licence in libraries
     )

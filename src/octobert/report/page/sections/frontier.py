@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from octobert.config.choosing import UNITS
-from octobert.config.words import COSTS, Words, cost_of, loss, words_of
+from octobert.config.words import COSTS, Phrasing, cost_of, loss, words_of
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.measurements import Comparison, in_order
 from octobert.core.results import Report
-from octobert.core.selection import Found, Selection
+from octobert.core.selection import Selection, VariantResult
 from octobert.report import choices, commands, summary
 from octobert.report.page.runs import Run, Section
 from octobert.report.verdict import Verdict, accepted_of, verdict
@@ -55,11 +55,11 @@ class Axis:
 
     @property
     def sign(self) -> int:
-        """What a figure is multiplied by, so that less is better."""
+        """A factor for figures, so that less is better: 1 or -1."""
         return -1 if self.more else 1
 
     def keeps(self, figure: Estimate | None) -> bool:
-        """Whether a figure is known, and within the limit; `frontier.html` does the same with that of the user."""
+        """True for a known figure within the limit; `frontier.html` does the same with the limit of the user."""
         if figure is None or self.limit is None:
             return figure is not None
         return self.sign * figure.value <= self.sign * self.limit
@@ -115,8 +115,8 @@ class Frontier:
     def winner(self, axis: int = 0) -> Point | None:
         """The preferred candidate within the limits of the axes; None where nothing keeps them."""
         ordered = (self.points[n] for n in self.order[axis])
-        kept = (each for each in ordered if self.x[axis].keeps(each.x[axis]))
-        return next((each for each in kept if self.y.keeps(each.y)), None)
+        affordable = (point for point in ordered if self.x[axis].keeps(point.x[axis]))
+        return next((point for point in affordable if self.y.keeps(point.y)), None)
 
 
 def section(run: Run) -> Section | None:
@@ -138,7 +138,7 @@ def _data(chart: Frontier) -> dict[str, Any]:
         {
             "name": point.name,
             "state": point.state,
-            "x": [_ends(each) for each in point.x],
+            "x": [_ends(figure) for figure in point.x],
             "y": _ends(point.y),
             "front": point.front,
             "details": point.details,
@@ -186,8 +186,10 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
         ]
     y = _quality_axis(report, matter or ys, ys)
     points = [
-        replace(each, front=tuple(_is_ahead(each, points, i, x, y) for i, x in enumerate(columns)))
-        for each in points
+        replace(
+            point, front=tuple(_is_ahead(point, points, i, x, y) for i, x in enumerate(columns))
+        )
+        for point in points
     ]
     order = tuple(_order(points, i, axis, answer.use) for i, axis in enumerate(columns))
     return Frontier(tuple(columns), y, tuple(points), order, _note(report))
@@ -195,29 +197,29 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     """The variants of a search."""
-    words, metric = Words.of(choice), choice.metric or ""
+    words, metric = Phrasing.of_selection(choice), choice.metric or ""
     unit, points = words.scale(metric), []
-    for found in choices.in_order(choice):
-        drop = _finite(found.drops.get(metric))
-        details = [found.reason]
+    for result in choices.in_order(choice):
+        drop = _finite(result.drops.get(metric))
+        details = [result.reason]
         if drop is not None:
-            details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
+            details.insert(0, f"{words.change(metric, drop)} on {result.rows:,} tuning rows")
         # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
         limit = choice.accepted_drop
-        elsewhere = found.state == "excluded" and (
+        elsewhere = result.state == "excluded" and (
             limit is None or drop is None or drop.value <= limit
         )
-        known = bool(found.ratio or found.drops)
+        is_measured = bool(result.ratio or result.drops)
         point = Point(
-            found.variant.name,
-            choices.state_of(found),
-            (_finite(_cost(choice, found)),),
+            result.variant.name,
+            choices.state_of(result),
+            (_finite(_cost(choice, result)),),
             None if drop is None else drop.times(-unit),
             tuple(details),
-            commands.of_variant(report, folder, found.variant) if known else "",
-            floating=not found.variant.precision.startswith("int8"),
-            open=not elsewhere and found.state != "not tried",
-            named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
+            commands.of_variant(report, folder, result.variant) if is_measured else "",
+            floating=not result.variant.precision.startswith("int8"),
+            open=not elsewhere and result.state != "not tried",
+            named=result.on_frontier or result.variant.name in (choice.winner, choice.reference),
         )
         points.append(point)
     return points
@@ -225,24 +227,28 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
 
 def _of_models(report: Report, folder: str) -> list[Point]:
     """The targets and the float baselines of a run."""
-    compared = {each.candidate: each for each in report.comparisons}
-    references = {each.reference for each in report.comparisons}
+    compared = {comparison.candidate: comparison for comparison in report.comparisons}
+    references = {comparison.reference for comparison in report.comparisons}
     words, points = words_of(report), []
-    timed = {(each.candidate, each.shape): each.samples_ms for each in report.latencies}
+    timed = {(latency.candidate, latency.shape): latency.samples_ms for latency in report.latencies}
     for model in summary.model_results(report):
-        own = compared.get(model.name)
+        comparison = compared.get(model.name)
         samples = [timed.get((model.name, shape)) for shape in in_order(report.latencies)]
         against = (
-            f" against {own.reference}" if own is not None and own.difference is not None else ""
+            f" against {comparison.reference}"
+            if comparison is not None and comparison.difference is not None
+            else ""
         )
-        details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
+        details = [
+            f"{text}{against}" for text in loss(words, comparison, report.data.evaluation_rows)
+        ]
         details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
         floating = not model.precision.startswith("int")
         point = Point(
             model.name,
             "float" if floating else "8-bit",
-            tuple(_finite(quantile(each)) if each else None for each in samples),
-            _finite(_quality(report, words, own, is_reference=model.name in references)),
+            tuple(_finite(quantile(times)) if times else None for times in samples),
+            _finite(_quality(report, words, comparison, is_reference=model.name in references)),
             tuple(details),
             commands.of_candidate(report, folder, model.name),
             floating,
@@ -253,20 +259,22 @@ def _of_models(report: Report, folder: str) -> list[Point]:
 
 
 def _kind(report: Report) -> str:
-    """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
-    if any(each.difference is not None for each in report.comparisons):
+    """The figure on the axis of quality: the change of the metric, agreement with float, or the error of the outputs."""
+    if any(comparison.difference is not None for comparison in report.comparisons):
         return "metric"
-    known = any(math.isfinite(each.fidelity) for each in report.comparisons)
-    return "fidelity" if known else "error"
+    has_fidelity = any(math.isfinite(comparison.fidelity) for comparison in report.comparisons)
+    return "fidelity" if has_fidelity else "error"
 
 
 def _quality(
-    report: Report, words: Words, compared: Comparison | None, *, is_reference: bool
+    report: Report, words: Phrasing, compared: Comparison | None, *, is_reference: bool
 ) -> Estimate | None:
-    """What the axis of quality shows of a model; the float model that others are compared with has no loss."""
+    """The figure of a model on the axis of quality; the float model that others are compared with has no loss."""
     kind = _kind(report)
     if compared is None:
-        is_share = any(each.fidelity_name == "agreement" for each in report.comparisons[:1])
+        is_share = any(
+            comparison.fidelity_name == "agreement" for comparison in report.comparisons[:1]
+        )
         same = (100.0 if is_share else 1.0) if kind == "fidelity" else 0.0
         return Estimate.exactly(same) if is_reference else None
     if kind == "error":
@@ -290,7 +298,7 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
         title = "output error (root mean square), less is better"
         return Axis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
     if kind == "fidelity":
-        name = next(each.fidelity_name for each in report.comparisons)
+        name = next(comparison.fidelity_name for comparison in report.comparisons)
         unit, best = ("%", 100.0) if name == "agreement" else ("", 1.0)
         margin = 0.1 * ((best - bottom) or 0.01 * best)
         title = f"{name} with the float model{' in %' if unit else ''}"
@@ -306,12 +314,12 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
     return Axis(name, title, unit, True, bottom - margin, top + margin, limit, change=True)
 
 
-def _cost(choice: Selection, found: Found) -> Estimate | None:
-    """What a variant costs, by the goal: less is better, but for throughput."""
+def _cost(choice: Selection, result: VariantResult) -> Estimate | None:
+    """The cost of a variant, by the goal: less is better, but for throughput."""
     if choice.goal in COSTS:
-        cost = cost_of(found, choice.goal)
+        cost = cost_of(result, choice.goal)
         return None if cost is None else Estimate.exactly(cost)
-    return choices.speed_of(choice, found)
+    return choices.speed_of(choice, result)
 
 
 def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
@@ -321,7 +329,13 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
         return _axis("goal", "throughput", "rows/s", figures, more=True)
     shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
     limit = choice.accepted_ms if choice.goal not in COSTS else None
-    return _axis("goal", Words.of(choice).name(shown), UNITS.get(shown, "ms"), figures, limit=limit)
+    return _axis(
+        "goal",
+        Phrasing.of_selection(choice).name(shown),
+        UNITS.get(shown, "ms"),
+        figures,
+        limit=limit,
+    )
 
 
 def _axis(
@@ -334,7 +348,7 @@ def _axis(
     limit: float | None = None,
 ) -> Axis:
     """An axis of cost around some figures."""
-    ends = [end for each in figures if each is not None for end in (each.low, each.high)]
+    ends = [end for figure in figures if figure is not None for end in (figure.low, figure.high)]
     if limit is not None:
         ends.append(limit)
     low, high = min(ends, default=0.0), max(ends, default=1.0)
@@ -348,38 +362,39 @@ def _axis(
 
 
 def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: Axis, y: Axis) -> bool:
-    """Whether no other candidate is better in one figure and no worse in the other."""
+    """True where no other candidate is better in one figure and no worse in the other."""
 
-    def costs(each: Point) -> tuple[float, float] | None:
-        cost, quality = each.x[i], each.y
+    def costs(candidate: Point) -> tuple[float, float] | None:
+        cost, quality = candidate.x[i], candidate.y
         if cost is None or quality is None:
             return None
         return axis.sign * cost.value, y.sign * quality.value
 
-    own = costs(point)
+    point_costs = costs(point)
     others = filter(None, map(costs, points))
-    return own is not None and not any(
-        cost <= own[0] and loss <= own[1] and (cost, loss) != own for cost, loss in others
+    return point_costs is not None and not any(
+        cost <= point_costs[0] and loss <= point_costs[1] and (cost, loss) != point_costs
+        for cost, loss in others
     )
 
 
 def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
     """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
-    known = [n for n, point in enumerate(points) if point.y is not None and point.open]
-    costs = {n: figure for n in known if (figure := points[n].x[i]) is not None}
+    eligible = [n for n, point in enumerate(points) if point.y is not None and point.open]
+    costs = {n: figure for n in eligible if (figure := points[n].x[i]) is not None}
     ranked = sorted(costs, key=lambda n: axis.sign * costs[n].value)
-    own = next((n for n in ranked if points[n].name == preferred), None)
-    if own is None:
+    preferred_index = next((n for n in ranked if points[n].name == preferred), None)
+    if preferred_index is None:
         return tuple(ranked)
     # Those that a search found to keep its limits have lost to the preferred one.
-    rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
-    best = costs[own]
+    rivals = [n for n in ranked[: ranked.index(preferred_index)] if points[n].state != "meets"]
+    best = costs[preferred_index]
     ahead = [n for n in rivals if costs[n].high < best.low or best.high < costs[n].low]
-    return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
+    return (*ahead, preferred_index, *(n for n in ranked if n not in (*ahead, preferred_index)))
 
 
 def _note(report: Report) -> str:
-    """What is drawn, and where the intervals come from."""
+    """The note on the chart: its boxes, and the source of their intervals."""
     choice = report.choice
     if choice is not None:
         metric = words_of(report).name("metric")
@@ -407,5 +422,7 @@ def _note(report: Report) -> str:
 
 def _finite(figure: Estimate | None) -> Estimate | None:
     """A figure that can be drawn."""
-    known = figure is not None and all(map(math.isfinite, (figure.value, figure.low, figure.high)))
-    return figure if known else None
+    is_finite = figure is not None and all(
+        map(math.isfinite, (figure.value, figure.low, figure.high))
+    )
+    return figure if is_finite else None

@@ -66,19 +66,21 @@ def layers(run: Run) -> Section | None:
 
 
 def _target(run: Run, name: str) -> dict[str, Any]:
-    """What is known of each part in a target's model."""
-    execution = next((each for each in run.evidence.executions if each.candidate == name), None)
+    """The parts of a target's model: plan, sensitivity and profile."""
+    execution = next(
+        (profile for profile in run.evidence.executions if profile.candidate == name), None
+    )
     measured = run.report.sensitivities.get(name)
-    found: dict[Place, _Cell] = {}
+    by_place: dict[Place, _Cell] = {}
     for decision in run.report.plans[name].decisions:
-        found.setdefault(_place(decision.site), _Cell()).decisions.append(decision)
+        by_place.setdefault(_place(decision.site), _Cell()).decisions.append(decision)
     for value in measured.values if measured else ():
-        found.setdefault(_place(value), _Cell()).sensitivities.append(value)
+        by_place.setdefault(_place(value), _Cell()).sensitivities.append(value)
     for part in execution.parts if execution else ():
-        found.setdefault((part.layer, part.part or "unnamed"), _Cell()).executed = part
+        by_place.setdefault((part.layer, part.part or "unnamed"), _Cell()).executed = part
     total = execution.total_ms if execution else 0.0
-    cells = [_cell(place, cell, total) for place, cell in found.items()]
-    cells.sort(key=lambda each: (each["layer"] is None, each["layer"] or 0))
+    cells = [_cell(place, cell, total) for place, cell in by_place.items()]
+    cells.sort(key=lambda cell: (cell["layer"] is None, cell["layer"] or 0))
     return {
         "name": name,
         "profiled": f"{execution.runtime} at {execution.batch} × {execution.sequence}"
@@ -98,7 +100,7 @@ def _place(site: Site | SiteSensitivity) -> Place:
 
 def _cell(place: Place, cell: _Cell, total_ms: float) -> dict[str, Any]:
     ran = cell.executed
-    worst = max(cell.sensitivities, key=lambda each: each.output_error, default=None)
+    worst = max(cell.sensitivities, key=lambda sensitivity: sensitivity.output_error, default=None)
     state = _state(cell.decisions, ran)
     return {
         "layer": place[0],
@@ -117,16 +119,18 @@ def _cell(place: Place, cell: _Cell, total_ms: float) -> dict[str, Any]:
 
 
 def _state(decisions: Sequence[Decision], ran: Executed | None) -> str:
-    """What is 8-bit of a part: its operands decide; results only where a part has no operands."""
-    operands = [each for each in decisions if each.site.role not in OUTPUTS] or decisions
-    types = [each.quantizer.dtype if each.quantizer else "" for each in operands]
+    """The state of a part, a key of `STATES`: its operands decide; results only where a part has no operands."""
+    operands = [
+        decision for decision in decisions if decision.site.role not in OUTPUTS
+    ] or decisions
+    types = [decision.quantizer.dtype if decision.quantizer else "" for decision in operands]
     if not types:
         return ""
     if not any(types):
         return "float"
     if ran is not None and ran.why:
         return "fallback"
-    if all(each.site.is_weight for each in operands if each.quantizer):
+    if all(decision.site.is_weight for decision in operands if decision.quantizer):
         return "weights"
     if all(types):
         return "int16" if any("16" in dtype for dtype in types) else "int8"
@@ -137,11 +141,15 @@ def _reasons(cell: _Cell) -> Iterable[str]:
     """Why a part is what it is: that the runtime computes it in float, what the plan leaves in float, or why it is 8-bit."""
     if cell.executed is not None and cell.executed.why:
         yield f"Computed in float because {cell.executed.why}"
-    operands = [each for each in cell.decisions if each.site.role not in OUTPUTS] or cell.decisions
-    left = [each for each in operands if each.quantizer is None]
-    for reason in dict.fromkeys(each.reason for each in left or operands):
+    operands = [
+        decision for decision in cell.decisions if decision.site.role not in OUTPUTS
+    ] or cell.decisions
+    left = [decision for decision in operands if decision.quantizer is None]
+    for reason in dict.fromkeys(decision.reason for decision in left or operands):
         roles = ", ".join(
-            dict.fromkeys(each.site.role for each in left or operands if each.reason == reason)
+            dict.fromkeys(
+                decision.site.role for decision in left or operands if decision.reason == reason
+            )
         )
         yield f"{roles} {'stays float' if left else 'in 8 bits'}: {reason}"
 
@@ -159,15 +167,15 @@ def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
         "activation",
         "ffn_down",
     )
-    known = [
+    parts = [
         *order,
         "ffn_norm",
         *(part for part in LAYER_PARTS if part not in (*order, "ffn_norm")),
     ]
     inside = {cell["part"] for cell in cells if cell["layer"] is not None}
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
-    rest = [part for part in (*sorted(inside - set(known)), *outside) if part]
-    return [*(part for part in known if part in inside), *dict.fromkeys(rest)]
+    rest = [part for part in (*sorted(inside - set(parts)), *outside) if part]
+    return [*(part for part in parts if part in inside), *dict.fromkeys(rest)]
 
 
 def executed(run: Run) -> Section | None:
@@ -175,19 +183,22 @@ def executed(run: Run) -> Section | None:
     executions = run.evidence.executions
     models: list[dict[str, Any]] = [
         {
-            "name": each.candidate,
+            "name": execution.candidate,
             "types": [
-                {**kind.model_dump(), "share": kind.ms / (each.total_ms or 1.0)}
-                for kind in each.types
+                {**kind.model_dump(), "share": kind.ms / (execution.total_ms or 1.0)}
+                for kind in execution.types
             ],
             "parts": [
                 [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why]
-                for part in each.parts
+                for part in execution.parts
             ],
         }
-        for each in executions
+        for execution in executions
     ]
-    fell = {each.candidate: [part for part in each.parts if part.why] for each in executions}
+    fell = {
+        execution.candidate: [part for part in execution.parts if part.why]
+        for execution in executions
+    }
     title = "What was executed in 8 bits"
     return Section(title, {"fallbacks": fell}, {"models": models}) if models else None
 
@@ -200,46 +211,50 @@ def ranges(run: Run) -> Section | None:
     # Value → the largest error of the outputs where it alone is 8-bit, over the targets.
     errors: dict[str, float] = {}
     for measured in run.report.sensitivities.values():
-        for each in measured.values:
-            errors[each.value] = max(errors.get(each.value, 0.0), each.output_error)
+        for sensitivity in measured.values:
+            errors[sensitivity.value] = max(
+                errors.get(sensitivity.value, 0.0), sensitivity.output_error
+            )
     activations = sorted(
         evidence.activations,
         # The most interesting ones first: quantized, clipped most, most sensitive.
-        key=lambda each: (
-            not each.intervals,
-            -max(each.clipped.values(), default=0.0),
-            -errors.get(each.value, 0.0),
+        key=lambda activation: (
+            not activation.intervals,
+            -max(activation.clipped.values(), default=0.0),
+            -errors.get(activation.value, 0.0),
         ),
     )
     targets = [
-        name for name in run.report.plans if any(name in each.intervals for each in activations)
+        name
+        for name in run.report.plans
+        if any(name in activation.intervals for activation in activations)
     ]
     groups = sorted(
-        evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0)
+        evidence.smoothed, key=lambda group: -_spread(group.before) / (_spread(group.after) or 1.0)
     )
     data = {
         "targets": targets,
         "activations": [
             {
-                **each.model_dump(include={"value", "intervals", "clipped"}),
-                "name": f"{each.module} · {each.role}",
-                **each.histogram.model_dump(include={"low", "high", "counts"}),
+                **activation.model_dump(include={"value", "intervals", "clipped"}),
+                "name": f"{activation.module} · {activation.role}",
+                **activation.histogram.model_dump(include={"low", "high", "counts"}),
             }
-            for each in activations
+            for activation in activations
         ],
         "groups": [
             {
-                "name": f"{each.module} ({each.kind}, {each.transform})",
-                "before": each.before,
-                "after": each.after,
+                "name": f"{group.module} ({group.kind}, {group.transform})",
+                "before": group.before,
+                "after": group.after,
             }
-            for each in groups
+            for group in groups
         ],
     }
     values = {
         "activations": activations,
         "errors": errors,
-        "groups": [(each, _spread(each.before), _spread(each.after)) for each in groups],
+        "groups": [(group, _spread(group.before), _spread(group.after)) for group in groups],
     }
     return Section("Ranges of activations", values, data)
 
@@ -259,12 +274,12 @@ def pruning(run: Run) -> Section | None:
     shown = pruning.taken or next(iter(pruning.tried), None)
     layers: list[dict[str, Any]] = [
         {
-            **each.model_dump(include={"kept", "error", "refitted", "loss"}),
-            **each.sublayer.model_dump(include={"layer", "module", "units"}),
-            "kind": summary.NOUNS[each.sublayer.kind],
-            "share": each.kept / each.sublayer.units,
+            **layer.model_dump(include={"kept", "error", "refitted", "loss"}),
+            **layer.sublayer.model_dump(include={"layer", "module", "units"}),
+            "kind": summary.NOUNS[layer.sublayer.kind],
+            "share": layer.kept / layer.sublayer.units,
         }
-        for each in (shown.sublayers if shown is not None else ())
+        for layer in (shown.sublayers if shown is not None else ())
     ]
     tried: list[dict[str, Any]] = [
         {
@@ -283,9 +298,9 @@ def pruning(run: Run) -> Section | None:
         for place, model in enumerate(pruning.tried)
     ]
     times = [
-        {"kind": summary.NOUNS[each.kind], "units": units, "ms": ms}
-        for each in pruning.times
-        for units, ms in zip(each.units, each.ms, strict=True)
+        {"kind": summary.NOUNS[timing.kind], "units": units, "ms": ms}
+        for timing in pruning.times
+        for units, ms in zip(timing.units, timing.ms, strict=True)
     ]
     data = {
         "metric": pruning.metric,

@@ -8,7 +8,7 @@ from typing import Any
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.config.words import Words
+from octobert.config.words import Phrasing
 from octobert.core.measurements import in_order, shapes
 from octobert.core.results import Report, Search
 from octobert.core.selection import Selection
@@ -51,9 +51,9 @@ def _command(run: Run, name: str) -> str:
     if not name:
         return ""
     variants = run.report.choice.found if run.report.choice else ()
-    found = next((each.variant for each in variants if each.variant.name == name), None)
-    if found is not None:
-        return commands.of_variant(run.report, run.folder, found)
+    variant = next((result.variant for result in variants if result.variant.name == name), None)
+    if variant is not None:
+        return commands.of_variant(run.report, run.folder, variant)
     return commands.of_candidate(run.report, run.folder, name)
 
 
@@ -102,21 +102,21 @@ def _distributions(run: Run) -> list[dict[str, Any]]:
     """The samples of each model at each shape, with the ends of their axis."""
     shapes = []
     for shape in in_order(run.report.latencies):
-        timed = [each for each in run.report.latencies if each.shape == shape]
-        samples = [_known(each.samples_ms) for each in timed]
-        known = [ms for each in samples for ms in each]
-        if not known:
+        timed = [latency for latency in run.report.latencies if latency.shape == shape]
+        samples = [_finite(latency.samples_ms) for latency in timed]
+        all_ms = [ms for values in samples for ms in values]
+        if not all_ms:
             continue
-        low, high = min(known), max(known)
+        low, high = min(all_ms), max(all_ms)
         models = [
             {
-                **_model(run, each.candidate),
-                "ms": own,
-                "tokens": each.sample_tokens,
-                "marks": {name: _short(each.statistics_ms[name]) for name in _MARKED},
+                **_model(run, latency.candidate),
+                "ms": values,
+                "tokens": latency.sample_tokens,
+                "marks": {name: _short(latency.statistics_ms[name]) for name in _MARKED},
             }
-            for each, own in zip(timed, samples, strict=True)
-            if own
+            for latency, values in zip(timed, samples, strict=True)
+            if values
         ]
         shapes.append(
             {"name": str(shape), "logarithmic": low > 0 and high > _WIDE * low, "models": models}
@@ -128,17 +128,17 @@ def _costs(run: Run) -> dict[str, Any] | None:
     """Time against tokens, one text at a time: each timed row of the data, and the median of each fixed length; beside them
     the lengths of the rows. None where there are no two lengths."""
     points: list[dict[str, Any]] = []
-    for each in run.report.latencies:
-        if each.batch != 1:
+    for latency in run.report.latencies:
+        if latency.batch != 1:
             continue
-        model = _model(run, each.candidate)
+        model = _model(run, latency.candidate)
         # Reports of octobert 0.1 have no tokens.
-        for tokens, ms in zip(each.sample_tokens, each.samples_ms, strict=False):
+        for tokens, ms in zip(latency.sample_tokens, latency.samples_ms, strict=False):
             if math.isfinite(ms):
                 points.append({**model, "tokens": tokens, "ms": _short(ms), "fixed": False})
-        if isinstance(each.sequence, int) and _known(each.samples_ms):
-            ms = _short(each.percentile_ms(50))
-            points.append({**model, "tokens": each.sequence, "ms": ms, "fixed": True})
+        if isinstance(latency.sequence, int) and _finite(latency.samples_ms):
+            ms = _short(latency.percentile_ms(50))
+            points.append({**model, "tokens": latency.sequence, "ms": ms, "fixed": True})
     if len({point["tokens"] for point in points}) < 2:
         return None
     lengths = run.evidence.lengths
@@ -154,12 +154,12 @@ def _costs(run: Run) -> dict[str, Any] | None:
 
 
 def _model(run: Run, name: str) -> dict[str, Any]:
-    """A model in the charts: its number is that of its colour."""
-    names = [each.candidate for each in run.report.footprints]
+    """A model in the charts; its number picks the colour."""
+    names = [footprint.candidate for footprint in run.report.footprints]
     return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
 
 
-def _known(samples: tuple[float, ...]) -> list[float]:
+def _finite(samples: tuple[float, ...]) -> list[float]:
     return [_short(ms) for ms in samples if math.isfinite(ms)]
 
 
@@ -178,7 +178,7 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "words": Words.of(choice),
+        "words": Phrasing.of_selection(choice),
         "variants": choices.in_order(choice),
         "speed_of": choices.speed_of,
         "drop_title": choices.drop_title(choice),
@@ -226,20 +226,24 @@ def _of_plans(target: str, search: Search) -> dict[str, Any]:
 
 def _of_variants(choice: Selection) -> dict[str, Any]:
     """Variants that were timed, as they were tried: less time, or more rows per second, is better where the limits are kept."""
-    tried = sorted((each for each in choice.found if each.number), key=lambda each: each.number)
+    tried = sorted(
+        (result for result in choice.found if result.number), key=lambda result: result.number
+    )
     timed = [
-        (each, speed) for each in tried if (speed := choices.speed_of(choice, each)) is not None
+        (result, speed)
+        for result in tried
+        if (speed := choices.speed_of(choice, result)) is not None
     ]
-    spent = accumulate(each.seconds for each, _ in timed)
+    spent = accumulate(result.seconds for result, _ in timed)
     trials = [
         {
             "number": number,
             "seconds": seconds,
             "value": speed.value,
-            "met": each.state in ("chosen", "admissible"),
-            "name": f"{each.variant.name}: {choices.state_of(each)}; {each.reason}",
+            "met": result.state in ("chosen", "admissible"),
+            "name": f"{result.variant.name}: {choices.state_of(result)}; {result.reason}",
         }
-        for number, ((each, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
+        for number, ((result, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
     ]
     throughput = choice.goal == "throughput"
     return {
@@ -264,7 +268,9 @@ def training(run: Run) -> Section | None:
     curves = [curve for curve in run.evidence.curves if curve.steps]
     if not sentences and not curves:
         return None
-    drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
+    drawn = [
+        {"title": TITLES.get(curve.name, curve.name), **curve.model_dump()} for curve in curves
+    ]
     data = {"curves": drawn} if drawn else None
     return Section("Training", {"sentences": sentences}, data)
 

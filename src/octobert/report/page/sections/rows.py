@@ -20,11 +20,15 @@ def section(run: Run) -> Section | None:
     if not changed:
         return None
     count = run.report.data.evaluation_rows
-    some = [each for each in changed if each.total]
-    values = {"changed": some, "told": [_told(each, count) for each in some], "count": count}
+    some = [changes for changes in changed if changes.total]
+    values = {
+        "changed": some,
+        "sentences": [_sentences(changes, count) for changes in some],
+        "count": count,
+    }
     if not some:
         return Section("", values)
-    longest = max(len(each.rows) for each in some)
+    longest = max(len(changes.rows) for changes in some)
     head = run.report.task.head
     values |= {
         "move_text": move_text,
@@ -35,8 +39,8 @@ def section(run: Run) -> Section | None:
     return Section("Rows that changed", values, _data(run, some))
 
 
-def _told(changed: ChangedRows, count: int) -> list[str]:
-    """How many rows changed, how they did, and what stands out."""
+def _sentences(changed: ChangedRows, count: int) -> list[str]:
+    """Sentences on the number of changed rows, their outcomes, and what stands out."""
     rows = "1 row" if changed.total == 1 else f"{changed.total:,} rows"
     sentences = [
         f"{changed.candidate} answers {rows} of {count:,} otherwise than {changed.reference}."
@@ -60,14 +64,14 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
     texts: dict[str, int] = {}
     candidates = [
         {
-            "name": each.candidate,
-            "reference": each.reference,
-            "command": ["octobert", "predict", f"{run.folder}/{each.candidate}"],
-            "rows": [_row(row, texts) for row in each.rows],
+            "name": changes.candidate,
+            "reference": changes.reference,
+            "command": ["octobert", "predict", f"{run.folder}/{changes.candidate}"],
+            "rows": [_row(row, texts) for row in changes.rows],
         }
-        for each in changed
+        for changes in changed
     ]
-    head, first = run.report.task.head, next(row for each in changed for row in each.rows)
+    head, first = run.report.task.head, next(row for changes in changed for row in changes.rows)
     usual = (
         ("first text", "second text")
         if len(first.texts) > 1
@@ -83,8 +87,8 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
         "labelled": head in ("token-classification", "masked-lm"),
         "shares": all(
             0 <= (side.score or 0) <= 1
-            for each in changed
-            for row in each.rows
+            for changes in changed
+            for row in changes.rows
             for side in (row.before, row.after)
         ),
     }
@@ -146,7 +150,7 @@ def move_text(before: str, after: str) -> str:
 
 
 def _form(head: str, texts: int) -> str:
-    """How `octobert predict` takes the texts of a row; empty where it cannot take them as they are here."""
+    """The option of `octobert predict` that fits the texts of a row; empty where none does."""
     forms = {
         "question-answering": "question",
         "token-classification": "texts",
