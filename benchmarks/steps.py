@@ -30,7 +30,7 @@ from octobert.data import readers
 from octobert.inference import cost_model
 from octobert.inference.batching import make_batches
 from octobert.inference.cost_model import CostModel, measure_cost_model
-from octobert.inference.opened import Opened, opened
+from octobert.inference.opened import FinishedModel, open_model
 
 LENGTHS, LONGEST, TEXTS = 40, 512, 60
 
@@ -91,7 +91,7 @@ def gain(
     return len(padded), estimate_text(quantile(ratios), ".3f")
 
 
-def text_lengths(model: Opened, file: Path | None) -> dict[str, list[int]]:
+def text_lengths(model: FinishedModel, file: Path | None) -> dict[str, list[int]]:
     """Lengths in tokens by the name of their source."""
     zipf = [int(min(128, 4 + 8 * n)) for n in np.random.default_rng(0).zipf(1.6, TEXTS)]
     if file is None:
@@ -121,7 +121,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for path in options.packages:
-        model = opened(path)
+        model = open_model(path)
         setting = SessionOptions(threads=options.threads, streams=1)
         sessions = {model.name: model.session(setting)}
         if options.float and model.floating is not None:

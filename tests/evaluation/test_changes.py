@@ -17,7 +17,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
 from octobert.evaluation import scoring
 from octobert.evaluation.scoring import changed_rows, sentence
-from octobert.tasks import Task, build, measured, measures_of
+from octobert.tasks import Task, build, measured, metric_specs
 
 NAMES = ("equivalent", "different")
 HOSTILE = (
@@ -103,7 +103,7 @@ def test_without_labels_a_row_is_neither_better_nor_worse() -> None:
 
 def test_metrics_of_a_recipe_do_not_change_what_is_worse() -> None:
     own = build("mrpc", {}, Stated(labels=NAMES))
-    task = measured(own, measures_of(["matthews"], None, own))
+    task = measured(own, metric_specs(["matthews"], None, own))
     found = told(
         task,
         ({"logits": [[1, 0], [0, 1]]}, {"logits": [[0, 1], [0, 1]]}),

@@ -22,7 +22,7 @@ from octobert.inference.cost_model import (
     read_or_measure_cost_model,
     stored_path,
 )
-from octobert.inference.opened import Opened, opened
+from octobert.inference.opened import FinishedModel, open_model
 
 
 @pytest.fixture(autouse=True)
@@ -364,7 +364,7 @@ def test_files_of_an_earlier_form_are_not_used(finished, cache: Path, goal: str)
 # ---- what a stored cost model belongs to
 
 
-def keys(model: Opened, **changed: object) -> str:
+def keys(model: FinishedModel, **changed: object) -> str:
     options = SessionOptions(threads=1, streams=1).model_copy(update=changed)
     session = model.session(options)
     return stored_path(
@@ -374,7 +374,7 @@ def keys(model: Opened, **changed: object) -> str:
 
 def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monkeypatch) -> None:
     for target in ("ort-cpu", "openvino-cpu"):
-        model = opened(finished[1] / target)
+        model = open_model(finished[1] / target)
         assert model.manifest is not None
         plan = model.manifest.plan
         digests = dict.fromkeys(model.manifest.files, "0" * 64)
@@ -389,7 +389,7 @@ def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monk
         other = model.manifest.model_copy(
             update={"files": digests, "plan": plan.model_copy(update={"decisions": ranged})}
         )
-        again = Opened(**{**vars(model), "manifest": other})
+        again = FinishedModel(**{**vars(model), "manifest": other})
         assert again.shape_facts == model.shape_facts
         fewer = plan.model_copy(
             update={
@@ -403,14 +403,14 @@ def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monk
             {"sizes": sizes},
             {"model": model.manifest.model.model_copy(update={"sizes": layers})},
         ):
-            changed = Opened(
+            changed = FinishedModel(
                 **{**vars(model), "manifest": model.manifest.model_copy(update=update)}
             )
             assert changed.shape_facts != model.shape_facts
 
 
 def test_other_settings_machines_and_targets_do_not_share_it(finished, monkeypatch) -> None:
-    ort, openvino = opened(finished[1] / "ort-cpu"), opened(finished[1] / "openvino-cpu")
+    ort, openvino = open_model(finished[1] / "ort-cpu"), open_model(finished[1] / "openvino-cpu")
     found = [
         keys(ort),
         keys(openvino),
@@ -437,7 +437,7 @@ PADDED_FLOAT = 1e-5
 
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_padding_changes_no_answer(finished, target: str) -> None:
-    model = opened(finished[1] / target)
+    model = open_model(finished[1] / target)
     assert model.ignores_padding
     assert model.floating is not None
     session = model.session(SessionOptions(threads=1, streams=1))
@@ -462,7 +462,7 @@ def test_padding_changes_no_answer(finished, target: str) -> None:
 
 
 def test_dynamic_ranges_and_files_of_other_tools_are_not_padded(finished, tmp_path: Path) -> None:
-    model = opened(finished[1] / "ort-cpu")
+    model = open_model(finished[1] / "ort-cpu")
     assert model.manifest is not None
     decisions = model.manifest.plan.decisions
     dynamic = tuple(
@@ -472,11 +472,11 @@ def test_dynamic_ranges_and_files_of_other_tools_are_not_padded(finished, tmp_pa
         for d in decisions
     )
     plan = model.manifest.plan.model_copy(update={"decisions": dynamic})
-    changed = Opened(
+    changed = FinishedModel(
         **{**vars(model), "manifest": model.manifest.model_copy(update={"plan": plan})}
     )
     assert not changed.ignores_padding
-    assert not Opened(**{**vars(model), "manifest": None}).ignores_padding
+    assert not FinishedModel(**{**vars(model), "manifest": None}).ignores_padding
 
 
 def test_scores_are_made_without_measured_times(finished, cache: Path, monkeypatch) -> None:

@@ -26,7 +26,7 @@ from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.session import SessionOptions
 from octobert.inference import streaming
-from octobert.inference.opened import opened
+from octobert.inference.opened import open_model
 from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
 from tests.support.tolerances import assert_same_rounding
@@ -228,7 +228,7 @@ def test_models_that_were_closed_leave_no_threads_and_no_files(finished, target:
 
 
 def test_single_texts_are_answered_by_models_of_static_lengths(finished) -> None:
-    model = opened(finished[1] / "openvino-cpu")
+    model = open_model(finished[1] / "openvino-cpu")
     assert model.floating is not None
     options = SessionOptions(threads=1, streams=2, static_up_to=20)
     session, free = model.session(options), model.session(SessionOptions(threads=1))

@@ -30,7 +30,7 @@ from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.inference import package_files
-from octobert.inference.opened import opened
+from octobert.inference.opened import open_model
 from octobert.models.heads import HEADS, outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
 from tests.support.reports import tuned
@@ -248,8 +248,8 @@ def test_a_file_beside_its_float_model(folder) -> None:
 
 
 def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -> None:
-    assert opened(folder / "renamed.onnx").precision("f32") == "f32"
-    assert opened(folder / "dynamic.onnx").precision("f32") == "int8 + f32"
+    assert open_model(folder / "renamed.onnx").precision("f32") == "f32"
+    assert open_model(folder / "dynamic.onnx").precision("f32") == "int8 + f32"
     proto = onnx.load(folder / "model.onnx")
     names = {"N": 8, "K": 8, "bits": 4, "block_size": 16}
     proto.graph.node.append(
@@ -265,7 +265,7 @@ def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -
 def test_only_irs_with_quantized_weights_are_called_int8(folder, tmp_path) -> None:
     import openvino
 
-    assert opened(folder / "model.xml").precision("bf16") == "bf16"
+    assert open_model(folder / "model.xml").precision("bf16") == "bf16"
     openvino.save_model(
         openvino.Core().read_model(folder / "qdq.onnx"),
         tmp_path / "qdq.xml",
@@ -445,7 +445,7 @@ def test_what_cannot_be_asked_of_a_file_is_one_sentence(folder, name: str, monke
 
 def test_packages_have_their_own_task(golden, finished) -> None:
     with golden.raises(RecipeError):
-        opened(finished[1] / "ort-cpu", task=TASK)
+        open_model(finished[1] / "ort-cpu", task=TASK)
 
 
 def test_a_mask_of_four_axes_is_refused_by_name(golden, folder, tmp_path) -> None:
@@ -455,7 +455,7 @@ def test_a_mask_of_four_axes_is_refused_by_name(golden, folder, tmp_path) -> Non
         shape.dim.add().dim_value = 1
     onnx.save(proto, tmp_path / "mask.onnx")
     with golden.raises(ModelError):
-        opened(tmp_path / "mask.onnx")
+        open_model(tmp_path / "mask.onnx")
 
 
 def test_outputs_are_found_by_name_then_by_shape(golden) -> None:

@@ -23,7 +23,7 @@ from octobert.core.session import SessionOptions
 from octobert.evaluation import latency as timing
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
-from octobert.inference.opened import opened
+from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
@@ -463,21 +463,21 @@ def test_a_package_through_the_command(package, monkeypatch) -> None:
 def test_errors_are_sentences(golden, package, tmp_path) -> None:
     file = package / "onnx" / "model_quantized.onnx"
     with pytest.raises(ModelError, match="not a package"):
-        opened(tmp_path)
+        open_model(tmp_path)
     with pytest.raises(ModelError, match=r"none\.onnx: there is no such file; check the path"):
-        opened(tmp_path / "none.onnx")
+        open_model(tmp_path / "none.onnx")
     with pytest.raises(TargetError, match=r'there is no target "ort-cup"; did you mean "ort-cpu"'):
-        opened(file, target="ort-cup")
+        open_model(file, target="ort-cup")
     with golden.raises(TargetError):
-        opened(package, target="openvino-cpu")
+        open_model(package, target="openvino-cpu")
     (tmp_path / "m.xml").touch()
     with golden.raises(TargetError):
-        opened(tmp_path / "m.xml", target="ort-cpu")
+        open_model(tmp_path / "m.xml", target="ort-cpu")
     with golden.raises(ModelError):
-        inspector.inspect(opened(package), sequence=65)
+        inspector.inspect(open_model(package), sequence=65)
     if not plugins.load("targets", "ort-cuda").probe().available:
         with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
-            inspector.inspect(opened(file, target="ort-cuda"))
+            inspector.inspect(open_model(file, target="ort-cuda"))
     (tmp_path / "broken.onnx").write_bytes(b"x")
     for runtime in (
         ort,

@@ -22,7 +22,7 @@ from octobert.core.evidence import Evidence
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.evaluation.packages import judge
-from octobert.inference.opened import opened
+from octobert.inference.opened import open_model
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
@@ -185,7 +185,7 @@ def test_changed_answers_are_shown_as_text(answered, squad) -> None:
 
 def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> None:
     out, report = answered
-    found = judge(opened(out / "ort-cpu"), str(squad))
+    found = judge(open_model(out / "ort-cpu"), str(squad))
     for name in ("ort-cpu", "ort-f32"):
         assert {s.metric: s.value for s in found.scores[name]} == pytest.approx(
             {s.metric: s.value for s in report.scores[name]}

@@ -14,7 +14,7 @@ from octobert.core.plan import QuantPlan
 from octobert.core.results import PackageManifest
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates
-from octobert.inference.opened import FloatModel, Opened
+from octobert.inference.opened import FinishedModel, FloatModel
 from octobert.pipeline import preflight
 from octobert.pipeline.facts import RunFacts
 from octobert.targets import runtimes
@@ -106,7 +106,7 @@ def test_packages_are_opened_in_the_type_where_the_cpu_computes_in_it(
         float_parts="bfloat16",
     )
     manifest = PackageManifest.model_construct(plan=plan)
-    opened = Opened(
+    opened = FinishedModel(
         tmp_path, tmp_path / "openvino_model.xml", "openvino-cpu", tmp_path, manifest=manifest
     )
     opened = dataclasses.replace(opened, floating=FloatModel(tmp_path / "model.onnx"))

@@ -18,7 +18,7 @@ from octobert.core.results import Stated
 from octobert.core.wording import score_text
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
-from octobert.tasks import Result, build, measured, measures_of
+from octobert.tasks import Result, build, measured, metric_specs
 
 ROWS = 120
 NOTHING = EncodedTexts([], [])
@@ -49,7 +49,7 @@ def classes(count: int, problem: str | None = None):
 
 def scores_of(task, outputs, gold, *names, postprocess: str | None = None):
     """Name → score, of the metrics that are asked for."""
-    own = measured(task, measures_of(names, postprocess, task))
+    own = measured(task, metric_specs(names, postprocess, task))
     return {score.metric: score for score in scoring.scores(own, outputs, NOTHING, gold, seed=0)}
 
 
@@ -120,7 +120,7 @@ def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn(few_resamples)
 
 def test_a_task_with_other_metrics_can_be_copied() -> None:
     task = build("mrpc", {})
-    assert copy.copy(measured(task, measures_of(["auroc"], None, task))).primary == "auroc"
+    assert copy.copy(measured(task, metric_specs(["auroc"], None, task))).primary == "auroc"
 
 
 def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
@@ -143,7 +143,7 @@ def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
     ]
     assert both[0] == pytest.approx(both[1], abs=0.005)
     assert found["two.rows"].value == ROWS
-    assert measured(task, measures_of([own], None, task)).primary == "metric"
+    assert measured(task, metric_specs([own], None, task)).primary == "metric"
 
 
 def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
@@ -154,7 +154,7 @@ def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
     ]
     encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
     text = "def metric(predictions, references):\n    return float(predictions == [['O', 'B-PER', 'O'], ['O']] == references)\n"
-    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    asked = measured(task, metric_specs([code(tmp_path, text)], None, task))
     outputs = {"logits": np.eye(3, dtype=np.float32)[[0, 0, 1, 0, 0, 0, 0, 0]]}
     gold = [["O", "B-PER", "O"], ["O"]]
     assert asked.metrics["metric"](asked.items(Result(outputs, encoded, gold))) == 1
@@ -173,7 +173,7 @@ def test_answers_are_texts(tmp_path, wordpiece_folder) -> None:
     ]
     encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
     text = "def metric(predictions, references):\n    return float(predictions == ['and'] and references == [['and']])\n"
-    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    asked = measured(task, metric_specs([code(tmp_path, text)], None, task))
     high = 9 * np.eye(len(encoded.flat[0]), dtype=np.float32)[4]
     outputs = {"start_logits": high, "end_logits": high}
     items = asked.items(Result(outputs, encoded, task.gold(rows, where="rows")))
@@ -190,7 +190,7 @@ def test_slow_metrics_have_fewer_resamples(tmp_path, monkeypatch) -> None:
     found = scores_of(task, outputs, gold, slow)["metric"]
     assert found.resamples == statistics.LEAST
     assert found.low < found.value < found.high
-    asked = measured(task, measures_of([slow], None, task))
+    asked = measured(task, metric_specs([slow], None, task))
     items = asked.items(Result(outputs, NOTHING, gold))
     # So few say nothing about the ends of a difference.
     assert statistics.paired(
@@ -211,7 +211,7 @@ def test_a_metric_that_fails_on_all_resamples_has_no_interval(tmp_path, monkeypa
     monkeypatch.setattr(statistics, "SECONDS", 0.0)
     rows = len(gold)
     text = f"def metric(predictions, references):\n    if len(references) != {rows}:\n        raise ValueError\n    return 0.5\n"
-    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    asked = measured(task, metric_specs([code(tmp_path, text)], None, task))
     items = asked.items(Result(outputs, NOTHING, list(range(rows))))
     (found,) = statistics.scores_of(
         "metric", asked.metrics["metric"], items, asked.extremes(items), seed=0
@@ -280,11 +280,11 @@ def test_what_a_metric_must_not_return(golden, tmp_path, value: str) -> None:
 def test_metrics_that_a_recipe_cannot_have(golden) -> None:
     task = classes(2)[0]
     with golden.raises(RecipeError):
-        measures_of(["acuracy"], None, task)
+        metric_specs(["acuracy"], None, task)
     with pytest.raises(RecipeError, match=r'the task has no metric "f1"'):
-        measures_of(["f1"], None, classes(3)[0])
+        metric_specs(["f1"], None, classes(3)[0])
     with pytest.raises(RecipeError, match="two metrics have the same name"):
-        measures_of(["mcc", "matthews"], None, task)
+        metric_specs(["mcc", "matthews"], None, task)
     raw = {"model": "m", "data": "d", "task": {"text-classification": {"metric": "f1"}}}
     with golden.raises(RecipeError):
         parse({**raw, "metric": "auroc"})
@@ -296,7 +296,7 @@ def test_metrics_that_a_recipe_cannot_have(golden) -> None:
 def test_without_evaluate_its_metrics_name_the_extra(golden, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with golden.raises(RecipeError):
-        measures_of([EvaluateMetric(evaluate="f1")], None, classes(2)[0])
+        metric_specs([EvaluateMetric(evaluate="f1")], None, classes(2)[0])
 
 
 MODULE = """

@@ -113,7 +113,7 @@ def filling(tokenizer: Tokenizer):
             outputs.append(row.kept({"logits": logits}))
         return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
 
-    wanted = [row.wanted for row in encoded.flat]
+    wanted = [row.masked_ids for row in encoded.flat]
     return (
         task,
         rows,

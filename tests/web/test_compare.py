@@ -30,7 +30,7 @@ import octobert as library
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError
 from octobert.graph import operators
-from octobert.inference.opened import Opened, opened
+from octobert.inference.opened import FinishedModel, open_model
 from octobert.web import app, asking, guard, jobs
 from octobert.web.asking import Ask, Lengths, Search
 from octobert.web.guard import Guard
@@ -98,7 +98,7 @@ def models(finished) -> Models:
 class One:
     """One model file, as a folder of packages would hold it."""
 
-    def __init__(self, model: Opened) -> None:
+    def __init__(self, model: FinishedModel) -> None:
         self._pair = paired("m", model, "")
 
     def pair(self, name: str) -> Pair:
@@ -326,7 +326,7 @@ def test_answers_of_other_tasks_equal_those_of_predict(
     captured, checkpoint, tmp_path, head: str, task: str, given: Any
 ) -> None:
     operators.save(captured("bert", head).model, tmp_path / "model.onnx")
-    model = opened(
+    model = open_model(
         tmp_path / "model.onnx",
         task=task,
         tokenizer=checkpoint("bert", head),
@@ -417,7 +417,7 @@ def test_jobs_of_two_tabs_do_not_mix(client) -> None:
 def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_path) -> None:
     operators.save(captured("bert", "embedding").model, tmp_path / "model.onnx")
     options = {"task": "embedding", "tokenizer": checkpoint("bert", "embedding")}
-    models = One(opened(tmp_path / "model.onnx", reference=tmp_path / "model.onnx", **options))
+    models = One(open_model(tmp_path / "model.onnx", reference=tmp_path / "model.onnx", **options))
     texts = [f"{first} {second}" for first, second, _ in pairs_of_sentences(40)]
     *progress, last = asking.search(models, Search(model="m", texts=tuple(texts), query=texts[7]))
     assert [event["done"] for event in progress[1:]] == [32, 40]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from octobert.core.session import Goal, Tuned
     from octobert.evaluation.benchmarking import BenchmarkResult
     from octobert.evaluation.packages import Judgement
-    from octobert.inference.opened import Opened
+    from octobert.inference.opened import FinishedModel
     from octobert.inference.predictor import Predictor
 
 
@@ -45,11 +45,11 @@ def _opened(
     target: str | None = None,
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
-) -> Opened:
+) -> FinishedModel:
     """A package or a model file; `name` is the name of the argument."""
-    from octobert.inference.opened import opened
+    from octobert.inference.opened import open_model
 
-    return opened(
+    return open_model(
         path_of(model, name),
         task=task,
         target=target,

@@ -217,9 +217,9 @@ def _measure_workload(
                 Turn(
                     seconds=turn.seconds, rows=int(rows @ turn.runs), tokens=int(tokens @ turn.runs)
                 )
-                for turn in own
+                for turn in worker_turns
             ),
-            samples_ms=tuple(ms for turn in own for ms in turn.samples_ms),
+            samples_ms=tuple(ms for turn in worker_turns for ms in turn.samples_ms),
         )
-        for worker, in_flight, own in zip(workers, requests, turns, strict=True)
+        for worker, in_flight, worker_turns in zip(workers, requests, turns, strict=True)
     ]

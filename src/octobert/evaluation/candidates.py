@@ -20,7 +20,7 @@ from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionEntries, SessionOptions
-from octobert.inference.opened import Opened, files_of
+from octobert.inference.opened import FinishedModel, files_of
 from octobert.models import checkpoint
 from octobert.targets import runtimes
 
@@ -45,7 +45,7 @@ class FloatBaseline(FrozenModel):
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether its target is the CPU target of its runtime."""
+        """True if its target is the CPU target of its runtime."""
         return self.target == runtimes.load(self.capabilities.runtime).CPU_TARGET
 
     @property
@@ -122,9 +122,9 @@ def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
         target: plugin name.
         measured: names of the candidates that were measured.
     """
-    own = baseline_of(target, measured)
-    forms = tuple(form.name for form in _forms(own) if form.name in measured)
-    return forms if own.name in measured else ()
+    baseline = baseline_of(target, measured)
+    forms = tuple(form.name for form in _forms(baseline) if form.name in measured)
+    return forms if baseline.name in measured else ()
 
 
 def _forms(baseline: FloatBaseline) -> list[FloatBaseline]:
@@ -134,19 +134,19 @@ def _forms(baseline: FloatBaseline) -> list[FloatBaseline]:
 
 
 def baselines_of(
-    measured: Sequence[str], wanted: Sequence[str] | None = None
+    measured: Sequence[str], names: Sequence[str] | None = None
 ) -> tuple[FloatBaseline, ...]:
     """Return the float baselines of a run: those that it asks for, that of each target, and `REFERENCE`.
 
     Args:
         measured: targets that will be measured.
-        wanted: names of baselines; None for those of all CPU targets.
+        names: of baselines; None for those of all CPU targets.
 
     Raises:
         RecipeError: there is no baseline of such a name.
     """
     baselines = float_baselines()
-    for name in wanted or ():
+    for name in names or ():
         if name not in baselines:
             fix = did_you_mean(name, tuple(baselines))
             raise RecipeError(f'there is no float baseline "{name}"', where="baselines", fix=fix)
@@ -154,7 +154,7 @@ def baselines_of(
     return tuple(
         baseline
         for name, baseline in baselines.items()
-        if baseline in needed or (baseline.is_on_cpu if wanted is None else name in wanted)
+        if baseline in needed or (baseline.is_on_cpu if names is None else name in names)
     )
 
 
@@ -279,7 +279,9 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
     return targets.load(candidate.target).open_session(path, options)
 
 
-def candidate_of(model: Opened, label: str | None = None, device: str | None = None) -> Candidate:
+def candidate_of(
+    model: FinishedModel, label: str | None = None, device: str | None = None
+) -> Candidate:
     """Return a finished model as a candidate.
 
     Args:
@@ -299,7 +301,7 @@ def candidate_of(model: Opened, label: str | None = None, device: str | None = N
 
 
 def float_of(
-    model: Opened, name: str, label: str | None = None, device: str | None = None
+    model: FinishedModel, name: str, label: str | None = None, device: str | None = None
 ) -> Candidate | None:
     """Return the float model of a finished model as a candidate; None if there is none.
 
@@ -324,13 +326,13 @@ def float_of(
     )
 
 
-def floating_of(model: Opened) -> tuple[Opened, FloatBaseline] | None:
+def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | None:
     """Return the float model of a finished model as a model of its own, and the baseline that it is; None if there is none."""
     if model.floating is None:
         return None
     baseline, file = baseline_of(model.target), model.floating.path
     entries = model.entries if baseline.target == model.target else SessionEntries()
-    own = replace(
+    float_model = replace(
         model,
         path=file,
         file=file,
@@ -338,7 +340,7 @@ def floating_of(model: Opened) -> tuple[Opened, FloatBaseline] | None:
         outputs=model.floating.outputs,
         entries=entries,
     )
-    return replace(own, floating=None, manifest=None), baseline
+    return replace(float_model, floating=None, manifest=None), baseline
 
 
 def open_float(

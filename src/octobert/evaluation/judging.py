@@ -52,8 +52,8 @@ class MetricChange(FrozenModel):
     drop: Estimate
 
 
-class Judged(NamedTuple):
-    """What was found out of a model.
+class TuningJudgement(NamedTuple):
+    """The judgement of a model on the tuning rows.
 
     Args:
         rows: tuning rows that were judged; fewer than all where it was clear by then that the model fails.
@@ -140,7 +140,7 @@ class AccuracyJudge:
                     fix="lower it, or fine-tune the model first",
                 )
 
-    def judge(self, session: Session) -> Judged:
+    def judge(self, session: Session) -> TuningJudgement:
         """Judge a model, on fewer than all rows when it is clear that it fails."""
         outputs: Outputs = {}
         for part in self._parts:
@@ -156,26 +156,29 @@ class AccuracyJudge:
             ):
                 break
         rows = len(part.gold)
-        return Judged(
+        return TuningJudgement(
             rows,
             metrics,
-            rows == self.rows and self.met({name: each.value for name, each in metrics.items()}),
+            rows == self.rows
+            and self.met({name: change.value for name, change in metrics.items()}),
         )
 
     def met(self, values: Mapping[str, float]) -> bool:
-        """Whether values of the metrics, on all rows, keep all limits."""
+        """Return whether values of the metrics, on all rows, keep all limits."""
         return all(
             limit.kept(values[name], self.float_values[name]) for name, limit in self._limits
         )
 
     @staticmethod
     def _hopeless(limit: Limit, change: MetricChange, float_value: float) -> bool:
-        """Whether even the lower end of the interval of the drop is above what is accepted."""
+        """Return whether even the lower end of the interval of the drop is above what is accepted."""
         accepted = limit.accepted_drop(float_value)
         return accepted is not None and change.drop.low > accepted
 
     def _changes(self, part: TuningPart, outputs: Outputs) -> dict[str, MetricChange]:
-        ours, theirs = (self._items(part, each) for each in (outputs, self._float))
+        ours, theirs = (
+            self._items(part, model_outputs) for model_outputs in (outputs, self._float)
+        )
         changes = {}
         for name in self.metrics:
             metric = self._task.metrics[name]

@@ -203,27 +203,28 @@ def speedups(
         measured: latencies or throughputs of all models, from one interleaved run.
         rivals: model → the float models that it is compared with.
     """
-    known = {(each.candidate, each.shape): each for each in measured}
+    timings = {(timing.candidate, timing.shape): timing for timing in measured}
     return tuple(
         Speedup(
-            candidate=own.candidate,
+            candidate=timing.candidate,
             reference=rival,
-            batch=own.batch,
-            sequence=own.sequence,
-            ratio=_ratio(own, known[rival, own.shape]),
+            batch=timing.batch,
+            sequence=timing.sequence,
+            ratio=_ratio(timing, timings[rival, timing.shape]),
         )
-        for own in measured
-        for rival in rivals.get(own.candidate, ())
+        for timing in measured
+        for rival in rivals.get(timing.candidate, ())
     )
 
 
-def _ratio(own: Latency | Throughput, reference: Latency | Throughput) -> Estimate:
-    if isinstance(own, Throughput) and isinstance(reference, Throughput):
+def _ratio(timing: Latency | Throughput, reference: Latency | Throughput) -> Estimate:
+    if isinstance(timing, Throughput) and isinstance(reference, Throughput):
         rates = [
-            np.array([turn.rows / turn.seconds for turn in each.turns]) for each in (own, reference)
+            np.array([turn.rows / turn.seconds for turn in throughput.turns])
+            for throughput in (timing, reference)
         ]
         return statistics.rate_ratio(*rates)
-    return statistics.speedup(np.array(own.samples_ms), np.array(reference.samples_ms))
+    return statistics.speedup(np.array(timing.samples_ms), np.array(reference.samples_ms))
 
 
 def speed_goals(
@@ -239,17 +240,19 @@ def speed_goals(
     goals = []
     for target, baseline in baselines.items():
         compared = [
-            each for each in speedups if each.candidate == target and each.reference == baseline
+            speedup
+            for speedup in speedups
+            if speedup.candidate == target and speedup.reference == baseline
         ]
         if not compared:
             goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
             continue
         state: Literal["met", "missed", "not clear"] = "not clear"
-        if all(each.ratio.low >= min_speedup for each in compared):
+        if all(speedup.ratio.low >= min_speedup for speedup in compared):
             state = "met"
-        elif any(each.ratio.high < min_speedup for each in compared):
+        elif any(speedup.ratio.high < min_speedup for speedup in compared):
             state = "missed"
-        slowest = min(compared, key=lambda each: each.ratio.value)
+        slowest = min(compared, key=lambda speedup: speedup.ratio.value)
         goals.append(
             SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest)
         )
@@ -262,24 +265,24 @@ class CpuTimes:
 
     at: float
     busy: float
-    own: float
+    process_tree: float
     stolen: float
 
     @staticmethod
     def now() -> CpuTimes:
         times = psutil.cpu_times()
-        own = psutil.Process()
-        used = [each.cpu_times() for each in (own, *own.children(recursive=True))]
+        process = psutil.Process()
+        used = [member.cpu_times() for member in (process, *process.children(recursive=True))]
         return CpuTimes(
             at=time.perf_counter(),
             busy=times.user + times.system + getattr(times, "nice", 0.0),
-            own=sum(each.user + each.system for each in used),
+            process_tree=sum(cpu_times.user + cpu_times.system for cpu_times in used),
             stolen=getattr(times, "steal", 0.0),
         )
 
     def load_until(self, end: CpuTimes) -> Load:
         cores, seconds = psutil.cpu_count() or 1, max(end.at - self.at, 1e-3)
-        others = ((end.busy - self.busy) - (end.own - self.own)) / seconds
+        others = ((end.busy - self.busy) - (end.process_tree - self.process_tree)) / seconds
         return Load(
             cores=cores,
             others=max(0.0, others),
@@ -310,9 +313,9 @@ def _time_workload(
         if done == _FIRST_ROUNDS:
             fastest = np.min(list(samples.values()), axis=0)
             running = [
-                each
-                for each in workers
-                if np.any(samples[each.candidate.title] <= hopeless * fastest)
+                worker
+                for worker in workers
+                if np.any(samples[worker.candidate.title] <= hopeless * fastest)
             ]
             per_round = (time.perf_counter() - started) / done
             total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
@@ -322,11 +325,11 @@ def _time_workload(
             candidate=name,
             batch=workload.batch,
             sequence=workload.sequence,
-            samples_ms=tuple(own),
+            samples_ms=tuple(times_ms),
             rows=rows,
             tokens=sum(lengths),
             # One that was hopelessly slow has the samples of the first rounds.
-            sample_tokens=tuple(lengths[: len(own)]) if len(workload.rounds) > 1 else (),
+            sample_tokens=tuple(lengths[: len(times_ms)]) if len(workload.rounds) > 1 else (),
         )
-        for name, own in samples.items()
+        for name, times_ms in samples.items()
     ]

@@ -106,12 +106,16 @@ def measure(
     Raises:
         TargetError: the target cannot open a model.
     """
-    wanted = [Cut(kind, units) for kind, own in levels.items() for units in timed_levels(own)]
+    cuts = [
+        Cut(kind, units)
+        for kind, kind_levels in levels.items()
+        for units in timed_levels(kind_levels)
+    ]
     # Some units have to stay: without attention in the last layer, those before it would compute less too.
-    wanted += [
-        Cut(kind, own[1], last=True)
-        for kind, own in levels.items()
-        if all(sublayers[kind]) and len(own) > 2
+    cuts += [
+        Cut(kind, kind_levels[1], last=True)
+        for kind, kind_levels in levels.items()
+        if all(sublayers[kind]) and len(kind_levels) > 2
     ]
     # Model → [halves of the rounds and all, workloads] time relative to the whole model of the same group.
     ratios: dict[Cut, np.ndarray] = {}
@@ -120,16 +124,16 @@ def measure(
     everywhere: list[np.ndarray] = []
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         whole = opened(None, Path(folder) / "whole")
-        for start in range(0, len(wanted), most):
-            on_progress("timing levels", start, len(wanted))
-            group = wanted[start : start + most]
+        for start in range(0, len(cuts), most):
+            on_progress("timing levels", start, len(cuts))
+            group = cuts[start : start + most]
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 sessions = [
                     *[whole] * _TIMES_WHOLE,
                     *(opened(level, Path(place) / str(i)) for i, level in enumerate(group)),
                 ]
                 samples = interleaved(
-                    sessions, feeds, seconds * len(group) / len(wanted), seed + start
+                    sessions, feeds, seconds * len(group) / len(cuts), seed + start
                 )
                 del sessions
             # Of each half of the rounds and of all: what differs between halves is noise.
@@ -137,7 +141,7 @@ def measure(
                 samples[:, rounds] for rounds in (slice(0, None, 2), slice(1, None, 2), slice(None))
             ]
             medians = np.stack(
-                [np.median(each / np.median(each[:_TIMES_WHOLE], axis=0), axis=1) for each in parts]
+                [np.median(part / np.median(part[:_TIMES_WHOLE], axis=0), axis=1) for part in parts]
             )
             everywhere.append(np.median(samples[:_TIMES_WHOLE], axis=(0, 1)))
             ratios |= {cut: medians[:, place] for place, cut in enumerate(group, _TIMES_WHOLE)}
@@ -165,12 +169,12 @@ def against(
     whole: Session, cut: Session, workloads: Sequence[Workload], *, seed: int = 0
 ) -> Estimate:
     """Return how many times as fast as the whole model a model is, timed in turn; of several workloads the mean counts."""
-    feeds = [each.rounds[0] for each in workloads]
-    taken = np.empty((2, 0))
+    feeds = [workload.rounds[0] for workload in workloads]
+    times = np.empty((2, 0))
     for part in range(TIMES_AGAINST):
         more = interleaved([whole, cut], feeds, SECONDS_AGAINST, seed + part).mean(axis=2)
-        taken = np.concatenate([taken, more], axis=1)
-        speedup = statistics.speedup(taken[1], taken[0])
+        times = np.concatenate([times, more], axis=1)
+        speedup = statistics.speedup(times[1], times[0])
         if speedup.high - speedup.low <= NARROW * speedup.value:
             break
     return speedup
@@ -190,15 +194,15 @@ def interleaved(
     chance, started = np.random.default_rng(seed), time.perf_counter()
     rounds: list[np.ndarray] = []
     while len(rounds) < ROUNDS or time.perf_counter() - started < seconds:
-        taken = np.zeros((len(sessions), len(feeds)))
+        round_ms = np.zeros((len(sessions), len(feeds)))
         for number, batch in enumerate(feeds):
             for place in chance.permutation(len(sessions)):
                 time.sleep(_PAUSE)
                 sessions[place].run(batch)
                 began = time.perf_counter()
                 sessions[place].run(batch)
-                taken[place, number] = 1000 * (time.perf_counter() - began)
-        rounds.append(taken)
+                round_ms[place, number] = 1000 * (time.perf_counter() - began)
+        rounds.append(round_ms)
     return np.stack(rounds, axis=1)
 
 

@@ -31,10 +31,10 @@ from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import OnProgress
 from octobert.inference import package_files
 from octobert.inference.batching import run_rows
-from octobert.inference.opened import Opened
+from octobert.inference.opened import FinishedModel
 from octobert.inference.predictor import Predictor
 from octobert.targets import runtimes
-from octobert.tasks import Outputs, Result, Task, check_columns, files_of, measured, measures_of
+from octobert.tasks import Outputs, Result, Task, check_columns, files_of, measured, metric_specs
 
 ANSWERING = "question-answering"
 # Sequence length of a benchmark, in tokens, where the models allow it.
@@ -68,7 +68,7 @@ class Judgement(Tabular):
 
 
 def judge(
-    model: Opened,
+    model: FinishedModel,
     source: str,
     *,
     split: str = AUTO,
@@ -108,9 +108,9 @@ def judge(
     """
     _check_files(model, predictions, nbest)
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device, measure=False)
-    task = measured(predictor.task, measures_of(metrics, None, predictor.task))
-    given = {"source": source, "evaluate": split, "config": config, "revision": revision}
-    where, rows = rows_of(given, columns, files_of(model.facts().name), allow_code=allow_code)
+    task = measured(predictor.task, metric_specs(metrics, None, predictor.task))
+    data = {"source": source, "evaluate": split, "config": config, "revision": revision}
+    where, rows = rows_of(data, columns, files_of(model.facts().name), allow_code=allow_code)
     check_columns(model.facts().name, task, rows, where=where)
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
@@ -142,7 +142,8 @@ def judge(
             task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed
         )
     scores = {
-        name: scoring.scores(task, own, encoded, gold, seed=seed) for name, own in outputs.items()
+        name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
+        for name, model_outputs in outputs.items()
     }
     return Judgement(
         scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision
@@ -150,7 +151,7 @@ def judge(
 
 
 def rows_of(
-    given: Mapping[str, Any],
+    data: Mapping[str, Any],
     columns: Sequence[str],
     prefer: Sequence[str],
     *,
@@ -159,7 +160,7 @@ def rows_of(
     """Return where the rows are, for error messages, and the rows.
 
     Args:
-        given: keys of the recipe's `data`: source, evaluate, config, revision.
+        data: keys of the recipe's `data`: source, evaluate, config, revision.
         columns: column names, for a file without a header.
         prefer: words in the names of files that the task prefers.
         allow_code: the source may be a function of the user.
@@ -168,28 +169,26 @@ def rows_of(
         RecipeError: the source is a function, and code is not allowed.
         DataError: the rows cannot be found or read.
     """
-    split = given["evaluate"]
-    if names_code(given["source"]) and not allow_code:
+    split = data["evaluate"]
+    if names_code(data["source"]) and not allow_code:
         fix = "give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)"
         raise RecipeError(
             "the rows come from code, which is not run here",
             where="data",
-            got=given["source"],
+            got=data["source"],
             fix=fix,
         )
-    if Path(given["source"]).is_file():
+    if Path(data["source"]).is_file():
         # All rows of a file, whatever the split is called.
-        place = given["source"] + sampling.split_of(split)[1]
+        place = data["source"] + sampling.split_of(split)[1]
         return readers.read(place, hub=None, revision=None, columns=columns)
-    places = sources.places(Data.model_validate({**given, "calibrate": split}), prefer=prefer)
+    places = sources.places(Data.model_validate({**data, "calibrate": split}), prefer=prefer)
     if places.evaluate in places.functions:
         return places.functions[places.evaluate].read()
-    return readers.read(
-        places.evaluate, hub=places.hub, revision=given["revision"], columns=columns
-    )
+    return readers.read(places.evaluate, hub=places.hub, revision=data["revision"], columns=columns)
 
 
-def _check_files(model: Opened, predictions: Path | None, nbest: Path | None) -> None:
+def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | None) -> None:
     """Check that a model's predictions can be written, before they are made.
 
     Raises:
@@ -325,7 +324,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def benchmark_models(
-    given: Sequence[Opened],
+    finished_models: Sequence[FinishedModel],
     settings: Benchmark,
     *,
     devices: Sequence[str] = (),
@@ -335,7 +334,7 @@ def benchmark_models(
     """Time finished models and their float models, each in a process of its own.
 
     Args:
-        given: The models.
+        finished_models: The models.
         settings: What is timed, and how. Default length: 128, or the shortest limit of the models.
         devices: Devices to open the models on, one after another, for OpenVINO. Default: that of each target.
         data: Rows that are also timed, at their own lengths: see `rows_of`.
@@ -344,9 +343,10 @@ def benchmark_models(
     Raises:
         OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
     """
-    models, rivals, sources = _with_float_models(given, devices)
+    models, rivals, sources = _with_float_models(finished_models, devices)
     limit = min(
-        (model.longest for model in given if model.longest is not None), default=_UNKNOWN_LIMIT
+        (model.longest for model in finished_models if model.longest is not None),
+        default=_UNKNOWN_LIMIT,
     )
     chosen = (
         settings.sequence
@@ -355,8 +355,8 @@ def benchmark_models(
     )
     settings = settings.model_copy(update={"sequence": (*chosen, "data") if data else chosen})
     latency.check_lengths(settings, limit)
-    rows, pad_id = ([], 0) if data is None else _rows_of(given[0], data)[:2]
-    vocabulary = min(model.vocabulary or _FEW_IDS for model in given)
+    rows, pad_id = ([], 0) if data is None else _rows_of(finished_models[0], data)[:2]
+    vocabulary = min(model.vocabulary or _FEW_IDS for model in finished_models)
     shapes = latency.workloads_of(settings, rows, pad_id, vocabulary, seed=0)
     result = benchmarking.benchmark(models, shapes, settings, rivals, on_progress=on_progress)
     reported = {footprint.candidate: footprint.precision for footprint in result.footprints}
@@ -365,18 +365,18 @@ def benchmark_models(
 
 
 def _with_float_models(
-    given: Sequence[Opened], devices: Sequence[str]
-) -> tuple[list[Candidate], dict[str, tuple[str, ...]], dict[str, Opened]]:
+    finished_models: Sequence[FinishedModel], devices: Sequence[str]
+) -> tuple[list[Candidate], dict[str, tuple[str, ...]], dict[str, FinishedModel]]:
     """(each model and, once each, their float models; name → the float models that a model is compared with; name → model).
 
     Each is there once for each device.
     """
     models: dict[str, Candidate] = {}
     rivals: dict[str, tuple[str, ...]] = {}
-    sources: dict[str, Opened] = {}
+    sources: dict[str, FinishedModel] = {}
     for device in devices or (None,):
         on = f" on {device}" if device else ""
-        for model in given:
+        for model in finished_models:
             if device:
                 runtimes.load(targets.load(model.target).CAPABILITIES.runtime).check_device(device)
             floats = []
@@ -399,14 +399,14 @@ def _with_float_models(
 
 
 def _same(one: Candidate, other: Candidate) -> bool:
-    """Whether two candidates are one float model, opened in one way."""
+    """Return whether two candidates are one float model, opened in one way."""
     if (one.name, one.entries, one.chosen) != (other.name, other.entries, other.chosen):
         return False
     return one.path == other.path or one.content == other.content is not None
 
 
 def tune_model(
-    given: Opened,
+    model: FinishedModel,
     data: Mapping[str, Any],
     *,
     goals: Sequence[Goal] = GOALS,
@@ -418,7 +418,7 @@ def tune_model(
     """Search for the fastest settings of a model on this machine, and store them in its package, or beside its file.
 
     Args:
-        given: The model.
+        model: The model.
         data: Rows; the search times their lengths. See `rows_of`.
         goals: What to tune for; one search each.
         trials: Settings that each search tries.
@@ -429,11 +429,11 @@ def tune_model(
     Raises:
         OctobertError: The rows cannot be read, the results cannot be stored, or optuna is not installed.
     """
-    model = candidates.candidate_of(given)
-    rows, pad_id, longest = _rows_of(given, data)
+    candidate = candidates.candidate_of(model)
+    rows, pad_id, longest = _rows_of(model, data)
     # What prevents storing the results is an error before the search, not after it.
-    package_files.read_tuned(given.path, targets.load(given.target).RUNTIME_OPTIONS)
-    package_files.check_writable(given.path)
+    package_files.read_tuned(model.path, targets.load(model.target).RUNTIME_OPTIONS)
+    package_files.check_writable(model.path)
     results = []
     for goal in sorted(set(goals)):
 
@@ -446,12 +446,12 @@ def tune_model(
             "seed": seed,
             "on_trial": on_trial,
         }
-        results.append(tuning.tune(model, rows, pad_id, goal=goal, longest=longest, **search))
-        package_files.write_tuned(given.path, results[-1])
+        results.append(tuning.tune(candidate, rows, pad_id, goal=goal, longest=longest, **search))
+        package_files.write_tuned(model.path, results[-1])
     return tuple(results)
 
 
-def _rows_of(model: Opened, data: Mapping[str, Any]) -> tuple[list[Encoded], int, int]:
+def _rows_of(model: FinishedModel, data: Mapping[str, Any]) -> tuple[list[Encoded], int, int]:
     """(rows, tokenized as a model takes them; the id of its padding token; its limit in tokens)."""
     task = model.rebuilt()
     tokenizer = model.tokenizer(task)

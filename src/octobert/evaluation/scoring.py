@@ -80,7 +80,7 @@ def compare(
         gold: expected value of each item; may be empty.
         seed: of the bootstrap.
     """
-    ours, theirs = (Result(own, encoded, gold) for own in outputs)
+    ours, theirs = (Result(model_outputs, encoded, gold) for model_outputs in outputs)
     fidelity = task.fidelity(ours, theirs)
     difference = low = high = p_value = None
     differences: dict[str, Estimate] = {}
@@ -94,7 +94,10 @@ def compare(
             if below is not None and above is not None:
                 differences[name] = Estimate(value=value, low=below, high=above)
         if task.primary == "accuracy" and head_of(task.head).shape == "classes":
-            right = [own[:, 0] == own[:, 1] for own in map(unpacked, (items, reference))]
+            right = [
+                model_items[:, 0] == model_items[:, 1]
+                for model_items in map(unpacked, (items, reference))
+            ]
             p_value = mcnemar(*right)
     expected = [task.expected(value) for value in gold]
     return Comparison(
@@ -140,7 +143,9 @@ def changed_rows(
     task = unmeasured(task)
     if head_of(task.head).shape == "states":
         return ()
-    results = {name: Result(own, encoded, gold) for name, own in outputs.items()}
+    results = {
+        name: Result(model_outputs, encoded, gold) for name, model_outputs in outputs.items()
+    }
     models = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
     texts = sum(len(row.texts) for model in models for row in model.rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
@@ -153,7 +158,7 @@ def changed_rows(
 
 
 def _compared(task: Task, comparison: Comparison, pair: Pair) -> ChangedRows:
-    """What is said of all rows that changed, and those that are kept, with whole texts."""
+    """Summarize all rows that changed, and select those that are shown, with whole texts."""
     changed = [(index, before, after) for index, _, before, after in comparison.changed]
     rows = list(task.changed_rows(pair, changed))
     if len(pair[0].gold):
@@ -206,8 +211,8 @@ def _cut(row: ChangedRow, whole: Collection[int], length: int) -> ChangedRow:
                 (m.start, m.end) for m in (*sides[1], *sides[2], *sides[0]) if m.text == index
             )
         )
-        texts[index], kept = excerpt(text, spans, length)
-        places |= {(index, *span): place for span, place in zip(spans, kept, strict=True)}
+        texts[index], new_spans = excerpt(text, spans, length)
+        places |= {(index, *span): place for span, place in zip(spans, new_spans, strict=True)}
     if not places and texts == list(row.texts):
         return row
     marks, before, after = (_placed(side, places) for side in sides)
@@ -259,7 +264,7 @@ def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> s
     ways = [(a, b) if counts.get((a, b), 0) >= counts.get((b, a), 0) else (b, a) for a, b in ways]
     ways = [way for way in ways if way in counts]
     tested = {way: sign_test(counts[way], counts.get(way[::-1], 0)) * len(ways) for way in ways}
-    way = min(tested, key=lambda each: (tested[each], -counts[each]), default=None)
+    way = min(tested, key=lambda move: (tested[move], -counts[move]), default=None)
     p_value, parts = sign_test(lost, gained), []
     if way is not None and tested[way] < 1 - CONFIDENCE:
         one, back, every = counts[way], counts.get(way[::-1], 0), sum(counts.values())

@@ -19,7 +19,7 @@ import numpy as np
 from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.measurements import RESAMPLES, Score
-from octobert.tasks import Computed, Extremes, Metric
+from octobert.tasks import ExternalMetric, Extremes, Metric
 
 # A metric that code of others computes may be slow: then fewer resamples, but at least so many.
 SECONDS, LEAST = 10.0, 20
@@ -66,7 +66,7 @@ def scores_of(
         >>> found.value, round(found.low, 2), found.high  # Clopper and Pearson: 0.912 to 1
         (1.0, 0.91, 1.0)
     """
-    values = metric.values(items) if isinstance(metric, Computed) else {name: metric(items)}
+    values = metric.values(items) if isinstance(metric, ExternalMetric) else {name: metric(items)}
     ends = []
     for unseen, sign in zip(extremes, (1, -1), strict=True):
         ends.append(list(_values(name, metric, (items,), (unseen,), sign, seed)))
@@ -118,7 +118,7 @@ def paired(
     for unseen, sign in ((extremes, 1), (extremes[::-1], -1)):
         drawn = _values("", metric, (ours, theirs), unseen, sign, seed)
         firsts = ([next(iter(values.values()), np.nan) for values in both] for both in drawn)
-        ends.append(np.array([own - other for own, other in firsts]))
+        ends.append(np.array([value - other for value, other in firsts]))
     low, high = _interval(*ends)
     defined = [draws[np.isfinite(draws)] for draws in ends]
     if low is None or min(map(len, defined)) < _FEWEST:
@@ -129,19 +129,19 @@ def paired(
 
 
 def _worst(metric: Metric, items: _Items, unseen: _Items, sign: int) -> _Items:
-    """Of a few kinds of unseen items, such as one of each class, the one that moves a metric or a difference most.
+    """Select the unseen item, of a few kinds such as one of each class, that moves a metric or a difference most.
 
     Args:
         sign: 1 for the kind that lowers it most, −1 for the one that raises it most.
     """
     kinds = len(unseen[0])
-    if kinds > _FEW_KINDS or isinstance(metric, Computed):
+    if kinds > _FEW_KINDS or isinstance(metric, ExternalMetric):
         return unseen
     moved = []
     for kind in range(kinds):
         value, *other = (
-            metric(np.concatenate([own, new[[kind]]]))
-            for own, new in zip(items, unseen, strict=True)
+            metric(np.concatenate([model_items, new[[kind]]]))
+            for model_items, new in zip(items, unseen, strict=True)
         )
         moved.append(sign * (value - (other[0] if other else 0.0)))
     worst = int(np.argmin(np.nan_to_num(moved)))
@@ -159,13 +159,13 @@ def _values(
     """
     started = time.perf_counter()
     for number, drawn in enumerate(_resamples(items, _worst(metric, items, unseen, sign), seed)):
-        if not isinstance(metric, Computed):
-            yield tuple({name: metric(own)} for own in drawn)
+        if not isinstance(metric, ExternalMetric):
+            yield tuple({name: metric(model_items)} for model_items in drawn)
             continue
         if number >= LEAST and time.perf_counter() - started > SECONDS / 2:
             return
         try:
-            yield tuple(metric.values(own) for own in drawn)
+            yield tuple(metric.values(model_items) for model_items in drawn)
         except OctobertError:
             # A resample may lack a class that the metric needs.
             yield tuple({} for _ in drawn)
@@ -185,8 +185,8 @@ def _resamples(items: _Items, unseen: _Items, seed: int) -> Iterator[_Items]:
             np.full(weights[-1], generator.integers(len(unseen[0]))),
         )
         yield tuple(
-            np.concatenate([own[drawn], other[one]])
-            for own, other in zip(items, unseen, strict=True)
+            np.concatenate([model_items[drawn], other[one]])
+            for model_items, other in zip(items, unseen, strict=True)
         )
 
 
@@ -260,12 +260,12 @@ def percentile(
     return Estimate(value=float(value), low=low, high=high)
 
 
-def rate_ratio(own: np.ndarray, reference: np.ndarray) -> Estimate:
+def rate_ratio(rates: np.ndarray, reference: np.ndarray) -> Estimate:
     """Compute the ratio of two throughputs that were measured in turn. There are few rounds, and each is the mean of many
     inferences, so the interval is Student's t on the logarithms of the rounds' ratios.
 
     Args:
-        own, reference: [rounds] rows per second of the two models in the same rounds; at least two rounds.
+        rates, reference: [rounds] rows per second of the two models in the same rounds; at least two rounds.
 
     Returns:
         The geometric mean of the ratios.
@@ -276,7 +276,7 @@ def rate_ratio(own: np.ndarray, reference: np.ndarray) -> Estimate:
     """
     from scipy.special import stdtrit
 
-    logs = np.log(own / reference)
+    logs = np.log(rates / reference)
     middle, error = float(logs.mean()), float(logs.std(ddof=1)) / len(logs) ** 0.5
     reach = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error
     value, low, high = np.exp([middle, middle - reach, middle + reach]).tolist()

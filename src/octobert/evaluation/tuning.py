@@ -171,7 +171,7 @@ class _Work:
     def __init__(self, rows: Sequence[Encoded], pad_id: int, goal: Goal, longest: int) -> None:
         self._rows, self._pad_id, self._goal, self.longest = rows, pad_id, goal, longest
 
-    def of(self, setting: Setting, worker: Worker) -> list[Feeds]:
+    def feeds_for(self, setting: Setting, worker: Worker) -> list[Feeds]:
         """The runs of one candidate."""
         lengths = [len(row) for row in self._rows]
         if self._goal == "latency":
@@ -202,7 +202,7 @@ class _Open:
 
     @property
     def runs(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self.worker.runs
 
     def ms(self) -> float:
@@ -217,7 +217,7 @@ def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Op
     with working(
         [candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10
     ) as (worker,):
-        feeds = work.of(setting, worker)
+        feeds = work.feeds_for(setting, worker)
         # The first run of a shape takes longer.
         worker.ask("work", feeds)
         yield _Open(worker, feeds)
@@ -228,10 +228,10 @@ def _ratios(opened: _Open, base: _Open, rounds: int) -> list[float]:
     ratios: list[float] = []
     for index in range(rounds):
         if index % 2:
-            other, own = base.ms(), opened.ms()
+            base_ms, setting_ms = base.ms(), opened.ms()
         else:
-            own, other = opened.ms(), base.ms()
-        ratios.append(own / other)
+            setting_ms, base_ms = opened.ms(), base.ms()
+        ratios.append(setting_ms / base_ms)
         if index + 1 == _FIRST_ROUNDS and min(ratios) > _HOPELESS:
             break
     return ratios

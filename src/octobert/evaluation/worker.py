@@ -32,8 +32,8 @@ _TIMEOUT_S = 600
 _STOP_S = 5
 
 
-class Opened(NamedTuple):
-    """What a session says of itself, and how long it took to open."""
+class OpenInfo(NamedTuple):
+    """The properties of an open session, and how long it took to open."""
 
     load_ms: float
     precision: str
@@ -42,7 +42,7 @@ class Opened(NamedTuple):
 
 
 class Saturated(NamedTuple):
-    """What a candidate did in one turn, with inferences at the same time.
+    """The inferences of a candidate in one turn, several at the same time.
 
     Args:
         seconds: from the start of the first inference to the end of the last.
@@ -77,13 +77,13 @@ class Worker:
         self._process = processes.start(__name__)
         self._send((candidate, threads, streams, pause_ms / 1000))
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenInfo:
         """Wait until the model is open.
 
         Raises:
             TargetError: it cannot be opened, or the process died.
         """
-        facts: Opened = self._receive()
+        facts: OpenInfo = self._receive()
         self.facts = facts
         return facts
 
@@ -98,7 +98,7 @@ class Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -195,7 +195,7 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     load_ms = (time.perf_counter() - started) * 1000
     # Freed by the end of the process only: see `AsynchronousSession.run_each` of OpenVINO.
     never_free(session)
-    _write(answers, Opened(load_ms, session.precision, session.threads, session.streams))
+    _write(answers, OpenInfo(load_ms, session.precision, session.threads, session.streams))
     with ThreadPoolExecutor(session.streams) as pool:
         while True:
             request, argument = pickle.load(requests)

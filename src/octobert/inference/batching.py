@@ -156,12 +156,15 @@ def collected(
     slots: dict[str, list[np.ndarray]] = {}
     for batch, arrays in outputs:
         for position, index in enumerate(batch.rows):
-            row, own = rows[index], {name: array[position] for name, array in arrays.items()}
+            row, row_outputs = (
+                rows[index],
+                {name: array[position] for name, array in arrays.items()},
+            )
             if per_token:
-                kept = row.kept({name: array[: len(row)] for name, array in own.items()})
+                parts = row.kept({name: array[: len(row)] for name, array in row_outputs.items()})
                 # Copied, because a view would keep the whole padded batch in memory.
-                own = {name: array.copy() for name, array in kept.items()}
-            for name, array in own.items():
+                row_outputs = {name: array.copy() for name, array in parts.items()}
+            for name, array in row_outputs.items():
                 slots.setdefault(name, [array] * len(rows))[index] = array
     if not rows:
         return {name: np.zeros((0,)) for name in names}

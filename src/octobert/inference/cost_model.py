@@ -217,8 +217,8 @@ class _Timed:
 
     @property
     def new_shape_ms(self) -> float:
-        """What the first run of a shape takes longer."""
-        least = [min(own) for own in self.ms.values()]
+        """The additional time of the first run of a shape, in milliseconds."""
+        least = [min(times) for times in self.ms.values()]
         return (
             max(
                 0.0,
@@ -254,8 +254,8 @@ class _Timed:
         for _ in range(_MOST_REPEATS - _LEAST_REPEATS):
             if self.seconds + round_s > self.budget_s:
                 break
-            for shape, own in self.ms.items():
-                own.append(self._run(shape))
+            for shape, times in self.ms.items():
+                times.append(self._run(shape))
 
     def singles(self, end: int) -> list[int]:
         """The timed lengths of a single row in the block that ends with one."""
@@ -268,12 +268,14 @@ class _Timed:
 
     def least(self) -> dict[tuple[int, int], float]:
         """Milliseconds of the fastest run of each shape."""
-        return {shape: min(own) for shape, own in self.ms.items()}
+        return {shape: min(times) for shape, times in self.ms.items()}
 
     def noise(self) -> float:
-        """How much the second fastest run of a shape takes longer than its fastest, as a part of that; the median."""
+        """Return the median, over shapes, of the relative difference between the second fastest and the fastest run."""
         return float(
-            statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values())
+            statistics.median(
+                sorted(times)[1] / max(min(times), 1e-9) - 1 for times in self.ms.values()
+            )
         )
 
     def _run(self, shape: tuple[int, int], real: int | None = None) -> float:

@@ -29,7 +29,7 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._lock, self._ended = make, threading.Lock(), False
-        self._value: T | None = self._made()
+        self._value: T | None = self._make_value()
         _ALIVE.add(self)
 
     def get(self) -> T:
@@ -44,7 +44,7 @@ class PerProcess(Generic[T]):
                 if self._ended:
                     raise closed()
                 if self._value is None:
-                    self._value = self._made()
+                    self._value = self._make_value()
                 value = self._value
         return value
 
@@ -60,7 +60,7 @@ class PerProcess(Generic[T]):
         # Another thread of the parent may have held the lock.
         self._value, self._lock = None, threading.Lock()
 
-    def _made(self) -> T:
+    def _make_value(self) -> T:
         value = on_live_thread(self._make)
         if _forked:
             never_free(value)
@@ -78,7 +78,7 @@ def closed() -> ModelError:
 
 
 def is_child() -> bool:
-    """Whether this process was forked after this module was imported."""
+    """Return whether this process was forked after this module was imported."""
     return _forked
 
 
@@ -97,8 +97,8 @@ _forked = False
 def _after_fork() -> None:
     global _forked
     _forked = True
-    for each in list(_ALIVE):
-        each.forget_()
+    for value in list(_ALIVE):
+        value.forget_()
 
 
 if hasattr(os, "register_at_fork"):

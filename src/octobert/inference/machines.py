@@ -102,7 +102,7 @@ class Machines(Tabular):
     @field_validator("packages")
     @classmethod
     def _each_once(cls, value: tuple[ForMachine, ...]) -> tuple[ForMachine, ...]:
-        if len({each.folder for each in value}) < len(value):
+        if len({package.folder for package in value}) < len(value):
             raise ValueError("a folder is listed twice")
         return value
 
@@ -110,13 +110,13 @@ class Machines(Tabular):
         """One row per package."""
         return [
             {
-                "folder": each.folder,
-                "target": each.target,
-                "cpu": each.cpu,
-                "features": " ".join(each.features),
-                "sentence": each.sentence,
+                "folder": package.folder,
+                "target": package.target,
+                "cpu": package.cpu,
+                "features": " ".join(package.features),
+                "sentence": package.sentence,
             }
-            for each in self.packages
+            for package in self.packages
         ]
 
 
@@ -130,45 +130,45 @@ def kind_of(machine: Environment | ForMachine) -> tuple[str, ...]:
     return machine.features or (machine.cpu,)
 
 
-def differences(made: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
-    """In which ways a machine is of another kind, or has another version of a runtime, as clauses; empty if in none.
+def differences(origin: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
+    """Return how a machine differs in its kind or in versions of a runtime, as clauses; empty if it does not.
 
     Args:
-        made: where a model was chosen.
+        origin: where a model was chosen.
         here: where it is opened.
         packages: of its runtime. Only the first two numbers of their versions count.
     """
-    return [*_of_kind(made, here), *_of_versions(made, here, packages, numbers=2)]
+    return [*_of_kind(origin, here), *_of_versions(origin, here, packages, numbers=2)]
 
 
-def changes(made: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
-    """What measured times depend on and is not as it was, as clauses.
+def changes(origin: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
+    """Return the properties that measured times depend on and that have changed, as clauses.
 
     Args:
-        made: where times were measured.
+        origin: where times were measured.
         packages: of all runtimes.
     """
-    clauses = _of_kind(made, here)
-    if not clauses and made.cpu != here.cpu:
-        clauses.append(f"the CPU is {here.cpu}, not {made.cpu}")
-    if made.cores != here.cores:
-        clauses.append(f"{here.cores} cores, not {made.cores}")
+    clauses = _of_kind(origin, here)
+    if not clauses and origin.cpu != here.cpu:
+        clauses.append(f"the CPU is {here.cpu}, not {origin.cpu}")
+    if origin.cores != here.cores:
+        clauses.append(f"{here.cores} cores, not {origin.cores}")
     names = tuple(packages)
     clauses += [
         f"{name} is installed here"
         for name in names
-        if name in here.versions and name not in made.versions
+        if name in here.versions and name not in origin.versions
     ]
     clauses += [
         f"{name} is not installed here"
         for name in names
-        if name in made.versions and name not in here.versions
+        if name in origin.versions and name not in here.versions
     ]
-    return [*clauses, *_of_versions(made, here, names)]
+    return [*clauses, *_of_versions(origin, here, names)]
 
 
 def distance(features: Iterable[str], here: Iterable[str]) -> tuple[int, int]:
-    """How far a kind is from another one; the least is the nearest.
+    """Return the distance between two kinds of machines; the least is the nearest.
 
     Args:
         features: of the CPU that a package was chosen on.
@@ -181,30 +181,32 @@ def distance(features: Iterable[str], here: Iterable[str]) -> tuple[int, int]:
         >>> distance(("avx2", "amx_int8"), ("avx2",)), distance(("avx2",), ("avx2", "avx512f"))
         ((1, -1), (0, -1))
     """
-    own, present = set(features), set(here)
-    return len(own - present), -len(own & present)
+    origin_features, present = set(features), set(here)
+    return len(origin_features - present), -len(origin_features & present)
 
 
-def _of_kind(made: Environment, here: Environment) -> list[str]:
-    if kind_of(made) == kind_of(here):
+def _of_kind(origin: Environment, here: Environment) -> list[str]:
+    if kind_of(origin) == kind_of(here):
         return []
-    lacks = [feature for feature in made.features if feature not in here.features]
-    adds = [feature for feature in here.features if feature not in made.features]
+    lacks = [feature for feature in origin.features if feature not in here.features]
+    adds = [feature for feature in here.features if feature not in origin.features]
     clauses = [f"this CPU lacks {', '.join(lacks)}"] if lacks else []
     clauses += [f"this CPU also has {', '.join(adds)}"] if adds else []
-    return clauses or [f"the CPU is {here.cpu}, not {made.cpu}"]
+    return clauses or [f"the CPU is {here.cpu}, not {origin.cpu}"]
 
 
 def _of_versions(
-    made: Environment, here: Environment, packages: Iterable[str], numbers: int | None = None
+    origin: Environment, here: Environment, packages: Iterable[str], numbers: int | None = None
 ) -> list[str]:
     """Runtimes that are installed in both, in other versions."""
 
     def shown(version: str) -> str:
         return ".".join(version.split(".")[:numbers])
 
-    both = made.versions.keys() & here.versions.keys()
-    pairs = {name: (made.versions[name], here.versions[name]) for name in packages if name in both}
+    both = origin.versions.keys() & here.versions.keys()
+    pairs = {
+        name: (origin.versions[name], here.versions[name]) for name in packages if name in both
+    }
     return [
         f"{name} is {shown(now)}, not {shown(then)}"
         for name, (then, now) in pairs.items()
@@ -280,13 +282,19 @@ def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
     for package in packages:
         if kind_of(package) == kind_of(here):
             return package
-    known = targets.names()
+    target_names = targets.names()
     probes = {
-        each.target: targets.load(each.target).probe() for each in packages if each.target in known
+        package.target: targets.load(package.target).probe()
+        for package in packages
+        if package.target in target_names
     }
-    ready = [each for each in packages if each.target in probes and probes[each.target].available]
+    ready = [
+        package
+        for package in packages
+        if package.target in probes and probes[package.target].available
+    ]
     if not ready:
-        got = ", ".join(dict.fromkeys(each.target for each in packages))
+        got = ", ".join(dict.fromkeys(package.target for package in packages))
         fix = next(
             (probe.install for probe in probes.values() if probe.install),
             "choose a model on this machine",
@@ -294,7 +302,7 @@ def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
         raise TargetError(
             "no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix
         )
-    return min(ready, key=lambda each: distance(each.features, here.features))
+    return min(ready, key=lambda package: distance(package.features, here.features))
 
 
 def _checked(folder: Path, chosen: ForMachine) -> Path:
@@ -309,11 +317,11 @@ def _checked(folder: Path, chosen: ForMachine) -> Path:
     return package
 
 
-def merge(given: Sequence[Path], out: Path) -> Machines:
+def merge(places: Sequence[Path], out: Path) -> Machines:
     """Write one folder with packages of one model that were chosen on different machines.
 
     Args:
-        given: output directories of searches, packages of theirs, or merged folders. Of two packages for the same kind of
+        places: output directories of searches, packages of theirs, or merged folders. Of two packages for the same kind of
             machine the last one is taken.
         out: the folder to write.
 
@@ -323,7 +331,7 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
         StorageError: the folder exists, or cannot be written.
     """
     by_kind: dict[tuple[str, ...], tuple[Path, PackageManifest]] = {}
-    for package in (package for place in given for package in _inside(place)):
+    for package in (package for place in places for package in _inside(place)):
         package_files.verify(package)
         manifest = package_files.read_manifest(package)
         _check_same(next(iter(by_kind.values()), None), package, manifest)
@@ -353,17 +361,17 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
 
 
 def _for_machine(folder: str, package: Path, manifest: PackageManifest) -> ForMachine:
-    made = manifest.environment
+    origin = manifest.environment
     return ForMachine(
         folder=folder,
         manifest=file_digest(package / PACKAGE_FILE),
         target=manifest.target,
-        cpu=made.cpu,
-        features=made.features,
+        cpu=origin.cpu,
+        features=origin.features,
         versions={
-            name: made.versions[name]
+            name: origin.versions[name]
             for name in _packages(manifest.target)
-            if name in made.versions
+            if name in origin.versions
         },
         sentence=str(manifest.chosen),
     )
@@ -374,7 +382,7 @@ def _inside(place: Path) -> list[Path]:
     if (place / PACKAGE_FILE).is_file():
         return [place]
     if (place / INDEX).is_file():
-        return [_checked(place, each) for each in read_index(place).packages]
+        return [_checked(place, package) for package in read_index(place).packages]
     if (place / BEST / PACKAGE_FILE).is_file():
         return [place / BEST]
     expected, fix = f"{BEST}/{PACKAGE_FILE}", "name output directories of octobert auto"
@@ -407,7 +415,10 @@ def _check_same(
             fix=fix,
         )
     # Whether rows had labels says nothing about what the model does.
-    mine, others = (each.task.model_copy(update={"primary": None}) for each in (manifest, first[1]))
+    mine, others = (
+        package_manifest.task.model_copy(update={"primary": None})
+        for package_manifest in (manifest, first[1])
+    )
     if mine != others:
         expected = f"{others.name} with the same options and labels, as of {first[0]}"
         raise ModelError(
@@ -423,11 +434,13 @@ def _names(manifests: Sequence[PackageManifest]) -> list[str]:
     """Names of folders: the last feature of the CPU and the target, with a number where that is not enough."""
     names: list[str] = []
     for manifest in manifests:
-        known = [flag for flag in environment.FLAGS if flag in manifest.environment.features] or [
-            "cpu"
-        ]
-        name = f"{known[-1].replace('_', '-')}-{manifest.target}"
-        count = sum(each == name or each.startswith(f"{name}-") for each in names)
+        features = [
+            flag for flag in environment.FLAGS if flag in manifest.environment.features
+        ] or ["cpu"]
+        name = f"{features[-1].replace('_', '-')}-{manifest.target}"
+        count = sum(
+            folder_name == name or folder_name.startswith(f"{name}-") for folder_name in names
+        )
         names.append(f"{name}-{count + 1}" if count else name)
     return names
 

@@ -3,7 +3,7 @@
     package          octobert.json says the target and the task; the float model is in it
     .onnx or .xml    the task and, where they are not the usual ones, the target and the tokenizer are given by the user
 
-Everything that works on finished models takes an `Opened`, so that it works on both.
+Everything that works on finished models takes a `FinishedModel`, so that it works on both.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FloatModel:
 
 
 @dataclass(frozen=True)
-class Opened:
+class FinishedModel:
     """A finished model.
 
     Args:
@@ -98,7 +98,7 @@ class Opened:
 
     @property
     def head(self) -> str:
-        """Of the model; empty where the task is not known."""
+        """The head of the model; empty where the task is not known."""
         return self.task.head if self.task is not None else ""
 
     @property
@@ -110,12 +110,12 @@ class Opened:
     def longest(self) -> int | None:
         """The largest number of tokens that it takes, if it is known."""
         config, fixed = read_config(self.folder), self.shape[1]
-        known = ([longest_input(config)] if config else []) + ([fixed] if fixed > 0 else [])
-        return min(known, default=None)
+        limits = ([longest_input(config)] if config else []) + ([fixed] if fixed > 0 else [])
+        return min(limits, default=None)
 
     @property
     def shape_facts(self) -> list[Any]:
-        """What the times of its inferences depend on, as plain data: the same for other weights of the same shape.
+        """The properties that its inference times depend on, as plain data: the same for other weights of the same shape.
 
         Widths of layers are in the sizes of the files, because a pruned model has layers of several widths.
         """
@@ -127,11 +127,11 @@ class Opened:
             (s.role, s.module, quantizer.model_dump(mode="json", exclude=ranges))
             for s, quantizer in plan.quantized
         ]
-        own = self.file.relative_to(self.path).with_suffix("").as_posix()
+        prefix = self.file.relative_to(self.path).with_suffix("").as_posix()
         widths = {
             name: size // _WIDTHS
             for name, size in self.manifest.sizes.items()
-            if name.startswith(own)
+            if name.startswith(prefix)
         }
         return [
             self.target,
@@ -145,16 +145,16 @@ class Opened:
 
     @property
     def ignores_padding(self) -> bool:
-        """Whether padding, with a mask, leaves its answers as they are, up to the last digits of float sums.
+        """True if padding, with a mask, does not change its answers, up to the last digits of float sums.
 
-        Ranges of dynamic quantization are those of all tokens, padding included. What a file of another tool does is not known.
+        Ranges of dynamic quantization include all tokens, padding too. The behaviour of a file of another tool is not known.
         """
         return self.manifest is not None and not any(
             quantizer.dynamic for _, quantizer in self.manifest.plan.quantized
         )
 
     def entries_on(self, device: str | None = None) -> SessionEntries:
-        """What sessions of it are opened with: what its recipe sets, and the type of its float operators.
+        """The options of its sessions: the options of its recipe, and the type of its float operators.
 
         Args:
             device: of the runtime's own, whose types are not known; None for the target's.
@@ -182,7 +182,7 @@ class Opened:
         return reported if integers is None else f"{integers} + {reported}"
 
     def facts(self) -> TaskFacts:
-        """What it does.
+        """The facts of its task.
 
         Raises:
             RecipeError: it is a file, and no task was given.
@@ -239,21 +239,21 @@ class Opened:
         Raises:
             ModelError: it has other outputs than its task reads.
         """
-        opened = targets.load(self.target).open_session(
+        session = targets.load(self.target).open_session(
             self.file, options.model_copy(update={"outputs": dict(self.outputs)})
         )
-        opened = self.with_vectors(opened)
+        session = self.with_vectors(session)
         # Token states beside a vector are for other programs.
         missing = [
-            name for name in head_of(self.head).outputs if name not in (*opened.outputs, STATES)
+            name for name in head_of(self.head).outputs if name not in (*session.outputs, STATES)
         ]
         if missing:
             what, got = (
                 "the model has other outputs than its task reads",
-                ", ".join(opened.outputs)[:200],
+                ", ".join(session.outputs)[:200],
             )
             raise ModelError(what, where=str(self.file), got=got, expected=", ".join(missing))
-        return opened
+        return session
 
     def with_vectors(self, session: Session) -> Session:
         """A session of this model or of its float model that pools token states, where the file does not pool them."""
@@ -262,14 +262,14 @@ class Opened:
         return PooledSession(session, self.folder, head.outputs[-1]) if pools else session
 
 
-def opened(
+def open_model(
     path: Path,
     *,
     task: Any = None,
     target: str | None = None,
     tokenizer: Path | None = None,
     reference: Path | None = None,
-) -> Opened:
+) -> FinishedModel:
     """The model at a path.
 
     Args:
@@ -292,8 +292,8 @@ def opened(
         )
     if path.suffix in TARGETS and not path.is_dir():
         return _file(path, task, target or TARGETS[path.suffix], tokenizer, reference)
-    for option, given in (("--task", task), ("--tokenizer", tokenizer), ("--reference", reference)):
-        if given is not None:
+    for option, value in (("--task", task), ("--tokenizer", tokenizer), ("--reference", reference)):
+        if value is not None:
             what, fix = f"{option} is for model files", "omit it, or name an .onnx or .xml file"
             raise RecipeError(
                 what,
@@ -304,7 +304,7 @@ def opened(
     return _package(path, target)
 
 
-def _package(path: Path, target: str | None) -> Opened:
+def _package(path: Path, target: str | None) -> FinishedModel:
     path = machines.for_this_machine(package_files.folder_of(path))
     manifest = package_files.read_manifest(path)
     machines.check_machine(path, manifest)
@@ -319,7 +319,7 @@ def _package(path: Path, target: str | None) -> Opened:
         )
     file = targets.load(manifest.target, where=str(path / PACKAGE_FILE)).model_file(path)
     floating = path / "onnx" / "model.onnx"
-    return Opened(
+    return FinishedModel(
         path=path,
         file=file,
         target=manifest.target,
@@ -335,7 +335,7 @@ def _package(path: Path, target: str | None) -> Opened:
 
 def _file(
     path: Path, task: Any, target: str, tokenizer: Path | None, reference: Path | None
-) -> Opened:
+) -> FinishedModel:
     _check_suffix(path, target)
     if tokenizer is not None and not tokenizer.is_dir():
         raise ModelError(
@@ -350,7 +350,7 @@ def _file(
         floating = FloatModel(reference, _ports(reference, folder, facts)[1])
     ids = next(port for port in ports.inputs if input_named(port.name) == "input_ids")
     batch, sequence = ids.shape or _FREE
-    return Opened(path, path, target, folder, facts, outputs, (batch, sequence), floating)
+    return FinishedModel(path, path, target, folder, facts, outputs, (batch, sequence), floating)
 
 
 def _check_suffix(path: Path, target: str) -> None:
@@ -365,9 +365,9 @@ def _check_suffix(path: Path, target: str) -> None:
         )
 
 
-def _facts(path: Path, folder: Path, given: Any) -> TaskFacts:
+def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     """The task that a user names for a file, with what the files beside it state."""
-    choice = choice_of(given, "--task", "tasks")
+    choice = choice_of(task_choice, "--task", "tasks")
     config = read_config(folder)
     source = ModelSource(
         path=path,
@@ -384,14 +384,18 @@ def _facts(path: Path, folder: Path, given: Any) -> TaskFacts:
     except DataError as error:
         error.where = str(folder / CONFIG) if error.where is None else error.where
         raise
-    said = {**stated.model_dump(), "labels": task.labels or stated.labels}
+    stated_facts = {**stated.model_dump(), "labels": task.labels or stated.labels}
     return TaskFacts(
-        name=choice.name, options=choice.options, head=task.head, primary=task.primary, **said
+        name=choice.name,
+        options=choice.options,
+        head=task.head,
+        primary=task.primary,
+        **stated_facts,
     )
 
 
 def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, dict[str, str]]:
-    """What goes into a file and comes out of it; and the outputs that the task's head reads."""
+    """The inputs and outputs of a file; and the outputs that the task's head reads."""
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     if path.suffix == ".xml" and not path.with_suffix(".bin").is_file():
@@ -460,7 +464,7 @@ class PooledSession:
 
     @property
     def device(self) -> str | None:
-        """What really runs the model, where the user chose the device."""
+        """The hardware that runs the model, where the user chose the device."""
         return self._session.device
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:

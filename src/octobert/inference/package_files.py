@@ -184,7 +184,7 @@ def _verify_zip(path: Path) -> Verified:
 
 
 def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
-    """What is wrong with a file in a zip file; empty if nothing is."""
+    """Return the problem of a file in a zip file; empty if there is none."""
     try:
         stream = archive.open(name)
     except KeyError:
@@ -269,7 +269,7 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
 
 
 def _state(path: Path, digest: str) -> str:
-    """What is wrong with a file; empty if nothing is."""
+    """Return the problem of a file; empty if there is none."""
     if not path.is_file():
         return "is missing"
     try:
@@ -362,10 +362,10 @@ def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
         results = _read_tuned(path) if path.is_file() else {}
     except ValueError as error:
         raise _unusable(path, error) from error
-    own = results.setdefault(machine_id(), {})
-    if result.goal in own and not replace:
+    by_goal = results.setdefault(machine_id(), {})
+    if result.goal in by_goal and not replace:
         return
-    own[result.goal] = result.model_dump(mode="json")
+    by_goal[result.goal] = result.model_dump(mode="json")
     with storage_errors(path.parent), atomic_write(path) as partial:
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
 

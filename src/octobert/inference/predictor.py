@@ -32,7 +32,7 @@ from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
-from octobert.inference.opened import Opened, opened
+from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.package_files import read_tuned
 from octobert.inference.streaming import Scheduler
 from octobert.targets import runtimes
@@ -44,7 +44,7 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class _Engine:
-    """What a process needs to answer texts: nothing of it survives a fork."""
+    """The resources of a process that answers texts: none of them survives a fork."""
 
     tokenizer: Tokenizer
     session: Session
@@ -57,7 +57,7 @@ class Predictor:
     A forked process opens the model again at its first use; with OpenVINO, which does not survive a fork, that is an error.
 
     Args:
-        model: a package, `OUT/<target>`; or what `inference.opened` makes of a model file.
+        model: a package, `OUT/<target>`; or what `open_model` makes of a model file.
         goal: `latency` gives one inference all cores. `throughput` runs one inference per core. The first use of a shape of
             model on a machine takes up to about five seconds longer, to measure the time by length: which rows are
             best run together, and whether a padded text is faster. Settings that `octobert tune` stored for the goal on this
@@ -92,7 +92,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: str | Path | Opened,
+        model: str | Path | FinishedModel,
         *,
         goal: Goal = "latency",
         streams: int = 0,
@@ -107,7 +107,7 @@ class Predictor:
         measure: bool = True,
     ) -> None:
         goal = goal_named(goal)
-        self.opened = model if isinstance(model, Opened) else opened(Path(model))
+        self.opened = model if isinstance(model, FinishedModel) else open_model(Path(model))
         self.folder, self.manifest = self.opened.path, self.opened.manifest
         self.target, self.task = self.opened.target, self.opened.rebuilt()
         target = targets.load(self.target)
@@ -237,7 +237,7 @@ load = Predictor
 
 
 def _engine(
-    model: Opened, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool
+    model: FinishedModel, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool
 ) -> _Engine:
     """Open a model."""
     task = model.rebuilt()
@@ -247,7 +247,7 @@ def _engine(
 
 
 def _cost(
-    model: Opened,
+    model: FinishedModel,
     goal: Goal,
     options: SessionOptions,
     session: Session,
@@ -273,7 +273,7 @@ def _cost(
     )
 
 
-def _check_static(up_to: int, model: Opened) -> None:
+def _check_static(up_to: int, model: FinishedModel) -> None:
     """Check that a model can be opened with static lengths.
 
     Raises:

@@ -63,7 +63,7 @@ def ratio(inspection: Inspection) -> float | None:
     """Return how many times as fast as its float model the model is, by the medians of the interleaved timing."""
     if len(inspection.latencies) != 2:
         return None
-    ours, theirs = (each.percentile_ms(50) for each in inspection.latencies)
+    ours, theirs = (latency.percentile_ms(50) for latency in inspection.latencies)
     return theirs / ours
 
 
@@ -72,7 +72,7 @@ def _verdict(inspection: Inspection) -> Iterator[str]:
     if times is None:
         yield "There is no float model to compare with: package the model without --no-float, or name one with --reference."
         return
-    ours, theirs = (each.percentile_ms(50) for each in inspection.latencies)
+    ours, theirs = (latency.percentile_ms(50) for latency in inspection.latencies)
     if times > 1 + _EQUAL:
         verdict = f"INT8 is {times:.2f} times as fast as float"
     else:
@@ -100,9 +100,10 @@ def _integers(inspection: Inspection) -> Iterator[str]:
         return
     split = inspection.profile.split
     done = inspection.matched - len(inspection.fallbacks)
-    ran = [each for each in inspection.profile.operators if each.integer]
+    ran = [operator for operator in inspection.profile.operators if operator.integer]
     kinds = dict.fromkeys(
-        f"{each.type}, kernel {each.kernel}" if each.kernel else each.type for each in ran
+        f"{operator.type}, kernel {operator.kernel}" if operator.kernel else operator.type
+        for operator in ran
     )
     share = f" They take {split.share(split.integer_ms):.0%} of the operator time." if done else ""
     as_types = f" ({', '.join(kinds)})" if kinds else ""
@@ -114,7 +115,7 @@ def _integers(inspection: Inspection) -> Iterator[str]:
 
 
 def _fallbacks(inspection: Inspection) -> Iterator[str]:
-    groups = Counter(each.why for each in inspection.fallbacks)
+    groups = Counter(fallback.why for fallback in inspection.fallbacks)
     for why, count in groups.items():
         because = f" because {why}" if why else "; neither the file nor the runtime shows why"
         yield f"{count} of {len(inspection.products)} such products ran in {_word(inspection.profile.precision)}{because}."
@@ -140,7 +141,9 @@ def _conversions(inspection: Inspection) -> Iterator[str]:
     split = inspection.profile.split
     if split.conversions:
         types = Counter(
-            each.type for each in inspection.profile.operators if each.kind == "conversion"
+            operator.type
+            for operator in inspection.profile.operators
+            if operator.kind == "conversion"
         )
         names = ", ".join(f"{count} {name}" for name, count in types.most_common())
         yield (
@@ -150,7 +153,7 @@ def _conversions(inspection: Inspection) -> Iterator[str]:
 
 
 def _dynamic(inspection: Inspection) -> Iterator[str]:
-    count = sum(each.dynamic for each in inspection.products)
+    count = sum(product.dynamic for product in inspection.products)
     if count:
         measured = [o for o in inspection.profile.operators if o.type == "DynamicQuantizeLinear"]
         cost = (
@@ -192,14 +195,14 @@ def _by_type(profile: Profile) -> dict[str, tuple[int, float]]:
     """Operator type → (count, ms), without products and conversions."""
     others = [operator for operator in profile.operators if operator.kind == "other"]
     types = grouped(others, lambda operator: operator.type)
-    return {name: (len(own), time_of(own)) for name, own in types.items()}
+    return {name: (len(group), time_of(group)) for name, group in types.items()}
 
 
 def _kernels(inspection: Inspection) -> Iterator[str]:
     slow = [
-        each
-        for each in inspection.profile.operators
-        if each.kind == "product" and each.kernel.startswith("ref")
+        operator
+        for operator in inspection.profile.operators
+        if operator.kind == "product" and operator.kernel.startswith("ref")
     ]
     if slow:
         share = inspection.profile.split.share(time_of(slow))
@@ -239,7 +242,7 @@ def _largest(operators: Sequence[Operator]) -> list[str]:
         operators,
         lambda o: f"{o.type} in {_word(o.precision)}" if o.kind == "product" else o.type,
     )
-    times = {name: time_of(own) for name, own in kinds.items()}
+    times = {name: time_of(group) for name, group in kinds.items()}
     total = sum(times.values()) or 1.0
     return [
         f"{name} ({times[name] / total:.0%})" for name in sorted(times, key=lambda n: -times[n])[:3]

@@ -14,7 +14,7 @@ from octobert.core.profile import Fallback, Inspection, Operator, Product, group
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.worker import OnProgress
-from octobert.inference.opened import Opened
+from octobert.inference.opened import FinishedModel
 from octobert.inspection import answers, profilers
 from octobert.targets import runtimes
 
@@ -26,7 +26,7 @@ DEFAULT_TOKENS = 128
 
 
 def inspect(
-    model: Opened,
+    model: FinishedModel,
     *,
     batch: int = 1,
     sequence: int | None = None,
@@ -193,12 +193,14 @@ def execution(inspection: Inspection) -> Execution:
     """Return what was executed, from an inspection of a target's model."""
     operators = inspection.profile.operators
     why: dict[tuple[int | None, str], list[str]] = {}
-    for each in inspection.fallbacks:
-        why.setdefault((each.layer, each.part), []).append(
-            each.why or "neither the file nor the runtime shows why"
+    for fallback in inspection.fallbacks:
+        why.setdefault((fallback.layer, fallback.part), []).append(
+            fallback.why or "neither the file nor the runtime shows why"
         )
-    places = grouped(operators, lambda each: (each.layer, each.part))
-    types = grouped(operators, lambda each: (each.type, each.precision, each.integer))
+    places = grouped(operators, lambda operator: (operator.layer, operator.part))
+    types = grouped(
+        operators, lambda operator: (operator.type, operator.precision, operator.integer)
+    )
     return Execution(
         candidate=inspection.target,
         runtime=f"{runtimes.load(inspection.runtime).TITLE} {inspection.version}",
@@ -212,12 +214,12 @@ def execution(inspection: Inspection) -> Execution:
             Executed(
                 layer=layer,
                 part=part,
-                ms=time_of(own),
-                integer=time_of(o for o in own if o.integer) / (time_of(own) or 1.0),
-                types=_counted(own),
+                ms=time_of(group),
+                integer=time_of(o for o in group if o.integer) / (time_of(group) or 1.0),
+                types=_counted(group),
                 why="; ".join(dict.fromkeys(why.get((layer, part), ()))),
             )
-            for (layer, part), own in places.items()
+            for (layer, part), group in places.items()
         ),
         types=tuple(
             sorted(
@@ -225,13 +227,13 @@ def execution(inspection: Inspection) -> Execution:
                     OperatorType(
                         type=name,
                         precision=precision,
-                        count=len(own),
-                        ms=time_of(own),
+                        count=len(group),
+                        ms=time_of(group),
                         integer=integer,
                     )
-                    for (name, precision, integer), own in types.items()
+                    for (name, precision, integer), group in types.items()
                 ),
-                key=lambda each: -each.ms,
+                key=lambda operator_type: -operator_type.ms,
             )
         ),
     )
@@ -240,7 +242,7 @@ def execution(inspection: Inspection) -> Execution:
 def _counted(operators: Iterable[Operator]) -> tuple[str, ...]:
     """`2 × MatMulIntegerToFloat int8`, `Softmax`."""
     names = Counter(
-        f"{each.type} {each.precision}" if each.kind == "product" else each.type
-        for each in operators
+        f"{operator.type} {operator.precision}" if operator.kind == "product" else operator.type
+        for operator in operators
     )
     return tuple(f"{count} × {name}" if count > 1 else name for name, count in names.items())

@@ -298,15 +298,15 @@ def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
 
 def _about_constant(tensor: ir.TensorProtocol, target: Capabilities) -> Iterator[_Rule]:
     """Yield the broken rules of a constant. Only small constants are read."""
-    taken: tuple[FloatType, ...] = (*target.float_parts.in_files, "float32")
+    float_types: tuple[FloatType, ...] = (*target.float_parts.in_files, "float32")
     kind = _FLOATS.get(tensor.dtype)
     if tensor.dtype == ir.DataType.DOUBLE:
         yield _Rule("refused", "type", f"{target.name} does not take float64", "export in float32")
-    elif kind is not None and kind not in taken:
+    elif kind is not None and kind not in float_types:
         yield _Rule(
             "refused",
             "type",
-            f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}",
+            f"{target.name} takes float parts of type {' or '.join(float_types)}, not {kind}",
             "float_parts: float32",
         )
     elif kind is not None and tensor.size <= 64:

@@ -29,7 +29,7 @@ from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.tasks import Measures, Task, build, measured
+from octobert.tasks import MetricSpecs, Task, build, measured
 
 STAGES = "octobert.pipeline.stages"
 # Annotate parameters of stages. An option that changes nothing about the result does not count for the step's key. Of results
@@ -135,7 +135,7 @@ class ScoredTask(TaskSpec):
         measures: metrics, and what makes predictions of outputs.
     """
 
-    measures: Measures
+    measures: MetricSpecs
 
     def build(self) -> Task:
         """The task itself."""

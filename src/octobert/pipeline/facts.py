@@ -27,7 +27,7 @@ from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
 from octobert.targets import runtimes
-from octobert.tasks import Measures, build, check_columns, files_of, measured, measures_of
+from octobert.tasks import MetricSpecs, build, check_columns, files_of, measured, metric_specs
 
 # `quick: true`: on so many rows the interval of an accuracy is some seven points to either side; so many rounds are enough for
 # a median; the seconds are four turns, the fewest that give an interval.
@@ -63,7 +63,7 @@ class RunFacts:
     absent: dict[str, str]
     here: environment.Environment
     preprocess: UserCode | None
-    measures: Measures
+    measures: MetricSpecs
     kinds: tuple[str, ...] = ()
 
     data: ClassVar = made_by("data")
@@ -201,7 +201,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     stated = _stated(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, stated)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
-    measures = measures_of(recipe.metric, recipe.postprocess, task)
+    measures = metric_specs(recipe.metric, recipe.postprocess, task)
     preflight.check(recipe, model, measured(task, measures), timed, places)
     baselines = candidates.baselines_of(available, recipe.baselines)
     absent = {

@@ -10,7 +10,14 @@ from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
 from octobert.data.sampling import Row
-from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
+from octobert.tasks._measured import (
+    ExternalMetric,
+    MetricSpecs,
+    measured,
+    metric_specs,
+    unmeasured,
+    unpacked,
+)
 from octobert.tasks._task import (
     NOTHING,
     Extremes,
@@ -24,11 +31,11 @@ from octobert.tasks._task import (
 
 __all__ = [
     "NOTHING",
-    "Computed",
+    "ExternalMetric",
     "Extremes",
     "Fidelity",
-    "Measures",
     "Metric",
+    "MetricSpecs",
     "Outputs",
     "Pair",
     "Result",
@@ -40,7 +47,7 @@ __all__ = [
     "files_of",
     "load",
     "measured",
-    "measures_of",
+    "metric_specs",
     "names",
     "rebuild",
     "unmeasured",
@@ -49,7 +56,7 @@ __all__ = [
 
 
 class TaskPlugin(Protocol):
-    """What a task's module has."""
+    """The interface of a task's module."""
 
     @property
     def DESCRIPTION(self) -> str:
@@ -137,8 +144,10 @@ def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         (("text",), ("words",), ("question", "context")),
         (("label",), ("score",), ("tags",), ("answers",)),
     )
-    own, expected = (next((o for o in known if o[0] in options), ()) for known in (texts, golds))
-    return own, expected
+    text_columns, expected = (
+        next((o for o in groups if o[0] in options), ()) for groups in (texts, golds)
+    )
+    return text_columns, expected
 
 
 def check_columns(
@@ -158,7 +167,7 @@ def check_columns(
         try:
             read(rows[:1], where=where)
         except ColumnError as error:
-            errors += [error] if error.what not in (each.what for each in errors) else []
+            errors += [error] if error.what not in (earlier.what for earlier in errors) else []
         except DataError:
             # Of this row; reading all rows says which one.
             continue

@@ -22,8 +22,8 @@ from octobert.tasks._squad import Prediction
 from octobert.tasks._task import (
     Extremes,
     Fidelity,
-    Judged,
     Pair,
+    Predictions,
     Result,
     Task,
     objects,
@@ -92,7 +92,7 @@ class Answering(Task):
 
     @property
     def unanswerable(self) -> bool:
-        """Whether a question may have no answer."""
+        """True if a question may have no answer."""
         return self.threshold is not None
 
     def read_inputs(self, table: Table) -> list[Text]:
@@ -101,20 +101,20 @@ class Answering(Task):
         _refuse_duplicates(table)
         return list(zip(table.texts(question), table.texts(context), strict=True))
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """(question, context), or {"question": …, "context": …}.
 
         Raises:
             DataError: it is neither, or one of them is empty.
         """
-        texts: tuple[Any, ...] = tuple(given) if isinstance(given, (tuple, list)) else ()
-        if isinstance(given, Mapping):
-            texts = tuple(given.get(key) for key in ("question", "context"))
+        texts: tuple[Any, ...] = tuple(user_input) if isinstance(user_input, (tuple, list)) else ()
+        if isinstance(user_input, Mapping):
+            texts = tuple(user_input.get(key) for key in ("question", "context"))
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 "the input is not a question with its context",
                 where=where,
-                got=preview(given),
+                got=preview(user_input),
                 expected="(question, context)",
             )
         check_texts(texts, where=where)
@@ -130,8 +130,8 @@ class Answering(Task):
         least = length - frame.size - most
         distinct = list(dict.fromkeys(context for _, context in texts))
         contexts = {
-            c: _squad.visible(c, own)
-            for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)
+            c: _squad.visible(c, tokens)
+            for c, tokens in zip(distinct, tokenizer.offsets(distinct), strict=True)
         }
         rows = []
         for (_, context), question in zip(
@@ -194,11 +194,15 @@ class Answering(Task):
         for (_, context), rows, answer in zip(encoded.texts, encoded.rows, gold, strict=True):
             tokens = [_squad.tokens_in(row, *_squad.characters_of(context, answer)) for row in rows]
             # A window holds the answer if it holds all of the answer's tokens that any window holds.
-            spans = [row.spans[own] for row, own in zip(rows, tokens, strict=True) if len(own)]  # type: ignore[attr-defined]
+            spans = [
+                row.spans[places]  # type: ignore[attr-defined]
+                for row, places in zip(rows, tokens, strict=True)
+                if len(places)
+            ]
             whole = (min(s[0, 0] for s in spans), max(s[-1, 1] for s in spans)) if spans else None
-            for row, own in zip(rows, tokens, strict=True):
-                holds = len(own) and (row.spans[own[0], 0], row.spans[own[-1], 1]) == whole  # type: ignore[attr-defined]
-                first, last = (int(own[0]), int(own[-1])) if holds else (0, 0)
+            for row, places in zip(rows, tokens, strict=True):
+                holds = len(places) and (row.spans[places[0], 0], row.spans[places[-1], 1]) == whole  # type: ignore[attr-defined]
+                first, last = (int(places[0]), int(places[-1])) if holds else (0, 0)
                 targets.append({"start_positions": first, "end_positions": last})
         return targets
 
@@ -209,13 +213,13 @@ class Answering(Task):
             for name in ("start_logits", "end_logits")
         )
         predictions, at = [], 0
-        for (_, context), own in zip(result.texts, result.encoded.rows, strict=True):
+        for (_, context), rows in zip(result.texts, result.encoded.rows, strict=True):
             scored: list[tuple[float, int, int]] = []
-            for index, row in enumerate(own):
+            for index, row in enumerate(rows):
                 scored += self._scored(row, starts[at + index], ends[at + index], count)
-            null = min(float(starts[at + i][0] + ends[at + i][0]) for i in range(len(own)))
+            null = min(float(starts[at + i][0] + ends[at + i][0]) for i in range(len(rows)))
             predictions.append(Prediction(_squad.best_spans(context, scored, count), null))
-            at += len(own)
+            at += len(rows)
         return predictions
 
     def _scored(
@@ -273,9 +277,9 @@ class Answering(Task):
             )
         return np.array(items, dtype=np.float64)
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """The answer to each question, and the list of acceptable answers; empty ones for "no answer"."""
-        return Judged(
+        return Predictions(
             objects(self._finals(result)), objects([right["texts"] for right in result.gold])
         )
 
@@ -304,7 +308,7 @@ class Answering(Task):
         changed = [(i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed]
         return replace(fidelity, changed=tuple(changed))
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""
         (prediction,) = self.predictions(result.single(index), self.options.n_best)
         spans = prediction.spans
@@ -325,7 +329,7 @@ class Answering(Task):
     def official(
         self, result: Result
     ) -> tuple[list[str], list[float] | None, list[list[dict[str, Any]]]]:
-        """What the official scripts write of each question.
+        """The results that the official scripts write for each question.
 
         Returns:
             (final answer; score of "no answer" minus that of the best answer, None where each question has an answer; the best
@@ -385,7 +389,7 @@ class Answering(Task):
 
 
 def _move(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tuple[str, str]:
-    """How an answer changed. An answer that holds the other is the longer of the two."""
+    """Classify the change of an answer. An answer that holds the other is the longer of the two."""
     if before is None or after is None:
         return (_NO_ANSWER, "an answer") if before is None else ("an answer", _NO_ANSWER)
     if after[0] <= before[0] and before[1] <= after[1]:

@@ -31,9 +31,9 @@ from octobert.tasks._task import (
     NOTHING,
     Extremes,
     Fidelity,
-    Judged,
     Metric,
     Pair,
+    Predictions,
     Result,
 )
 from octobert.tasks._texts import LabelledTexts
@@ -82,12 +82,14 @@ class Classification(LabelledTexts):
             )
         )
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """Predicted and right classes by their numbers."""
-        return Judged(self._classes(result), np.asarray(result.gold), probabilities(result.logits))
+        return Predictions(
+            self._classes(result), np.asarray(result.gold), probabilities(result.logits)
+        )
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of the best class, given to every text."""
+        """The metrics of the best single class for every text."""
         right = items[:, 1]
         classes, rows = np.unique(right, return_counts=True)
         # No metric is best for a rare class. Trying a hundred thousand of them would take hours.
@@ -124,7 +126,7 @@ class Classification(LabelledTexts):
         after, before = (log_probabilities(result.logits) for result in (ours, reference))
         return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         best = int(self._classes(result)[index])
         scores = probabilities(result.logits[index])
         return {"label": self.label_of(best), "score": float(scores[best])}
@@ -204,7 +206,7 @@ class Classification(LabelledTexts):
 
 
 def problem_of(stated: Stated) -> Problem:
-    """What a model's logits mean: as it states, else a score if there is one, else one label for each text."""
+    """The meaning of a model's logits: as it states, else a score if there is one, else one label for each text."""
     if len(stated.labels) == 1 and stated.problem != "multi-label":
         return "regression"
     return stated.problem or "single-label"

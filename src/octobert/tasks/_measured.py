@@ -22,13 +22,13 @@ from octobert.core.files import canonical_digest, file_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
 from octobert.tasks._metrics import ALIASES, AUROC, auroc
-from octobert.tasks._task import Extremes, Judged, Metric, Result, Task
+from octobert.tasks._task import Extremes, Metric, Predictions, Result, Task
 
 # Of packed items.
 _ITEMS, _PREDICTIONS, _REFERENCES, _SCORES = "items", "predictions", "references", "scores"
 
 
-class Evaluated(FrozenModel):
+class HubMetric(FrozenModel):
     """A metric of the library `evaluate`.
 
     Args:
@@ -42,30 +42,30 @@ class Evaluated(FrozenModel):
     content: str
 
 
-class Measures(FrozenModel):
-    """What a recipe asks for.
+class MetricSpecs(FrozenModel):
+    """The metrics of a recipe, and its postprocessing.
 
     Args:
         metrics: names of built-in metrics, metrics of `evaluate`, and functions of the user; none for those of the task.
         postprocess: the user's function that makes predictions of outputs.
     """
 
-    metrics: tuple[UserCode | Evaluated | str, ...] = ()
+    metrics: tuple[UserCode | HubMetric | str, ...] = ()
     postprocess: UserCode | None = None
 
 
-def measures_of(
+def metric_specs(
     metrics: Sequence[str | EvaluateMetric], postprocess: str | None, task: Task
-) -> Measures:
-    """What a recipe asks for, checked against a task.
+) -> MetricSpecs:
+    """Return the metrics of a recipe, checked against a task.
 
     Raises:
         RecipeError: a metric that the task does not have, a file that does not exist, or `evaluate` is missing.
     """
-    choices: list[UserCode | Evaluated | str] = []
+    choices: list[UserCode | HubMetric | str] = []
     for metric in metrics:
         if isinstance(metric, EvaluateMetric):
-            choices.append(_evaluated(metric))
+            choices.append(_hub_metric(metric))
         elif user_code.names_code(metric):
             choices.append(user_code.at(metric, "metric", where="metric"))
         else:
@@ -95,10 +95,10 @@ def measures_of(
             where="metric" if code is None else "postprocess",
             fix="use the task's own metrics",
         )
-    return Measures(metrics=tuple(choices), postprocess=code)
+    return MetricSpecs(metrics=tuple(choices), postprocess=code)
 
 
-def _evaluated(metric: EvaluateMetric) -> Evaluated:
+def _hub_metric(metric: EvaluateMetric) -> HubMetric:
     if importlib.util.find_spec("evaluate") is None:
         raise RecipeError(
             "the library evaluate is not installed",
@@ -108,10 +108,10 @@ def _evaluated(metric: EvaluateMetric) -> Evaluated:
     path = Path(metric.name)
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
     content = canonical_digest([[file.name, file_digest(file)] for file in files]) if files else ""
-    return Evaluated(name=metric.name, arguments=metric.arguments, content=content)
+    return HubMetric(name=metric.name, arguments=metric.arguments, content=content)
 
 
-def _title(metric: UserCode | Evaluated | str) -> str:
+def _title(metric: UserCode | HubMetric | str) -> str:
     """The name of a metric in results."""
     if isinstance(metric, str):
         return metric
@@ -119,7 +119,7 @@ def _title(metric: UserCode | Evaluated | str) -> str:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ExternalMetric:
     """A metric that code of others computes from predictions and references. It may have several values.
 
     Args:
@@ -145,11 +145,11 @@ class Computed:
         result = self.compute(packed)
         if isinstance(result, Mapping):
             numbers = {str(key): _number(value) for key, value in result.items()}
-            own = {key: value for key, value in numbers.items() if value is not None}
-            if self.single and len(own) == 1:
-                return {self.title: next(iter(own.values()))}
-            if own and (self.single or len(own) == len(numbers)):
-                return {f"{self.title}.{key}": value for key, value in own.items()}
+            values = {key: value for key, value in numbers.items() if value is not None}
+            if self.single and len(values) == 1:
+                return {self.title: next(iter(values.values()))}
+            if values and (self.single or len(values) == len(numbers)):
+                return {f"{self.title}.{key}": value for key, value in values.items()}
         elif (value := _number(result)) is not None:
             return {self.title: value}
         raise DataError(
@@ -160,8 +160,8 @@ class Computed:
         )
 
 
-def _given(array: np.ndarray) -> Any:
-    """What a function is given: an array of numbers, or a list of other things."""
+def _argument(array: np.ndarray) -> Any:
+    """Return the argument of a user's function: an array of numbers, or a list of other things."""
     return list(array) if array.dtype == object else array.copy()
 
 
@@ -196,7 +196,7 @@ def _module(metric_name: str) -> Any:
         ) from error
 
 
-def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
+def _compute(metric: HubMetric, packed: np.ndarray) -> Any:
     """Call a metric of `evaluate` with the arguments that its features name.
 
     Raises:
@@ -204,7 +204,7 @@ def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
     """
     module = _module(metric.name)
     features = module.features[0] if isinstance(module.features, list) else module.features
-    predictions, references = _given(packed[_PREDICTIONS]), _given(packed[_REFERENCES])
+    predictions, references = _argument(packed[_PREDICTIONS]), _argument(packed[_REFERENCES])
     name = "prediction_scores" if "prediction_scores" in features else "predictions"
     if name == "prediction_scores" and _SCORES in (packed.dtype.names or ()):
         scores = packed[_SCORES]
@@ -281,18 +281,18 @@ class Measured:
         return _packed(columns)
 
     def extremes(self, items: np.ndarray) -> Extremes:
-        """Of the task; for metrics that read texts or probabilities, a row has the answer of another one, or its own."""
+        """The extremes of the task; for metrics that read texts or probabilities, a row has its own answer or another one's."""
         wrong, right = np.roll(items, len(items) // 2), items
         wrong[_REFERENCES] = items[_REFERENCES]
         if _ITEMS in (items.dtype.names or ()) and items.dtype[_PREDICTIONS].base.kind in "biuf":
             ends = self.task.extremes(items[_ITEMS])
             wrong, right = (
-                np.resize(own, len(end)) for own, end in zip((wrong, right), ends, strict=True)
+                np.resize(rows, len(end)) for rows, end in zip((wrong, right), ends, strict=True)
             )
-            for own, end in zip((wrong, right), ends, strict=True):
-                own[_ITEMS] = end
-                own[_PREDICTIONS], own[_REFERENCES] = (
-                    half.reshape(own[_PREDICTIONS].shape) for half in np.hsplit(end, 2)
+            for rows, end in zip((wrong, right), ends, strict=True):
+                rows[_ITEMS] = end
+                rows[_PREDICTIONS], rows[_REFERENCES] = (
+                    half.reshape(rows[_PREDICTIONS].shape) for half in np.hsplit(end, 2)
                 )
         elif isinstance(items[_PREDICTIONS][0], list):
             # Tags of one sentence do not fit another.
@@ -300,9 +300,9 @@ class Measured:
         return wrong, right
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of the task's metrics, and one half of AUROC."""
-        own = self.task.chance(items[_ITEMS]) if _ITEMS in (items.dtype.names or ()) else {}
-        return {**own, AUROC: 0.5}
+        """The chance values of the task's metrics, and one half of AUROC."""
+        chances = self.task.chance(items[_ITEMS]) if _ITEMS in (items.dtype.names or ()) else {}
+        return {**chances, AUROC: 0.5}
 
 
 def unmeasured(task: Task) -> Task:
@@ -316,7 +316,7 @@ def unpacked(items: np.ndarray) -> np.ndarray:
 
 
 def _like(predictions: np.ndarray, references: np.ndarray) -> bool:
-    """Whether predictions are numbers as the task has them: scores, or classes by their numbers."""
+    """Return whether predictions are numbers as the task has them: scores, or classes by their numbers."""
     if (
         predictions.dtype.kind not in "biuf"
         or references.dtype.kind not in "biuf"
@@ -337,17 +337,17 @@ def _packed(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return packed
 
 
-def _postprocessed(code: UserCode, result: Result, judged: Judged) -> Judged:
+def _postprocessed(code: UserCode, result: Result, judged: Predictions) -> Predictions:
     """Predictions that the user's function makes of outputs; numbers with a fraction are also scores.
 
     Raises:
         DataError: they are not one for each row.
     """
-    given = user_code.load(code)({name: array.copy() for name, array in result.outputs.items()})
-    predictions = np.asarray(given) if given is not None else np.empty(())
+    output = user_code.load(code)({name: array.copy() for name, array in result.outputs.items()})
+    predictions = np.asarray(output) if output is not None else np.empty(())
     count = len(judged.references)
-    if given is None or predictions.ndim == 0 or len(predictions) != count:
-        got = "nothing" if given is None else f"shape {predictions.shape}"
+    if output is None or predictions.ndim == 0 or len(predictions) != count:
+        got = "nothing" if output is None else f"shape {predictions.shape}"
         raise DataError(
             "postprocess does not give one prediction for each row",
             where=code.text,
@@ -355,16 +355,16 @@ def _postprocessed(code: UserCode, result: Result, judged: Judged) -> Judged:
             expected=f"{count} predictions, one for each row",
         )
     kind = predictions.dtype.kind
-    return Judged(
+    return Predictions(
         predictions if kind in "biuf" else predictions.astype(object),
         judged.references,
         predictions.astype(np.float64) if kind == "f" else None,
     )
 
 
-def measured(task: Task, measures: Measures) -> Task:
+def measured(task: Task, measures: MetricSpecs) -> Task:
     """A task with the metrics of a recipe; the task itself where the recipe asks for none."""
-    if measures == Measures():
+    if measures == MetricSpecs():
         return task
     asked = measures.metrics or tuple(task.metrics)
     built_in = {
@@ -379,9 +379,9 @@ def measured(task: Task, measures: Measures) -> Task:
     for name in asked:
         title = _title(name)
         if isinstance(name, UserCode):
-            metrics[title] = Computed(title, partial(_call, name))
-        elif isinstance(name, Evaluated):
-            metrics[title] = Computed(title, partial(_compute, name), single=True)
+            metrics[title] = ExternalMetric(title, partial(_call, name))
+        elif isinstance(name, HubMetric):
+            metrics[title] = ExternalMetric(title, partial(_compute, name), single=True)
         else:
             metrics[title] = _of_packed(name, built_in.get(name))
     primary = next(iter(metrics)) if measures.metrics else task.primary
@@ -389,7 +389,7 @@ def measured(task: Task, measures: Measures) -> Task:
 
 
 def _call(code: UserCode, packed: np.ndarray) -> Any:
-    return _loaded(code)(_given(packed[_PREDICTIONS]), _given(packed[_REFERENCES]))
+    return _loaded(code)(_argument(packed[_PREDICTIONS]), _argument(packed[_REFERENCES]))
 
 
 # A metric is called for every resample.
@@ -407,7 +407,7 @@ def _of_packed(name: str, metric: Metric | None) -> Metric:
         columns, references = packed.dtype.names or (), packed[_REFERENCES]
         if metric is not None and _ITEMS in columns:
             return metric(packed[_ITEMS])
-        # Of several labels, each needs scores of its own.
+        # Each of several labels needs its own scores.
         if (
             metric is None
             and _SCORES in columns

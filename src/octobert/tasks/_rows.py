@@ -114,7 +114,7 @@ class Table:
 
 
 def is_number(name: str) -> bool:
-    """Whether a label in the data is the number of a class."""
+    """Return whether a label in the data is the number of a class."""
     return name.isascii() and name.isdigit() and len(name) < 10
 
 

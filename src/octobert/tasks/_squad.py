@@ -108,8 +108,8 @@ def extremes(items: np.ndarray) -> Extremes:
     """A question that can be answered, and one that cannot, both answered wrong, or right."""
     kinds = np.unique(items[:, ANSWERABLE])
     wrong, right = np.zeros((2, len(kinds), items.shape[1]))
-    for own in (wrong, right):
-        own[:, ANSWERABLE], own[:, SAYS] = kinds, 1.0
+    for rows in (wrong, right):
+        rows[:, ANSWERABLE], rows[:, SAYS] = kinds, 1.0
     # Wrong: "no answer" where there is one, and an answer where there is none.
     wrong[:, NULL_MINUS_BEST] = np.where(
         kinds == 1, items[:, NULL_MINUS_BEST].max(), items[:, NULL_MINUS_BEST].min()
@@ -189,7 +189,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model predicts for one question.
+    """The prediction of a model for one question.
 
     Args:
         spans: the best answers with different texts, best first.

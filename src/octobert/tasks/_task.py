@@ -33,7 +33,7 @@ Change = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Result:
-    """What a model makes of texts.
+    """The outputs of a model for texts.
 
     Args:
         outputs: arrays [rows, …], or [tokens of all rows, …] for a task whose `per_token` is true, with the rows one after
@@ -72,7 +72,7 @@ Pair = tuple[Result, Result]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How closely one model follows another on the same items.
+    """The agreement of one model with another on the same items.
 
     Args:
         name: what `agreement` is, such as "mean cosine".
@@ -93,7 +93,7 @@ class Fidelity:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Predictions:
     """Predictions beside references, one entry for each item that is scored; functions of other people compute metrics of them.
 
     Args:
@@ -148,7 +148,7 @@ class Task(ABC):
         return self.read_inputs(Table(rows, where))
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
-        """What is expected of each item, as plain data; empty for data without labels.
+        """The expected value of each item, as plain data; empty for data without labels.
 
         Raises:
             DataError: a label cannot be read, or does not fit the model.
@@ -172,8 +172,8 @@ class Task(ABC):
         return ()
 
     @abstractmethod
-    def parse(self, given: Any, *, where: str) -> Text:
-        """What a user passes to `predict`, as a text of this task.
+    def parse(self, user_input: Any, *, where: str) -> Text:
+        """Read an input that a user passes to `predict`, as a text of this task.
 
         Raises:
             DataError: it is not an input of this task.
@@ -199,7 +199,7 @@ class Task(ABC):
     def items(self, result: Result) -> np.ndarray:
         """The numbers that the metrics need: [items, numbers]."""
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """Predictions and references, where `judges` is true."""
         raise NotImplementedError
 
@@ -228,10 +228,10 @@ class Task(ABC):
 
     @abstractmethod
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """How closely a result follows that of a reference."""
+        """Return the agreement of a result with the result of a reference."""
 
     def divergence(self, ours: Result, reference: Result) -> float:
-        """How far outputs are from those of a reference, in nats per row, as one number that adds up over small changes.
+        """Return the distance of outputs from a reference's, in nats per row, as one number that adds up over small changes.
 
         Where outputs are distributions over classes or tokens it is the Kullback-Leibler divergence. Scores, embeddings, and
         logits of tokens and answers are compared as vectors: half of the mean squared error relative to the variance of the
@@ -245,15 +245,15 @@ class Task(ABC):
         return float(np.mean(errors))
 
     @abstractmethod
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
-        """The answer to the text at `index`, which the user gave as `given`, as plain data."""
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+        """The answer to the text at `index`, which the user gave as `user_input`, as plain data."""
 
     def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterable[ChangedRow]:
-        """What is said of each changed item, in order; `change` is by how much a probability or a score fell."""
+        """The evidence of each changed item, in order; `change` is by how much a probability or a score fell."""
         return (self.changed_row(pair, index, answers) for index, *answers in changed)
 
     def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
-        """What is said of an item: the answers as text, and what heads know beside it."""
+        """The evidence of an item: the answers as text, and what heads know beside it."""
         before, after = answers
         shown = [Answer(text=before), Answer(text=after)]
         return self.row_of(pair, index, shown, transitions=((before, after),))

@@ -44,18 +44,18 @@ class TextOptions(FrozenModel):
 class WholeTexts(Task):
     """The part of tasks that read each text, or pair of texts, as one token row."""
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """A text or a pair of texts.
 
         Raises:
             DataError: it is neither, is empty, or is not Unicode.
         """
-        texts: tuple[Any, ...] = (given,)
-        if not isinstance(given, str):
-            texts = tuple(given) if isinstance(given, (tuple, list)) else ()
+        texts: tuple[Any, ...] = (user_input,)
+        if not isinstance(user_input, str):
+            texts = tuple(user_input) if isinstance(user_input, (tuple, list)) else ()
         if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
             raise DataError(
-                "the input is not a text or a pair of texts", where=where, got=preview(given)
+                "the input is not a text or a pair of texts", where=where, got=preview(user_input)
             )
         check_texts(texts, where=where)
         return texts
@@ -101,13 +101,13 @@ class RowTexts(WholeTexts):
             )
         return list(zip(*map(table.texts, columns), strict=True))
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """A text, or a pair of texts for a model of pairs.
 
         Raises:
             DataError: it is neither, is empty, or is not Unicode.
         """
-        text = super().parse(given, where=where)
+        text = super().parse(user_input, where=where)
         if wrong := self._wrong_count(text):
             fix = "give one text for each input"
             if self.texts == 2:
@@ -115,9 +115,9 @@ class RowTexts(WholeTexts):
             raise DataError(wrong, where=where, got=preview(text), fix=fix)
         return text
 
-    def _wrong_count(self, given: Sequence[str]) -> str | None:
-        """What is wrong with the number of texts of an input; None where the model reads as many."""
-        if self.texts in (0, len(given)):
+    def _wrong_count(self, texts: Sequence[str]) -> str | None:
+        """Return the problem of the number of texts of an input; None where the model reads as many."""
+        if self.texts in (0, len(texts)):
             return None
         if self.texts == 2:
             return "the model reads pairs of texts"
@@ -140,7 +140,7 @@ class LabelledTexts(RowTexts):
         return table.cells(table.first_column(self.label))
 
     def target(self, gold: Any) -> Any:
-        """What a model is trained on, of one entry of gold."""
+        """The training target of one entry of gold."""
         return gold
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:

@@ -29,10 +29,10 @@ from octobert.tasks._task import (
     Change,
     Extremes,
     Fidelity,
-    Judged,
     Metric,
     Outputs,
     Pair,
+    Predictions,
     Result,
 )
 from octobert.tasks._texts import TextOptions, WholeTexts
@@ -143,7 +143,11 @@ def build(options: Options, stated: Stated = NOTHING) -> Embedding:
 
 def _chosen(name: str | None, usual: tuple[str, ...], prompts: Mapping[str, str]) -> str:
     """The prompt that the options name, else the first of the usual names that the model has."""
-    return next((known for known in usual if known in prompts), "") if name is None else name
+    return (
+        next((usual_name for usual_name in usual if usual_name in prompts), "")
+        if name is None
+        else name
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,23 +189,23 @@ class Embedding(WholeTexts):
             for text in table.texts(column)
         ]
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """A text or a pair of texts, or {"text": …, "prompt": …} with the name of a prompt of the model.
 
         Raises:
             DataError: it is neither, or is empty, or the model has no such prompt.
         """
         name = self.prompt
-        if isinstance(given, Mapping):
-            if set(given) != {"text", "prompt"}:
+        if isinstance(user_input, Mapping):
+            if set(user_input) != {"text", "prompt"}:
                 raise DataError(
                     "the input is not a text with the name of its prompt",
                     where=where,
-                    got=preview(dict(given)),
+                    got=preview(dict(user_input)),
                 )
-            given, name = given["text"], str(given["prompt"])
+            user_input, name = user_input["text"], str(user_input["prompt"])
             check_prompt(name, self.prompts, where=where)
-        first, *second = super().parse(given, where=where)
+        first, *second = super().parse(user_input, where=where)
         return (self.prompts.get(name, "") + first, *second)
 
     def read_gold(self, table: Table) -> list[float]:
@@ -226,7 +230,7 @@ class Embedding(WholeTexts):
         judged = self.judged(result)
         return np.column_stack([judged.predictions, judged.references])
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """Cosines and gold scores of pairs.
 
         Raises:
@@ -238,7 +242,7 @@ class Embedding(WholeTexts):
                 where="metric",
                 fix="give pairs with a score, or leave out metric",
             )
-        return Judged(self.cosines(result.outputs), np.asarray(result.gold, dtype=np.float64))
+        return Predictions(self.cosines(result.outputs), np.asarray(result.gold, dtype=np.float64))
 
     def cosines(self, outputs: Outputs) -> np.ndarray:
         """[pairs] the cosine of the two texts of each pair, or of each query and its document."""
@@ -246,7 +250,7 @@ class Embedding(WholeTexts):
         return np.asarray(np.sum(first * second, axis=-1))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of documents in random order, and of scores that say nothing."""
+        """The metrics of documents in random order, and of uninformative scores."""
         if self.form != "retrieval" or not len(items):
             return dict.fromkeys(METRICS[self.form], 0.0)
         count = int(items[0, 1])
@@ -272,13 +276,13 @@ class Embedding(WholeTexts):
             indices: of the queries, or of the texts.
             count: the most of each.
         """
-        first, distinct, firsts, own = self._searched(result)
+        first, distinct, firsts, document = self._searched(result)
         nearest: list[list[Near]] = []
         for start in range(0, len(indices), _CHUNK):
             part = np.asarray(indices[start : start + _CHUNK])
             block = first[part] @ distinct.T
             if self.form != "retrieval":
-                block[np.arange(len(part)), own[part]] = -np.inf
+                block[np.arange(len(part)), document[part]] = -np.inf
             top = np.sort(
                 np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count], axis=1
             )
@@ -302,21 +306,23 @@ class Embedding(WholeTexts):
         vectors = unit(result.outputs[OUTPUT])
         start = len(vectors) // 2 if self.form == "retrieval" else 0
         texts = [text[0] for text in result.texts[start:]]
-        _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
-        return vectors[: start or None], vectors[start:][firsts], start + firsts, own
+        _, firsts, document = np.unique(texts, return_index=True, return_inverse=True)
+        return vectors[: start or None], vectors[start:][firsts], start + firsts, document
 
     def _ranks(self, result: Result) -> np.ndarray:
         first, distinct, _, document = self._searched(result)
         ranks = []
         for start in range(0, len(first), _CHUNK):
             block = first[start : start + _CHUNK] @ distinct.T
-            own = np.take_along_axis(block, document[start : start + len(block), None], axis=1)
+            right_cosines = np.take_along_axis(
+                block, document[start : start + len(block), None], axis=1
+            )
             # Ties count against the model. Otherwise a model with the same vector for every text would be perfect.
-            ranks.append(np.sum(block >= own, axis=1))
+            ranks.append(np.sum(block >= right_cosines, axis=1))
         return np.concatenate(ranks)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """What changed: ranks that are among the first ten, before or after; clearly, cosines of pairs; nearest other texts."""
+        """The agreement. Changed are ranks among the first ten, before or after; clearly, cosines; nearest other texts."""
         after, before = (unit(result.outputs[OUTPUT]) for result in (ours, reference))
         chance = None
         if len(before) > 1:
@@ -367,14 +373,16 @@ class Embedding(WholeTexts):
 
         for number, (i, answers, text) in enumerate(shown):
             nearest = [neighbours[number] for neighbours in near]
-            scores = [float(cosines[i]) for cosines in right] or [own[0][1] for own in nearest]
+            scores = [float(cosines[i]) for cosines in right] or [
+                neighbours[0][1] for neighbours in nearest
+            ]
             explained = [
                 Answer(
                     text=answer if retrieval else beginning(answer, _NEIGHBOUR),
                     score=score,
-                    neighbours=tuple((beginning_of(place), cosine) for place, cosine in own),
+                    neighbours=tuple((beginning_of(place), cosine) for place, cosine in neighbours),
                 )
-                for answer, score, own in zip(answers, scores, nearest, strict=True)
+                for answer, score, neighbours in zip(answers, scores, nearest, strict=True)
             ]
             others: dict[str, Any] = {"texts": (text,), "change": scores[0] - scores[1]}
             if retrieval:
@@ -390,7 +398,7 @@ class Embedding(WholeTexts):
             else None
         )
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         return {"embedding": result.outputs[OUTPUT][index].tolist()}
 
 

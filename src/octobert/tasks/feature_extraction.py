@@ -85,7 +85,7 @@ class FeatureExtraction(RowTexts):
             "mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance
         )
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The tokens of a text and their states."""
         single, tokenizer = result.single(index), result.encoded.tokenizer
         assert tokenizer is not None

@@ -100,15 +100,15 @@ class FillMask(Task):
     def read_inputs(self, table: Table) -> list[Text]:
         return [(text,) for text in table.texts(table.first_column(self.text))]
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """A text with masks, or {"text": …, "top": number of fillers}.
 
         Raises:
             DataError: it is neither, or is empty.
         """
-        text = given
-        if isinstance(given, Mapping) and set(given) == {"text", "top"}:
-            text, top = given["text"], given["top"]
+        text = user_input
+        if isinstance(user_input, Mapping) and set(user_input) == {"text", "top"}:
+            text, top = user_input["text"], user_input["top"]
             if not isinstance(top, int) or not 1 <= top <= TOP:
                 raise DataError(
                     "not a number of fillers",
@@ -120,7 +120,7 @@ class FillMask(Task):
             raise DataError(
                 "the input is not a text",
                 where=where,
-                got=preview(given),
+                got=preview(user_input),
                 expected="one text with masks",
             )
         check_texts([text], where=where)
@@ -147,7 +147,7 @@ class FillMask(Task):
         for row in encoded.flat:
             assert isinstance(row, MaskedRow)
             labels = np.full(len(row), _IGNORED)
-            labels[row.places] = np.where(row.wanted == UNKNOWN, _IGNORED, row.wanted)
+            labels[row.places] = np.where(row.masked_ids == UNKNOWN, _IGNORED, row.masked_ids)
             targets.append({"labels": labels})
         return targets
 
@@ -159,7 +159,7 @@ class FillMask(Task):
         every = Counter(
             token
             for row in result.encoded.flat
-            for token in row.wanted.tolist()  # type: ignore[attr-defined]
+            for token in row.masked_ids.tolist()  # type: ignore[attr-defined]
             if token != UNKNOWN
         )
         frequent = [
@@ -169,18 +169,18 @@ class FillMask(Task):
         for rows in result.encoded.rows:
             count = sum(row.entries for row in rows)
             part, at = slice(at, at + count), at + count
-            wanted = np.concatenate([row.wanted for row in rows])  # type: ignore[attr-defined]
-            known = wanted != UNKNOWN
-            rank, logs, wanted = (
-                outputs[RANK][part][known],
-                outputs[RIGHT][part][known],
-                wanted[known],
+            masked_ids = np.concatenate([row.masked_ids for row in rows])  # type: ignore[attr-defined]
+            is_known = masked_ids != UNKNOWN
+            rank, logs, masked_ids = (
+                outputs[RANK][part][is_known],
+                outputs[RIGHT][part][is_known],
+                masked_ids[is_known],
             )
             hits = [
                 np.sum(rank <= 1),
                 np.sum(rank <= 5),
-                np.sum(np.isin(wanted, frequent[:1])),
-                np.sum(np.isin(wanted, frequent)),
+                np.sum(np.isin(masked_ids, frequent[:1])),
+                np.sum(np.isin(masked_ids, frequent)),
             ]
             numbers.append([len(rank), logs.sum(dtype=np.float64), *hits])
         return np.array(numbers, dtype=np.float64)
@@ -260,7 +260,7 @@ class FillMask(Task):
         # Texts with masks of their own have nothing to judge.
         return np.asarray(items[:, 2] / np.maximum(items[:, 0], 1))
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """For each mask of a text the most likely tokens with their probabilities, and the text with the first of each.
 
         Raises:
@@ -282,7 +282,7 @@ class FillMask(Task):
                 if late
                 else f"write {mask} in place of the word that is to be filled in",
             )
-        count = given["top"] if isinstance(given, Mapping) else FILLERS
+        count = user_input["top"] if isinstance(user_input, Mapping) else FILLERS
         masks = []
         for ids, logs in zip(
             outputs[IDS][:, :count].tolist(), outputs[LOGS][:, :count].tolist(), strict=True
@@ -310,13 +310,13 @@ class MaskedRow(Encoded):
 
     Args:
         places: [masked] their positions.
-        wanted: [masked] ids of the tokens that were masked; `UNKNOWN` where the text itself has the mask.
+        masked_ids: [masked] ids of the tokens that were masked; `UNKNOWN` where the text itself has the mask.
         vocabulary: number of tokens.
         stated: whether the text itself has the masks.
     """
 
     places: np.ndarray
-    wanted: np.ndarray
+    masked_ids: np.ndarray
     vocabulary: int
     stated: bool
 
@@ -339,8 +339,8 @@ class MaskedRow(Encoded):
         # By falling logit, equal ones by id.
         order = np.argsort(-np.take_along_axis(logits, ids, axis=-1), axis=-1, kind="stable")
         ids = np.take_along_axis(ids, order, axis=-1)
-        known = np.maximum(self.wanted, 0)[:, None]
-        right = np.take_along_axis(logs, known, axis=-1)
+        masked_ids = np.maximum(self.masked_ids, 0)[:, None]
+        right = np.take_along_axis(logs, masked_ids, axis=-1)
         # Undefined logits are no first guesses.
         rank = np.sum(~(logs < right), axis=-1)
         return {
@@ -367,7 +367,7 @@ def masked(
         mask: id of the mask token. Where the row has it already, it stays as it is.
         vocabulary: number of tokens.
         inside: position of the first token of the text, and number of special tokens after the last.
-        share: of the tokens that are masked together, chosen by the text; None masks each token in a row of its own.
+        share: of the tokens that are masked together, chosen by the text; None masks each token in a separate row.
     """
     stated = np.flatnonzero(row.ids == mask)
     tokens = np.arange(inside[0], len(row) - inside[1])
@@ -383,10 +383,16 @@ def masked(
     for places in groups:
         ids = row.ids.copy()
         ids[places] = mask
-        wanted = np.full(len(places), UNKNOWN) if len(stated) else row.ids[places]
+        masked_ids = np.full(len(places), UNKNOWN) if len(stated) else row.ids[places]
         rows.append(
             MaskedRow(
-                ids, row.types, row.truncated, places, wanted, vocabulary, stated=bool(len(stated))
+                ids,
+                row.types,
+                row.truncated,
+                places,
+                masked_ids,
+                vocabulary,
+                stated=bool(len(stated)),
             )
         )
     return rows
@@ -446,6 +452,6 @@ def _kept_by_both(ours: Outputs, reference: Outputs) -> Iterator[tuple[np.ndarra
 
 
 def firsts(result: Result) -> list[list[int]]:
-    """Of each text, the most likely token of each mask."""
+    """The most likely token of each mask of each text."""
     ids = iter(result.outputs[IDS][:, 0].tolist())
     return [[next(ids) for row in rows for _ in range(row.entries)] for rows in result.encoded.rows]

@@ -36,9 +36,9 @@ from octobert.tasks._task import (
     NOTHING,
     Extremes,
     Fidelity,
-    Judged,
     Metric,
     Pair,
+    Predictions,
     Result,
 )
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
@@ -176,16 +176,16 @@ class MultiLabel(LabelledTexts):
     def target(self, gold: Sequence[int]) -> list[float]:
         return [float(index in gold) for index in range(len(self.labels))]
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """[items, labels] 1 for each predicted label, and for each right label."""
         predicted = self._decided(result)
         right = np.zeros_like(predicted)
         for row, labels in enumerate(result.gold):
             right[row, list(labels)] = 1
-        return Judged(predicted, right, sigmoid(result.logits))
+        return Predictions(predicted, right, sigmoid(result.logits))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of no label for any text, and of all labels for every text."""
+        """The metrics of no label for any text, and of all labels for every text."""
         right = np.split(items, 2, axis=1)[1]
         return self.best_constant(
             [np.concatenate([np.full_like(right, value), right], axis=1) for value in (0, 1)]
@@ -208,7 +208,7 @@ class MultiLabel(LabelledTexts):
         return agreement(before, after, output_error(ours.outputs, reference.outputs))
 
     def divergence(self, ours: Result, reference: Result) -> float:
-        """Of one binary distribution for each label, which are independent."""
+        """The divergence of independent binary distributions, one for each label."""
         # A binary distribution is a softmax over the logit and 0.
         both = (
             np.stack([result.logits, np.zeros_like(result.logits)], axis=-1)
@@ -217,7 +217,7 @@ class MultiLabel(LabelledTexts):
         after, before = map(log_probabilities, both)
         return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The labels that are given, and the probability of every label."""
         likely = dict(zip(self.labels, self._likely(result)[index].tolist(), strict=True))
         return {
@@ -267,7 +267,7 @@ class MultiLabel(LabelledTexts):
         return (self._likely(result) >= THRESHOLD).astype(np.float64)
 
     def _names(self, value: Any, place: str) -> list[Any]:
-        """What a cell lists: names or indices; or from a text, the names between commas."""
+        """The labels in a cell: names or indices; or from a text, the names between commas."""
         if isinstance(value, str):
             return [name.strip() for name in value.split(",") if name.strip()]
         if not isinstance(value, (list, tuple, np.ndarray)):
@@ -316,7 +316,7 @@ _ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def activation_of(stated: Stated) -> str:
-    """What makes a score from the logit, as torch.nn names it.
+    """The function that makes a score from the logit, as torch.nn names it.
 
     The model's own statement comes first. Otherwise it is the sigmoid, as CrossEncoder and the pipelines of transformers have
     it, or nothing for a model that was trained as a regression.
@@ -332,7 +332,7 @@ def activation_of(stated: Stated) -> str:
             "the model makes its score in a way that is not supported",
             where="config.json, activation_fn",
             got=stated.activation,
-            expected=", ".join(f"torch.nn.{known}" for known in _ACTIVATIONS),
+            expected=", ".join(f"torch.nn.{activation}" for activation in _ACTIVATIONS),
         )
     return name
 
@@ -361,9 +361,9 @@ class Scores(LabelledTexts):
     def target(self, gold: float) -> float:
         return float(gold)
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """Scores."""
-        return Judged(self._scores(result.logits), np.asarray(result.gold, dtype=np.float64))
+        return Predictions(self._scores(result.logits), np.asarray(result.gold, dtype=np.float64))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         return dict.fromkeys(self.metrics, 0.0)
@@ -384,7 +384,7 @@ class Scores(LabelledTexts):
         error = output_error(ours.outputs, reference.outputs)
         return Fidelity("correlation of scores", agreement, error, changed)
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
 
     def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:

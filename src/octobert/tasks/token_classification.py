@@ -35,9 +35,9 @@ from octobert.tasks._task import (
     NOTHING,
     Extremes,
     Fidelity,
-    Judged,
     Metric,
     Pair,
+    Predictions,
     Result,
     Task,
     objects,
@@ -128,34 +128,37 @@ class Tagging(Task):
             texts.append(tuple(words))
         return texts
 
-    def parse(self, given: Any, *, where: str) -> Text:
+    def parse(self, user_input: Any, *, where: str) -> Text:
         """A text, which is split into words and signs, or a list of words.
 
         Raises:
             DataError: it is neither, or is empty.
         """
-        if isinstance(given, str):
-            check_texts([given], where=where)
-            return tuple(_words(given))
+        if isinstance(user_input, str):
+            check_texts([user_input], where=where)
+            return tuple(_words(user_input))
         if (
-            not isinstance(given, (list, tuple))
-            or not given
-            or not all(isinstance(word, str) for word in given)
+            not isinstance(user_input, (list, tuple))
+            or not user_input
+            or not all(isinstance(word, str) for word in user_input)
         ):
             raise DataError(
-                "the input is not a text or a list of words", where=where, got=preview(given)
+                "the input is not a text or a list of words", where=where, got=preview(user_input)
             )
-        check_texts([" ".join(given)], where=where)
-        return tuple(given)
+        check_texts([" ".join(user_input)], where=where)
+        return tuple(user_input)
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length
         step = step_within(self.steps, length - frame.size)
         offsets = tokenizer.offsets([" ".join(words) for words in texts])
-        aligned = [_aligned(words, own) for words, own in zip(texts, offsets, strict=True)]
+        aligned = [
+            _aligned(words, word_offsets)
+            for words, word_offsets in zip(texts, offsets, strict=True)
+        ]
         return EncodedTexts(
-            texts, [windows(frame, own, length=length, step=step) for own in aligned]
+            texts, [windows(frame, sentence, length=length, step=step) for sentence in aligned]
         )
 
     def read_gold(self, table: Table) -> list[list[str]]:
@@ -163,21 +166,21 @@ class Tagging(Task):
         tags, words = map(table.first_column, (self.tags, self.words))
         gold = []
         for row, (cell, place) in zip(table.rows, table.cells(tags), strict=True):
-            own = [self._name(tag, place) for tag in _list(cell, place)]
+            sentence_tags = [self._name(tag, place) for tag in _list(cell, place)]
             count = len(row[words])
-            if len(own) != count:
+            if len(sentence_tags) != count:
                 raise DataError(
                     "a sentence has another number of tags than words",
                     where=place,
-                    got=str(len(own)),
+                    got=str(len(sentence_tags)),
                     expected=str(count),
                 )
-            gold.append(iob2(own))
+            gold.append(iob2(sentence_tags))
         self._check_types(gold, table.where)
         return gold
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
-        """O first, then B- and I- of each type; or all tags as they are."""
+        """O first, then B- and I- of each type; or all tags without changes."""
         return labels_of({tag for tags in self.read_gold(table) for tag in tags})
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -210,8 +213,8 @@ class Tagging(Task):
         for words, rows in zip(result.texts, result.encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
-                own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
-                for place, share in zip(own, probabilities(logits[at][own]), strict=True):
+                places = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
+                for place, share in zip(places, probabilities(logits[at][places]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
                     tags[word] = self.label_of(int(share.argmax()))
                     likely[word] = float(share.max())
@@ -226,18 +229,18 @@ class Tagging(Task):
         every = [tag for tags in gold for tag in tags]
         others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
         items = []
-        for own, tags in zip(predicted, gold, strict=True):
-            right, said, *_ = counts([next(others) for _ in tags], tags)
-            items.append((*counts(own, tags), right, said))
+        for predicted_tags, tags in zip(predicted, gold, strict=True):
+            right, chance_predicted, *_ = counts([next(others) for _ in tags], tags)
+            items.append((*counts(predicted_tags, tags), right, chance_predicted))
         return np.array(items, dtype=np.float64)
 
-    def judged(self, result: Result) -> Judged:
+    def judged(self, result: Result) -> Predictions:
         """The tags of each sentence in IOB2, as seqeval reads them."""
         predicted = [iob2(tags) for tags, _ in self.predictions(result)]
-        return Judged(objects(predicted), objects(result.gold))
+        return Predictions(objects(predicted), objects(result.gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of the right tags of other words."""
+        """The metrics of the right tags of other words."""
         by_chance = items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
         return {name: METRICS[name](by_chance) for name in ("f1", "precision", "recall")}
 
@@ -268,11 +271,11 @@ class Tagging(Task):
         error = output_error(ours.outputs, reference.outputs)
         return Fidelity("agreement", same / max(total, 1), error, changed, chance)
 
-    def answer(self, result: Result, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         ((tags, likely),) = self.predictions(result.single(index))
         words = result.texts[index]
-        text = given if isinstance(given, str) else " ".join(words)
+        text = user_input if isinstance(user_input, str) else " ".join(words)
         spans = []
         for (kind, first, last), (_, start, end) in zip(
             entities(tags), places_of(words, text, tags), strict=True
@@ -292,8 +295,8 @@ class Tagging(Task):
             for side in self.answers(pair, index)
         ]
         marked = [
-            Answer(text=answer, marks=_marks(own))
-            for answer, own in zip(answers, sides, strict=True)
+            Answer(text=answer, marks=_marks(side))
+            for answer, side in zip(answers, sides, strict=True)
         ]
         moves = list(_moves(*sides))
         return self.row_of(
@@ -446,7 +449,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities, each beginning with B; tags that are not of that form stay as they are."""
+    """The same entities, each beginning with B; tags of another form do not change."""
     letters = {parted(tag)[0] for tag in tags if "-" in tag}
     if (
         not letters

@@ -19,7 +19,7 @@ from octobert.core.results import PACKAGE_FILE, TaskFacts
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
 from octobert.inference import machines, package_files
-from octobert.inference.opened import Opened, opened
+from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.predictor import Predictor
 from octobert.report.page.runs import title_of
 from octobert.tasks import Task
@@ -191,7 +191,7 @@ class Models:
         stamp = file_stamp(path / PACKAGE_FILE)
         pair = self._open.pop(name, None)
         if pair is None or pair.stamp != stamp:
-            pair = paired(name, opened(path), stamp)
+            pair = paired(name, open_model(path), stamp)
         self._open[name] = pair
         while len(self._open) > _OPEN:
             self._open.popitem(last=False)
@@ -214,7 +214,7 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
         return {"name": name, "target": "", "problem": str(error)}
     task, problem = package.task, None
     try:
-        opened(path).check_runs()
+        open_model(path).check_runs()
     except OctobertError as error:
         problem = str(error)
     return {
@@ -229,7 +229,7 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
     }
 
 
-def paired(name: str, model: Opened, stamp: str) -> Pair:
+def paired(name: str, model: FinishedModel, stamp: str) -> Pair:
     """Open a model and its float model.
 
     Raises:
@@ -252,7 +252,7 @@ def paired(name: str, model: Opened, stamp: str) -> Pair:
     return Pair(name, stamp, sides, task, model.facts(), model.tokenizer(task))
 
 
-def _size(model: Opened) -> int:
+def _size(model: FinishedModel) -> int:
     """Bytes of the files that a side opens."""
     stem = model.file.name.removesuffix(".xml")
     return sum(

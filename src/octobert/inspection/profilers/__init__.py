@@ -101,7 +101,7 @@ def placed(
         family: plugin name of the encoder family; None to choose the family that most names fit.
     """
     encoder = _family([operator for operator, _ in ran], family)
-    places = {operator.name: _own(operator, encoder) for operator, _ in ran}
+    places = {operator.name: _place_by_names(operator, encoder) for operator, _ in ran}
     readers: dict[str, list[str]] = {}
     for operator, reads in ran:
         for name in reads:
@@ -130,11 +130,11 @@ def place(name: str, family: EncoderFamily) -> Place:
     fitting = [
         role for role, path in family.parts.items() if re.match(re.escape(path) + r"($|[./])", rest)
     ]
-    role = max(fitting, key=lambda each: len(family.parts[each]), default="")
+    role = max(fitting, key=lambda candidate: len(family.parts[candidate]), default="")
     return int(match[1]), part_of(role)
 
 
-def _own(operator: Operator, family: EncoderFamily) -> Place:
+def _place_by_names(operator: Operator, family: EncoderFamily) -> Place:
     """Return the place by the operator's own names: the first for a product, whatever is fused into it; the last for others."""
     places = [at for at in (place(name, family) for name in operator.covers) if at != NOWHERE]
     if not places:
@@ -152,5 +152,7 @@ def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,
-        key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names),
+        key=lambda candidate: sum(
+            all(p not in (None, "") for p in place(n, candidate)) for n in names
+        ),
     )

@@ -124,19 +124,22 @@ def _ran(
         nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))
     ):
         name = node.get_friendly_name()
-        own = facts[name]
+        node_facts = facts[name]
         reads = tuple(
             port.get_source_output().get_node().get_friendly_name() for port in node.inputs()
         )
         through = tuple(source for read in reads for source in left_out.get(read, (read,)))
-        if own.get("layerType") in _IDLE or name not in times:
+        if node_facts.get("layerType") in _IDLE or name not in times:
             left_out[name] = through
             continue
-        covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (
-            name,
+        covers = tuple(
+            node for node in node_facts.get("originalLayersNames", "").split(",") if node
+        ) or (name,)
+        kind = _kind(node_facts, covers, matmuls, [ran[r][0] for r in reads if r in ran])
+        runtime_precision, output_precisions = (
+            node_facts.get("runtimePrecision", ""),
+            node_facts.get("outputPrecisions", "").split(","),
         )
-        kind = _kind(own, covers, matmuls, [ran[r][0] for r in reads if r in ran])
-        taken, given = own.get("runtimePrecision", ""), own.get("outputPrecisions", "").split(",")
         inputs = {
             p
             for r in reads
@@ -145,11 +148,11 @@ def _ran(
         }
         operator = Operator(
             name=name,
-            type=own.get("layerType", ""),
-            kernel=own.get("primitiveType", ""),
+            type=node_facts.get("layerType", ""),
+            kernel=node_facts.get("primitiveType", ""),
             kind=kind,
-            precision=_precision(kind, taken, inputs, set(given)),
-            integer=kind == "product" and taken in _EIGHT,
+            precision=_precision(kind, runtime_precision, inputs, set(output_precisions)),
+            integer=kind == "product" and runtime_precision in _EIGHT,
             ms=times[name] / 1000,
             layer=None,
             part="",
@@ -162,25 +165,33 @@ def _ran(
 def _kind(
     facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sources: list[Operator]
 ) -> Kind:
-    op_type, given = facts.get("layerType", ""), facts.get("outputPrecisions", "")
+    op_type, output_precision = facts.get("layerType", ""), facts.get("outputPrecisions", "")
     if op_type in _PRODUCTS or (op_type == "Subgraph" and not matmuls.isdisjoint(covers)):
         return "product"
-    eight = (facts.get("runtimePrecision") in _EIGHT, given in _EIGHT)
+    eight = (facts.get("runtimePrecision") in _EIGHT, output_precision in _EIGHT)
     if op_type == "FakeQuantize" or (op_type in ("Convert", "Reorder") and eight[0] != eight[1]):
         # Rows of an embedding table are dequantized by design. That is not a conversion between two operators.
         return "other" if any(".rows" in name for name in covers) else "conversion"
     # Zero point and scale after a Convert from 8 bits.
     behind = any(s.kind == "conversion" and s.type == "Convert" for s in sources)
-    return "conversion" if op_type == "Eltwise" and behind and given not in _EIGHT else "other"
+    return (
+        "conversion"
+        if op_type == "Eltwise" and behind and output_precision not in _EIGHT
+        else "other"
+    )
 
 
-def _precision(kind: Kind, taken: str, inputs: set[str], given: set[str]) -> str:
+def _precision(
+    kind: Kind, runtime_precision: str, inputs: set[str], output_precisions: set[str]
+) -> str:
     """Return the precision of a product's operands, or of all inputs and outputs of another operator."""
-    seen = inputs if kind == "product" else inputs | given | {taken}
+    seen = inputs if kind == "product" else inputs | output_precisions | {runtime_precision}
     precisions = {_TYPES[word] for word in seen if word in _TYPES}
-    if kind == "product" and taken in _EIGHT:
+    if kind == "product" and runtime_precision in _EIGHT:
         return "int8"
-    return precisions.pop() if len(precisions) == 1 else "mixed" if precisions else taken
+    return (
+        precisions.pop() if len(precisions) == 1 else "mixed" if precisions else runtime_precision
+    )
 
 
 def products(path: Path) -> tuple[Product, ...]:
@@ -227,7 +238,7 @@ def _operand(node: Any) -> tuple[Operand | None, bool]:
 
 
 def _is_middle(zero: Any, dtype: str) -> bool:
-    """Whether a zero point lies in the middle of its type."""
+    """Return whether a zero point lies in the middle of its type."""
     middle = middle_of(dtype)
     while zero is not None and zero.get_type_name() != "Constant":
         zero = zero.input_value(0).get_node()

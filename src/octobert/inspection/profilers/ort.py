@@ -83,7 +83,7 @@ def profile(
         try:
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
             inputs = sessions.Inputs(
-                [_ort.port_of(each) for each in session.get_inputs()], path
+                [_ort.port_of(entry) for entry in session.get_inputs()], path
             ).of(feeds)
             for _ in range(warmup + runs):
                 session.run(None, inputs)
@@ -244,7 +244,7 @@ def _by_zero_point(node: ir.Node, index: int, default: Operand) -> Operand:
 
 
 def _is_constant(value: ir.Value | None) -> bool:
-    """Whether a value depends on constants only."""
+    """Return whether a value depends on constants only."""
     if value is None or value.is_initializer():
         return True
     node = value.producer()
