@@ -639,7 +639,7 @@ def layer_of(
     generator = np.random.default_rng(100 + seed)
     weight = generator.normal(size=(32, 16)).astype(np.float32)
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least)
-    return LinearLayer.of(
+    return LinearLayer.uncorrected(
         weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer
     )
 
@@ -756,7 +756,7 @@ def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduce
     quantizer = plain.quantizer.model_copy(update={"reduce_range": reduced})
     result = corrected(
         "weight-rounding",
-        LinearLayer.of(plain.weight, plain.bias, quantizer),
+        LinearLayer.uncorrected(plain.weight, plain.bias, quantizer),
         moments_of(*correlated(2)),
     )
     assert result.scale.shape == (() if axis is None else (16,))
@@ -775,7 +775,7 @@ def test_a_scale_that_is_chosen_already_is_kept() -> None:
     scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)
     result = corrected(
         "weight-rounding",
-        LinearLayer.of(plain.weight, plain.bias, plain.quantizer, scale),
+        LinearLayer.uncorrected(plain.weight, plain.bias, plain.quantizer, scale),
         moments_of(*correlated(3)),
     )
     np.testing.assert_array_equal(result.scale, scale)

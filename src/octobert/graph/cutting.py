@@ -66,7 +66,7 @@ _FUSED = 3
 
 @dataclass(frozen=True)
 class _Structure:
-    """Where the units of a sublayer are.
+    """The places of the units of a sublayer.
 
     Args:
         sources: linear layers that compute units, each with its channels per unit and the number of blocks of all units that
@@ -96,20 +96,20 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Sublayer], list[L
     ], left
 
 
-def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray]) -> None:
+def cut_(model: ir.Model, family: EncoderFamily, remaining: Mapping[str, np.ndarray]) -> None:
     """Remove units in place.
 
     Args:
         model: a canonical float graph.
-        kept: module of a sublayer (`Sublayer.module`) → the indices of its units that stay; none: the sublayer is gone, and
-            only its bias is left. Sublayers that are not named stay whole.
+        remaining: module of a sublayer (`Sublayer.module`) → the indices of its units that stay; none: the sublayer is gone,
+            and only its bias is left. Sublayers that are not named stay whole.
 
     Raises:
         ModelError: a sublayer is not in the graph or cannot be cut, or has no unit of that index.
     """
     structures, left = _find(model.graph, family)
     changed = False
-    for module, units in kept.items():
+    for module, units in remaining.items():
         structure = structures.get(module)
         if structure is None:
             reason = next((whole.reason for whole in left if whole.module == module), None)

@@ -154,7 +154,7 @@ def quantizes_activations(graph: ir.Graph) -> bool:
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
 
 
-def free_name(name: str, *taken: Container[str], suffix: str = "") -> str:
+def free_name(name: str, *used_names: Container[str], suffix: str = "") -> str:
     """Return `name`, or `name_1`, `name_2`, … if `name + suffix` is taken.
 
     Example:
@@ -162,7 +162,7 @@ def free_name(name: str, *taken: Container[str], suffix: str = "") -> str:
         'x_2'
     """
     candidate, count = name, 0
-    while any(f"{candidate}{suffix}" in names for names in taken):
+    while any(f"{candidate}{suffix}" in names for names in used_names):
         count += 1
         candidate = f"{name}_{count}"
     return candidate
@@ -308,8 +308,10 @@ def ancestors(value: ir.Value) -> set[ir.Value]:
 def follows(value: ir.Value, source: ir.Value) -> bool:
     """Return whether a value depends on the numbers in `source`, not only on its shape and not through a MatMul."""
     return any(
-        each is source
-        for each in upward(value, lambda each: producer(each, "Shape", "MatMul") is None)
+        ancestor is source
+        for ancestor in upward(
+            value, lambda ancestor: producer(ancestor, "Shape", "MatMul") is None
+        )
     )
 
 
@@ -320,9 +322,9 @@ def drop_states_(model: ir.Model) -> int:
         The number of outputs that were dropped.
     """
     graph = model.graph
-    kept = read_outputs([str(value.name) for value in graph.outputs])
-    dropped = len(graph.outputs) - len(kept)
-    graph.outputs[:] = [value for value in graph.outputs if value.name in kept]
+    names = read_outputs([str(value.name) for value in graph.outputs])
+    dropped = len(graph.outputs) - len(names)
+    graph.outputs[:] = [value for value in graph.outputs if value.name in names]
     return dropped
 
 

@@ -48,8 +48,8 @@ def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
     Pruning can remove parts of a layer, or all of them.
     """
     pattern = re.compile(re.escape(family.layer).replace(r"\{\}", r"(\d+)") + r"\.")
-    found = [match for node in graph if (match := pattern.match(str(node.name)))]
-    return max((int(match[1]) + 1 for match in found), default=0)
+    matches = [match for node in graph if (match := pattern.match(str(node.name)))]
+    return max((int(match[1]) + 1 for match in matches), default=0)
 
 
 def linear_node(nodes: dict[str, ir.Node], path: str) -> ir.Node:

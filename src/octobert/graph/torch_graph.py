@@ -126,7 +126,7 @@ class _Writer:
         return module
 
     def _write(self, node: ir.Node) -> None:
-        layer = _Linear.of(node)
+        layer = _Linear.from_node(node)
         if layer is not None:
             self._values[node.outputs[0]] = self._linear(layer)
             return
@@ -211,8 +211,8 @@ class _Writer:
         """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
-        weight = _Weight.of(node)
-        quantized = _Activation.of(node)
+        weight = _Weight.from_node(node)
+        quantized = _Activation.from_node(node)
         scale_type = operators.input_of(node, 1).dtype
         if weight is not None:
             return self._buffer(
@@ -282,7 +282,7 @@ class _Activation:
     dtype: torch.dtype
 
     @staticmethod
-    def of(node: ir.Node | None) -> _Activation | None:
+    def from_node(node: ir.Node | None) -> _Activation | None:
         """Return how a QuantizeLinear or DequantizeLinear quantizes, or None if it has no constant scale."""
         if node is not None and node.op_type == "DequantizeLinear":
             # Both nodes of a pair have the same scale and zero point.
@@ -315,7 +315,7 @@ class _Weight:
     axis: int
 
     @staticmethod
-    def of(node: ir.Node | None) -> _Weight | None:
+    def from_node(node: ir.Node | None) -> _Weight | None:
         """Return the weight that a DequantizeLinear reads, or None if that is not constant."""
         if node is None or node.op_type != "DequantizeLinear":
             return None
@@ -351,12 +351,12 @@ class _Linear:
     dtype: ir.DataType
 
     @staticmethod
-    def of(node: ir.Node) -> _Linear | None:
+    def from_node(node: ir.Node) -> _Linear | None:
         """Return the layer of a MatMul, or None unless both inputs are 8-bit with scales that factor out of the sum."""
         if node.op_type != "MatMul":
             return None
         (left, dtype), (right, _) = (_dequantizing(value) for value in node.inputs)
-        activation, weight = _Activation.of(left), _Weight.of(right)
+        activation, weight = _Activation.from_node(left), _Weight.from_node(right)
         if activation is None or weight is None or left is None or dtype is None:
             return None
         fits = (

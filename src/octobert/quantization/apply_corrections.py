@@ -171,7 +171,8 @@ def _constants(
         operators.const_array(add.inputs[1]) if add is not None and add.op_type == "Add" else None
     )
     assert weight is not None
-    return LinearLayer.of(weight, bias, quantizer, scales.get(str(nodes[site.node].inputs[1].name)))  # type: ignore[union-attr]
+    scale = scales.get(str(nodes[site.node].inputs[1].name))  # type: ignore[union-attr]
+    return LinearLayer.uncorrected(weight, bias, quantizer, scale)
 
 
 def _first_tokens(rows: Sequence[Encoded]) -> list[Encoded]:

@@ -12,7 +12,7 @@ from octobert.core.session import ExportOptions, RuntimeOption, Session, Session
 
 
 class Target(Protocol):
-    """What a target's module has.
+    """The attributes and functions of a target's module.
 
     Attributes:
         CAPABILITIES: what the target accepts and runs fast.
@@ -23,7 +23,7 @@ class Target(Protocol):
     RUNTIME_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]]
 
     def probe(self) -> Probe:
-        """Whether the target can run on this machine."""
+        """Return whether the target can run on this machine."""
         ...
 
     def export(self, quantized: Path, folder: Path, options: ExportOptions) -> None:

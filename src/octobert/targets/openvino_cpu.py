@@ -151,7 +151,7 @@ def _separate_norm_(mvn: Any) -> bool:
 
 
 def _differs(reader: Any) -> bool:
-    """Whether a reader scales the norm again, or takes some of its rows."""
+    """Return whether a reader scales the norm again, or takes some of its rows."""
     return _takes_rows(reader) or (
         reader.get_type_name() == "Multiply" and _constant(reader) is not None
     )
@@ -174,7 +174,7 @@ def _give_(source: Any, affine: _Affine, ports: list[Any], name: str) -> None:
 
 
 def _takes_rows(node: Any) -> bool:
-    """Whether a node is a Slice of tokens, [:, a:b]."""
+    """Return whether a node is a Slice of tokens, [:, a:b]."""
     axes = (
         node.input_value(4).get_node()
         if node.get_type_name() == "Slice" and node.get_input_size() == 5
@@ -199,9 +199,11 @@ def _constant(node: Any) -> np.ndarray | None:
     """Return the constant of a Multiply or Add with one that follows the last axis."""
     if node.get_type_name() not in ("Multiply", "Add"):
         return None
-    held = [port.get_source_output().get_node() for port in node.inputs()]
+    sources = [port.get_source_output().get_node() for port in node.inputs()]
     arrays = [
-        np.asarray(each.data, np.float64) for each in held if each.get_type_name() == "Constant"
+        np.asarray(source.data, np.float64)
+        for source in sources
+        if source.get_type_name() == "Constant"
     ]
     return (
         arrays[0].reshape(-1)

@@ -22,7 +22,7 @@ from octobert.training.interception import ALL_VALUES
 from octobert.training.job import non_finite_weight
 from octobert.training.simulation import Simulation
 
-# What `finish` writes beside the checkpoint, last of all.
+# The file that `finish` writes beside the checkpoint, last of all.
 QUANTIZATION = "quantization.json"
 
 
@@ -178,8 +178,12 @@ def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
                     where=value,
                     fix="give the ranges of the same run: octobert.manifest(…).ranges",
                 )
-            own = intervals[value]
-            low, high = (-own.bound, own.bound) if quantizer.symmetric else (own.low, own.high)
+            interval = intervals[value]
+            low, high = (
+                (-interval.bound, interval.bound)
+                if quantizer.symmetric
+                else (interval.low, interval.high)
+            )
             decision = decision.model_copy(
                 update={"quantizer": quantizer.model_copy(update={"low": low, "high": high})}
             )
@@ -188,7 +192,7 @@ def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
 
 
 def read(folder: Path) -> Quantization:
-    """What `finish` wrote.
+    """Return the quantization that `finish` wrote.
 
     Raises:
         ModelError: the folder has no such file, or it is damaged.

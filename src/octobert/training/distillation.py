@@ -159,8 +159,8 @@ def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
 def hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
     """Mean squared difference of hidden states [B, S, D] without padding, relative to the teacher's mean square."""
     shares = []
-    for own, other in zip(student, teacher, strict=True):
-        a, b = own[mask], other[mask]
+    for student_state, teacher_state in zip(student, teacher, strict=True):
+        a, b = student_state[mask], teacher_state[mask]
         shares.append(((a - b) ** 2).mean() / (b**2).mean())
     return torch.stack(shares).mean()
 

@@ -96,10 +96,10 @@ def train_(
     )
     curve = trainer.train(job).curve
     after = _loss(follower, teacher, parts_held, rows.pad_id)
-    kept = after < before
-    if kept:
+    is_better = after < before
+    if is_better:
         follower.write_(pruned)
-    return Recovery(rows=len(trained), before=before, after=after, kept=kept), curve
+    return Recovery(rows=len(trained), before=before, after=after, kept=is_better), curve
 
 
 def _shares(
@@ -192,7 +192,7 @@ def _trainable(graph: ir.Graph) -> set[str]:
                 *norm.node.inputs[1:],
                 *(norm.mul.inputs[1:] if norm.mul is not None else ()),
             ]
-        # Of a sublayer that is gone, a bias is left on the residual path.
+        # A sublayer that is gone leaves a bias on the residual path.
         elif node.op_type == "Add":
             values += [value for value in node.inputs if parts.is_vector(value)]
     return {

@@ -87,7 +87,7 @@ class ModuleNames:
 
 
 class Simulated(Protocol):
-    """What is quantized of a model, and how: a `simulation.Simulation`, which describes the attributes."""
+    """The quantization of a model: a `simulation.Simulation`, which describes the attributes."""
 
     model: Any
     quantizing: bool
@@ -172,14 +172,16 @@ class Interceptor(TorchFunctionMode):
 
     def _linear(self, func: Any, args: Any, kwargs: Any) -> Any:
         x, weight, *rest = args
-        own = self._names.linears.get(id(weight))
-        path = self._names.at_call(own, self._count(id(weight)))
-        if own is None or path is None:
+        module = self._names.linears.get(id(weight))
+        path = self._names.at_call(module, self._count(id(weight)))
+        if module is None or path is None:
             # Not a layer of the graph, or a use that the graph lacks, such as DeBERTa's projections of positions.
             return func(*args, **kwargs)
-        if own not in self._weights:
-            self._weights[own] = self._simulation.quantized_weight(own, weight)
-        output = func(self._quantized("linear.input", path, x), self._weights[own], *rest, **kwargs)
+        if module not in self._weights:
+            self._weights[module] = self._simulation.quantized_weight(module, weight)
+        output = func(
+            self._quantized("linear.input", path, x), self._weights[module], *rest, **kwargs
+        )
         output = self._quantized("linear.output", path, output)
         if path in self._names.attention:
             self._attention, self._scored = self._names.attention[path], False

@@ -88,8 +88,8 @@ class Job:
         accepted, size = inputs_of(self.model), self.settings.batch // world_size()
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows.encoded))
         even = order[: len(order) - len(order) % world_size()] if world_size() > 1 else order
-        own = even[rank() :: world_size()]
-        parts = [own[start : start + size] for start in range(0, len(own), size)]
+        indices = even[rank() :: world_size()]
+        parts = [indices[start : start + size] for start in range(0, len(indices), size)]
         examples = [
             [{"row": self.rows.encoded[i], "targets": self.rows.targets[i]} for i in part]
             for part in parts
@@ -164,10 +164,14 @@ def check_same_training(job: Job) -> None:
         ModelError: the checkpoints belong to another plan, model, data set, seed or settings.
     """
     path = job.scratch / _IDENTITY
-    own = {"seed": job.seed, "of": job.identity, "settings": job.settings.model_dump(mode="json")}
+    identity = {
+        "seed": job.seed,
+        "of": job.identity,
+        "settings": job.settings.model_dump(mode="json"),
+    }
     if (content := read_sealed(path)) is not None:
         other = json.loads(content)
-        different = [part for part in own if other.get(part) != own[part]]
+        different = [part for part in identity if other.get(part) != identity[part]]
         if different:
             raise ModelError(
                 "the folder holds the checkpoints of another training",
@@ -177,7 +181,7 @@ def check_same_training(job: Job) -> None:
             )
     elif is_first():
         job.scratch.mkdir(parents=True, exist_ok=True)
-        write_sealed(path, json.dumps(own).encode())
+        write_sealed(path, json.dumps(identity).encode())
 
 
 def last_checkpoint(folder: Path) -> str | None:

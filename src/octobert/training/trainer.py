@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training went.
+    """The result of a training.
 
     Args:
         facts: number of steps, mean loss of the last tenth of them, and median seconds of a step in this process; empty for
@@ -70,8 +70,8 @@ def train(job: Job) -> Trained:
     return Trained({})
 
 
-def _saves_here(wanted: bool) -> bool:
-    return wanted and is_first()
+def _saves_here(is_main_process: bool) -> bool:
+    return is_main_process and is_first()
 
 
 def _train_with_trainer(job: Job) -> Trained:

@@ -68,7 +68,12 @@ def rebuild_attention_(
                 fix="models without an attention mask are not supported",
             )
         _rebuild_one_(
-            graph, attention, head_count, family.part(index, "attention"), others, masks.of(masking)
+            graph,
+            attention,
+            head_count,
+            family.part(index, "attention"),
+            others,
+            masks.replacement(masking),
         )
     operators.clean_(model)
 
@@ -82,7 +87,7 @@ class _Masks:
         self._windowed = windowed
         self._written: dict[ir.Value | None, ir.Value] = {}
 
-    def of(self, terms: list[Term]) -> ir.Value:
+    def replacement(self, terms: list[Term]) -> ir.Value:
         """Return the value that replaces the masking terms of an attention."""
         assert self._mask is not None
         if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
@@ -211,24 +216,24 @@ def name_(model: ir.Model, layers: list[EncoderLayer], family: EncoderFamily) ->
         ModelError: a layer has a part that the family has no name for.
     """
     graph = model.graph
-    named = _Names(graph)
+    names = _Names(graph)
     for index, layer in enumerate(layers):
         _check_parts(layer, family)
         for role, linear in layer.linears.items():
-            named.linear_(linear, family.part(index, role), family.module(index, role))
+            names.linear_(linear, family.part(index, role), family.module(index, role))
         for role, norm in layer.norms.items():
-            named.norm_(norm, family.part(index, role), family.module(index, role))
-            named.residual_(norm, family.part(index, role))
+            names.norm_(norm, family.part(index, role), family.module(index, role))
+            names.residual_(norm, family.part(index, role))
         for role, feed_forward in layer.feed_forwards.items():
-            named.activation_(feed_forward, family.part(index, role))
-        named.heads_(layer.attention, family.part(index, "attention"))
+            names.activation_(feed_forward, family.part(index, role))
+        names.heads_(layer.attention, family.part(index, "attention"))
     first = next(first for node in graph if (first := parts.norm_of(node.outputs[0])) is not None)
-    named.norm_(first, family.embeddings_norm)
+    names.norm_(first, family.embeddings_norm)
     last = parts.norm_behind(layers[-1].output)
     if family.final_norm and last is not None:
-        named.norm_(last, family.final_norm)
-        named.residual_(last, family.final_norm)
-    named.rest_(family)
+        names.norm_(last, family.final_norm)
+        names.residual_(last, family.final_norm)
+    names.rest_(family)
     common.ClearMetadataAndDocStringPass()(model)
     operators.clean_(model)
 
@@ -257,7 +262,7 @@ class _Names:
         self.done: set[ir.Node] = set()
         # Name → the initializer that has it.
         self.owned: dict[str, ir.Value] = {}
-        self.taken = {str(v.name) for v in (*graph.inputs, *graph.outputs)}
+        self.value_names = {str(v.name) for v in (*graph.inputs, *graph.outputs)}
 
     def node_(self, node: ir.Node, name: str) -> None:
         node.name = name
@@ -272,10 +277,10 @@ class _Names:
         if linear.add is not None:
             self.node_(linear.matmul, f"{path}.matmul")
             self.node_(linear.add, path)
-            self._own_(linear.add, 1, f"{stem}.bias")
+            self._name_initializer_(linear.add, 1, f"{stem}.bias")
         else:
             self.node_(linear.matmul, path)
-        self._own_(linear.matmul, 1, f"{stem}.weight")
+        self._name_initializer_(linear.matmul, 1, f"{stem}.weight")
 
     def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
         """Name a norm, and its weights as those of a linear layer."""
@@ -283,12 +288,12 @@ class _Names:
         self.node_(norm.node, path)
         if norm.mul is not None:
             self.node_(norm.mul, f"{path}.mul")
-            self._own_(norm.mul, 1, f"{stem}.weight")
-            self._own_(norm.node, 1, f"{stem}.bias")
+            self._name_initializer_(norm.mul, 1, f"{stem}.weight")
+            self._name_initializer_(norm.node, 1, f"{stem}.bias")
             return
-        self._own_(norm.node, 1, f"{stem}.weight")
+        self._name_initializer_(norm.node, 1, f"{stem}.weight")
         if len(norm.node.inputs) > 2 and norm.node.inputs[2] is not None:
-            self._own_(norm.node, 2, f"{stem}.bias")
+            self._name_initializer_(norm.node, 2, f"{stem}.bias")
 
     def residual_(self, norm: parts.Norm, path: str) -> None:
         """Name the residual add that a norm reads, if there is one."""
@@ -330,7 +335,7 @@ class _Names:
                 and operators.input_of(node, 1).name == "input_ids"
                 and _module_path(node, family)
             ):
-                self._own_(node, 0, f"{_module_path(node, family)}.weight")
+                self._name_initializer_(node, 0, f"{_module_path(node, family)}.weight")
         for linear in parts.all_linears(self.graph):
             path = _module_path(linear.matmul, family) or _stem(linear, family)
             if linear.matmul not in self.done and path:
@@ -344,7 +349,7 @@ class _Names:
             if name.startswith(f"{family.prefix}."):
                 value.name = self._free(family.strip_prefix(name))
 
-    def _own_(self, node: ir.Node, index: int, name: str) -> None:
+    def _name_initializer_(self, node: ir.Node, index: int, name: str) -> None:
         """Give a part its own initializer under its own name; exporters merge equal initializers of different parts.
 
         Parts of the same name are one module that is applied several times, and keep sharing the initializer.
@@ -366,9 +371,9 @@ class _Names:
         self.owned[name] = value
 
     def _free(self, name: str, *, reserve: bool = True) -> str:
-        candidate = operators.free_name(name, self.taken, self.graph.initializers)
+        candidate = operators.free_name(name, self.value_names, self.graph.initializers)
         if reserve:
-            self.taken.add(candidate)
+            self.value_names.add(candidate)
         return candidate
 
 

@@ -112,8 +112,8 @@ def _unshare_(model: ir.Model) -> None:
     for node in [node for node in model.graph if node.op_type == "Identity"]:
         array, value = operators.const_array(node.inputs[0]), node.outputs[0]
         if array is not None and array.ndim == 1 and not value.is_graph_output():
-            own = operators.initializer(model.graph, str(value.name), array)
-            ir.convenience.replace_all_uses_with(value, own)
+            constant = operators.initializer(model.graph, str(value.name), array)
+            ir.convenience.replace_all_uses_with(value, constant)
     common.IdentityEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
 

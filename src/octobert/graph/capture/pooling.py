@@ -97,24 +97,26 @@ class _Builder:
             return self.chain.LayerNormalization(
                 f"{folder}.norm", x, *weights, axis=-1, epsilon=NORM_EPSILON
             )
-        made = self._linear(x, f"{folder}.linear")
+        output = self._linear(x, f"{folder}.linear")
         if step.activation == "GELU":
             half, one, root = (
                 self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5))
             )
             error = self.chain.Erf(
-                f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", made, root)
+                f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", output, root)
             )
             shifted = self.chain.Add(f"{folder}.gelu.shifted", error, one)
-            made = self.chain.Mul(
-                f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", made, half), shifted
+            output = self.chain.Mul(
+                f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", output, half), shifted
             )
         elif step.activation != "Identity":
-            made = getattr(self.chain, _ACTIVATIONS[step.activation])(f"{folder}.activation", made)
+            output = getattr(self.chain, _ACTIVATIONS[step.activation])(
+                f"{folder}.activation", output
+            )
         if not step.residual:
-            return made
+            return output
         skip = self._linear(x, f"{folder}.residual") if step.in_features != step.out_features else x
-        return self.chain.Add(f"{folder}.sum", made, skip)
+        return self.chain.Add(f"{folder}.sum", output, skip)
 
     def truncated(self, x: ir.Value) -> ir.Value:
         """The first features."""

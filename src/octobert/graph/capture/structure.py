@@ -82,7 +82,7 @@ class Attention:
 
     @property
     def fused(self) -> bool:
-        """Whether one linear layer computes Q, K and V."""
+        """True if one linear layer computes Q, K and V."""
         return self.query.matmul is self.key.matmul is self.value.matmul
 
     @property
@@ -102,7 +102,7 @@ class FeedForward:
 
     @property
     def gated(self) -> bool:
-        """Whether one half of the output of `up` is multiplied by the activation of the other half."""
+        """True if one half of the output of `up` is multiplied by the activation of the other half."""
         return self.up.sizes[1] == 2 * self.down.sizes[0]
 
 
@@ -373,9 +373,12 @@ def _linear_above(value: ir.Value | None) -> tuple[Linear | None, float]:
 def _nearest_linears(value: ir.Value | None) -> list[Linear]:
     """Return the linear layers that a value depends on directly, not through another linear layer."""
     values = operators.upward(
-        value, lambda each: linear_of(each) is None and operators.producer(each, "Shape") is None
+        value,
+        lambda ancestor: (
+            linear_of(ancestor) is None and operators.producer(ancestor, "Shape") is None
+        ),
     )
-    linears = [linear for each in values if (linear := linear_of(each)) is not None]
+    linears = [linear for ancestor in values if (linear := linear_of(ancestor)) is not None]
     return list({linear.matmul: linear for linear in linears}.values())
 
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs faster on CPUs: products as integer operators, and norms in operators that it vectorizes.
+"""Faster forms for ONNX Runtime on CPUs: products as integer operators, and norms in operators that it vectorizes.
 
 Products, in the form that ONNX Runtime's tools call QOperator:
 
@@ -110,7 +110,7 @@ def _dtype(node: ir.Node) -> ir.DataType | None:
 
 
 def _is_integer(node: ir.Node) -> bool:
-    """Whether a DequantizeLinear has 8-bit integers, a constant zero point, and a float32 scale."""
+    """Return whether a DequantizeLinear has 8-bit integers, a constant zero point, and a float32 scale."""
     scale = operators.const_array(node.inputs[1])
     return (
         node.domain == ""

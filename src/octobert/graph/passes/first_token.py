@@ -199,8 +199,8 @@ class _Region:
     def _aligned(self, value: ir.Value | None, axis: int, rank: int) -> int | None:
         """Return the axis of an input that broadcasting maps to `axis` of an output of that rank, or None."""
         layout = self.layout(value)
-        own = axis - (rank - len(layout))
-        return own if own >= 0 and layout[own] != 1 else None
+        input_axis = axis - (rank - len(layout))
+        return input_axis if input_axis >= 0 and layout[input_axis] != 1 else None
 
     def _product(self, node: ir.Node, axis: int) -> Needs | None:
         rank, rest = len(self.layout(node.outputs[0])), [None] * (len(node.inputs) - 2)
@@ -227,12 +227,14 @@ class _Region:
         sizes = operators.const_array(node.inputs[1])
         concat = operators.producer(node.inputs[1], "Concat")
         if sizes is not None:
-            known = 0 not in sizes or not node.attributes.get_int("allowzero", 0)
+            is_known = 0 not in sizes or not node.attributes.get_int("allowzero", 0)
         else:
-            known = concat is not None and len(concat.inputs) == len(self.layout(node.outputs[0]))
+            is_known = concat is not None and len(concat.inputs) == len(
+                self.layout(node.outputs[0])
+            )
         before, after = self.layout(node.inputs[0]), self.layout(node.outputs[0])
         row = next((i for i in range(len(before)) if _same_axis(before, i, after, axis)), None)
-        return [row, None] if row is not None and known else None
+        return [row, None] if row is not None and is_known else None
 
     def _sliced(self, node: ir.Node, axis: int) -> Needs | None:
         axes = operators.const_array(node.inputs[3]) if len(node.inputs) > 3 else None

@@ -96,8 +96,8 @@ def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
     """Replace all values that depend on shapes and constants alone by constants."""
     static: dict[ir.Value, None] = {}
     for node in model.graph:
-        known = all(v is None or v in static or v.const_value is not None for v in node.inputs)
-        if node.op_type in _SHAPES or (known and node.op_type not in operators.PAIR):
+        is_static = all(v is None or v in static or v.const_value is not None for v in node.inputs)
+        if node.op_type in _SHAPES or (is_static and node.op_type not in operators.PAIR):
             static.update(dict.fromkeys(node.outputs))
     what = f"the graph does not run on {batch} rows of {sequence} tokens"
     with shapes.session_errors(what, fix="choose a length within the model's limit"):
@@ -107,8 +107,8 @@ def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
 def _require_shapes(graph: ir.Graph) -> None:
     for node in graph:
         for value in node.outputs:
-            known = value.shape is not None and value.shape.is_static()
-            if not known and (value.uses() or value in graph.outputs):
+            is_static = value.shape is not None and value.shape.is_static()
+            if not is_static and (value.uses() or value in graph.outputs):
                 raise ModelError(
                     "the shape of a value depends on data",
                     where=str(value.name),

@@ -126,7 +126,7 @@ def _least(node: ir.Node, *, contrib: bool, apart: bool) -> int:
 
 
 def _may_move(node: ir.Node) -> bool:
-    """Whether ONNX Runtime has the operator in its own domain."""
+    """Return whether ONNX Runtime has the operator in its own domain."""
     if node.op_type == "Gelu":
         return node.attributes.get_string("approximate", "none") == "none"
     if node.op_type not in operators.PAIR:
@@ -136,7 +136,7 @@ def _may_move(node: ir.Node) -> bool:
 
 
 def _exists(node: ir.Node, opset: int) -> bool:
-    """Whether an opset has the operator, with its attributes, inputs and types, or it can be written so."""
+    """Return whether an opset has the operator, with its attributes, inputs and types, or it can be written so."""
     import onnx
 
     try:
@@ -159,7 +159,7 @@ def _exists(node: ir.Node, opset: int) -> bool:
 
 
 def _has_axes(node: ir.Node) -> bool:
-    """Whether an operator reduces over constant axes that are an input."""
+    """Return whether an operator reduces over constant axes that are an input."""
     return (
         node.op_type.startswith("Reduce")
         and len(node.inputs) == 2
@@ -233,13 +233,13 @@ def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
     chain.replace_(node)
 
 
-def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
+def convert_checked_(model: ir.Model, target: WrittenOpset) -> int:
     """Write a graph in another opset, in place, and compare what it computes before and after.
 
-    What was done is written into the model's metadata, under `METADATA`.
+    A description of the conversion is written into the model's metadata, under `METADATA`.
 
     Returns:
-        The number of operators that another form was written of.
+        The number of operators that were written in another form.
 
     Raises:
         ModelError: the opset cannot hold the graph.
@@ -250,20 +250,26 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
         reference = parity.onnx_outputs(model, batches, names, optimized=False)
     except ModelError:  # types of GPUs, such as bfloat16
         reference = None
-    done = convert_(model, wanted.opset, domains=wanted.domains, whole_graph=wanted.whole_graph)
-    if done.opset == done.before:
+    conversion = convert_(
+        model, target.opset, domains=target.domains, whole_graph=target.whole_graph
+    )
+    if conversion.opset == conversion.before:
         return 0
-    text = f"from {done.before} to {done.opset}"
-    text += f", {done.norms} LayerNormalization in primitive operators" if done.norms else ""
-    text += f", {done.moved} operators of ONNX Runtime's own" if done.moved else ""
+    text = f"from {conversion.before} to {conversion.opset}"
+    text += (
+        f", {conversion.norms} LayerNormalization in primitive operators"
+        if conversion.norms
+        else ""
+    )
+    text += f", {conversion.moved} operators of ONNX Runtime's own" if conversion.moved else ""
     if reference is None:
         model.metadata_props[METADATA] = (
             f"{text}; not compared, because ONNX Runtime does not run it on the CPU"
         )
-        return done.norms + done.moved
+        return conversion.norms + conversion.moved
     tolerance = (
         ROUNDED_TOLERANCE
-        if operators.quantizes_activations(model.graph) and done.norms
+        if operators.quantizes_activations(model.graph) and conversion.norms
         else parity.TOLERANCE
     )
     worst = parity.largest_difference(
@@ -271,7 +277,7 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
     )
     if not worst <= tolerance:
         raise ParityError(
-            f"the graph in opset {done.opset} does not compute what it computes in opset {done.before}",
+            f"the graph in opset {conversion.opset} does not compute what it computes in opset {conversion.before}",
             got=f"a relative difference of {worst:.2e}",
             expected=f"at most {tolerance:.0e}",
             fix="please report this model, and use another opset",
@@ -279,7 +285,7 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
     model.metadata_props[METADATA] = (
         f"{text}; largest relative difference of the outputs {worst:.1e}"
     )
-    return done.norms + done.moved
+    return conversion.norms + conversion.moved
 
 
 def _batches(model: ir.Model) -> list[Feeds]:
@@ -301,5 +307,5 @@ def _batches(model: ir.Model) -> list[Feeds]:
 
 
 OPSET = Pass(
-    convert_checked_, lambda form: {"wanted": form.opset} if form.opset is not None else None
+    convert_checked_, lambda form: {"target": form.opset} if form.opset is not None else None
 )

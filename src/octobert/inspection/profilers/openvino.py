@@ -46,7 +46,9 @@ def profile(
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
-        inputs = sessions.Inputs([_openvino.port_of(port) for port in model.inputs], path).of(feeds)
+        inputs = sessions.Inputs(
+            [_openvino.port_of(port) for port in model.inputs], path
+        ).model_feeds(feeds)
         request = compiled.create_infer_request()
         whole, sums = [], []
         for number in range(warmup + runs):

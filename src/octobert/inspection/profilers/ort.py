@@ -84,7 +84,7 @@ def profile(
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
             inputs = sessions.Inputs(
                 [_ort.port_of(entry) for entry in session.get_inputs()], path
-            ).of(feeds)
+            ).model_feeds(feeds)
             for _ in range(warmup + runs):
                 session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

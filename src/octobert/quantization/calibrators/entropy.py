@@ -76,10 +76,10 @@ def _smallest_divergence(counts: np.ndarray, levels: int) -> int:
     candidates = np.arange(levels, bins + 1)
     cumulative = np.concatenate([[0.0], np.cumsum(counts)])
     occupied = np.concatenate([[0], np.cumsum(counts > 0)])
-    own = np.concatenate([[0.0], np.cumsum(_xlogx(counts / total))])
+    cumulative_entropy = np.concatenate([[0.0], np.cumsum(_xlogx(counts / total))])
     rest = total - cumulative[candidates]
     last = counts[candidates - 1]
-    entropy = own[candidates - 1] + _xlogx((last + rest) / total)
+    entropy = cumulative_entropy[candidates - 1] + _xlogx((last + rest) / total)
     # Each group has candidates // levels bins; the last one also takes the remainder.
     edges = np.arange(levels + 1) * (candidates // levels)[:, None]
     edges[:, -1] = candidates

@@ -57,7 +57,7 @@ class LinearLayer:
     scale: np.ndarray | None = None
 
     @staticmethod
-    def of(
+    def uncorrected(
         weight: np.ndarray,
         bias: np.ndarray | None,
         quantizer: Quantizer,

@@ -76,7 +76,7 @@ def kinds_of(placement: Placement) -> set[str]:
 
 
 def matches(pattern: str, site: Site) -> bool:
-    """Whether a pattern matches a site.
+    """Return whether a pattern matches a site.
 
     A pattern with wildcards is matched against the module path, or against `path:role` if it has a colon. A pattern without
     wildcards matches every module path that contains it as whole dotted parts: `layer.1` matches layer 1 and not layer 10.

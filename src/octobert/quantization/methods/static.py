@@ -111,8 +111,8 @@ def plan(
     simulated = {
         s for s in sites if saturating and s.role in capabilities.activations.symmetric_int8
     }
-    taken = {s for s in sites if placement.takes(s) and not switches.off(s)} - simulated
-    chosen = {s for s in sites if switches.on(s)} | taken
+    placed_sites = {s for s in sites if placement.takes(s) and not switches.off(s)} - simulated
+    chosen = {s for s in sites if switches.on(s)} | placed_sites
     outputs = {s.value for s in chosen if s.role.endswith(".output")}
     decisions = []
     for site in sites:
@@ -252,18 +252,18 @@ def offer(
 def _placement_axes(options: Options, capabilities: Capabilities) -> Iterator[Axis]:
     """Other placements whose sites the target computes in integers: those that quantize less, and the rest."""
     current, placement = _common.placement_of(options.placement, capabilities)
-    taken = _common.kinds_of(placement)
+    current_kinds = _common.kinds_of(placement)
     less: list[str] = []
     more: list[str] = []
-    # What quantizes most first.
+    # The placements that quantize most come first.
     every = {name: _common.kinds_of(placements.load(name)) for name in placements.names()}
     for name, kinds in sorted(every.items(), key=lambda item: -len(item[1])):
         if (
             name != current
-            and kinds != taken
+            and kinds != current_kinds
             and all(kind.partition("@")[0] in capabilities.roles for kind in kinds)
         ):
-            (less if kinds < taken else more).append(name)
+            (less if kinds < current_kinds else more).append(name)
     # No placement was faster than the target's own (0.91 to 1.00). On other CPUs the order may be another.
     for names, gain, promise in ((less, 1.0, 0.3), (more, 1.05, 0.1)):
         if names:

@@ -57,7 +57,8 @@ def allocate(
     step = max(budget_ms / steps, _SMALLEST)
     # A time that is a whole number of steps but for its last digits is that number.
     weights = [
-        np.ceil(np.maximum(own, 0) / step - 1e-9).astype(np.int64) for own in map(np.asarray, times)
+        np.ceil(np.maximum(level_times, 0) / step - 1e-9).astype(np.int64)
+        for level_times in map(np.asarray, times)
     ]
     best = np.full(steps + 1, np.inf)
     best[0] = 0.0
@@ -65,13 +66,13 @@ def allocate(
     for index, (weight, loss) in enumerate(zip(weights, losses, strict=True)):
         reached = np.full(steps + 1, np.inf)
         for level in range(len(weight)):
-            taken = int(weight[level])
-            if taken > steps:
+            duration = int(weight[level])
+            if duration > steps:
                 continue
-            with_it = best[: steps + 1 - taken] + loss[level]
-            better = with_it < reached[taken:]
-            reached[taken:][better] = with_it[better]
-            chosen[index, taken:][better] = level
+            with_it = best[: steps + 1 - duration] + loss[level]
+            better = with_it < reached[duration:]
+            reached[duration:][better] = with_it[better]
+            chosen[index, duration:][better] = level
         best = reached
     place = int(best.argmin())
     if not np.isfinite(best[place]):
@@ -104,36 +105,40 @@ class Table:
 
     def ms(self, sublayer: Sublayer, units: int) -> float:
         """Milliseconds of a sublayer with so many units."""
-        own = next(each for each in self.times if each.kind == sublayer.kind)
-        share = own.last if sublayer.layer == max(each.layer for each in self.sublayers) else 1.0
-        return share * float(np.interp(units, own.units, own.ms))
+        times = next(levels for levels in self.times if levels.kind == sublayer.kind)
+        share = (
+            times.last if sublayer.layer == max(other.layer for other in self.sublayers) else 1.0
+        )
+        return share * float(np.interp(units, times.units, times.ms))
 
     def speedup(self, units: Mapping[str, int]) -> float:
         """The predicted speedup of a model whose modules have so many units."""
         saved = sum(
-            self.ms(each, each.units) - self.ms(each, units[each.module]) for each in self.sublayers
+            self.ms(sublayer, sublayer.units) - self.ms(sublayer, units[sublayer.module])
+            for sublayer in self.sublayers
         )
         return self.whole_ms / (self.whole_ms - saved)
 
-    def allocated(self, speedup: float) -> dict[str, int] | None:
+    def allocation(self, speedup: float) -> dict[str, int] | None:
         """Module → its units in the model with the smallest sum of losses and this predicted speedup; None where no model
         is that fast."""
         ms = [
-            [self.ms(each, units) for units in self.units[each.module]] for each in self.sublayers
+            [self.ms(sublayer, units) for units in self.units[sublayer.module]]
+            for sublayer in self.sublayers
         ]
-        budget = sum(self.ms(each, each.units) for each in self.sublayers) - self.whole_ms * (
-            1 - 1 / speedup
-        )
-        places = allocate(ms, [self.losses[each.module] for each in self.sublayers], budget)
+        budget = sum(
+            self.ms(sublayer, sublayer.units) for sublayer in self.sublayers
+        ) - self.whole_ms * (1 - 1 / speedup)
+        places = allocate(ms, [self.losses[sublayer.module] for sublayer in self.sublayers], budget)
         if places is None:
             return None
         return {
-            each.module: self.units[each.module][place]
-            for each, place in zip(self.sublayers, places, strict=True)
+            sublayer.module: self.units[sublayer.module][place]
+            for sublayer, place in zip(self.sublayers, places, strict=True)
         }
 
 
-class Allocated(NamedTuple):
+class Allocation(NamedTuple):
     """Levels, and how fast their model is.
 
     Args:
@@ -148,38 +153,38 @@ class Allocated(NamedTuple):
 
 
 def reach(
-    table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Estimate]
-) -> Allocated | None:
-    """Find levels whose model is as much faster as wanted, measured.
+    table: Table, goal: float, measure: Callable[[Mapping[str, int]], Estimate]
+) -> Allocation | None:
+    """Find levels whose model has a speedup, measured.
 
     Args:
-        wanted: speedup over the whole model.
+        goal: speedup over the whole model.
         measure: times the model of these units (module → units) against the whole one.
 
     Returns:
         The slowest of the models that are fast enough; None where none is.
     """
-    asked, found = wanted, list[Allocated]()
-    # Of the whole model's time: what the table was asked to save, and what was saved.
+    asked, models = goal, list[Allocation]()
+    # Shares of the whole model's time: what the table was asked to save, and what was saved.
     shares: list[tuple[float, float]] = []
     for _ in range(1 + CORRECTIONS):
-        units = table.allocated(asked)
-        if units is None or any(units == each.units for each in found):
+        units = table.allocation(asked)
+        if units is None or any(units == model.units for model in models):
             break
-        one = Allocated(units, table.speedup(units), measure(units))
-        found.append(one)
-        if fast_enough(wanted, one.measured) and not _faster(wanted, one.measured):
+        model = Allocation(units, table.speedup(units), measure(units))
+        models.append(model)
+        if fast_enough(goal, model.measured) and not _faster(goal, model.measured):
             break
-        shares.append((1 - 1 / asked, 1 - 1 / one.measured.value))
-        saved = _corrected(shares, 1 - 1 / wanted)
+        shares.append((1 - 1 / asked, 1 - 1 / model.measured.value))
+        saved = _corrected(shares, 1 - 1 / goal)
         if not 0 < saved < 1:
             break
         asked = 1 / (1 - saved)
-    enough = [each for each in found if fast_enough(wanted, each.measured)]
-    return min(enough, key=lambda each: each.measured.value, default=None)
+    enough = [model for model in models if fast_enough(goal, model.measured)]
+    return min(enough, key=lambda model: model.measured.value, default=None)
 
 
-def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
+def _corrected(shares: Sequence[tuple[float, float]], goal: float) -> float:
     """The share of the time to ask the table for next.
 
     It is between a model that saves too little and one that saves too much, where there are both: what is saved is not
@@ -187,29 +192,25 @@ def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
 
     Args:
         shares: (asked, saved) of each model that was timed.
-        wanted: share that is to be saved.
+        goal: share that is to be saved.
     """
-    slow = max(
-        (each for each in shares if each[1] < wanted), key=lambda each: each[1], default=None
-    )
-    fast = min(
-        (each for each in shares if each[1] >= wanted), key=lambda each: each[1], default=None
-    )
+    slow = max((pair for pair in shares if pair[1] < goal), key=lambda pair: pair[1], default=None)
+    fast = min((pair for pair in shares if pair[1] >= goal), key=lambda pair: pair[1], default=None)
     if slow is not None and fast is not None:
-        return slow[0] + (wanted - slow[1]) / (fast[1] - slow[1]) * (fast[0] - slow[0])
+        return slow[0] + (goal - slow[1]) / (fast[1] - slow[1]) * (fast[0] - slow[0])
     asked, saved = shares[-1]
-    return asked * min(wanted / max(saved, 1e-9), 2.0)
+    return asked * min(goal / max(saved, 1e-9), 2.0)
 
 
-def fast_enough(wanted: float, measured: Estimate) -> bool:
-    """Whether a measured speedup is the wanted one or more, within its noise."""
-    return min(
-        measured.high, measured.value * (1 + NOISE)
-    ) >= wanted or measured.value >= wanted * (1 - NEAR)
+def fast_enough(goal: float, measured: Estimate) -> bool:
+    """Return whether a measured speedup is the goal or more, within its noise."""
+    return min(measured.high, measured.value * (1 + NOISE)) >= goal or measured.value >= goal * (
+        1 - NEAR
+    )
 
 
-def _faster(wanted: float, measured: Estimate) -> bool:
-    """Whether a model is faster than wanted beyond its noise, so that it could keep more."""
-    return max(measured.low, measured.value * (1 - NOISE)) > wanted and measured.value > wanted * (
+def _faster(goal: float, measured: Estimate) -> bool:
+    """Return whether a model is faster than the goal beyond its noise, so that it could keep more."""
+    return max(measured.low, measured.value * (1 - NOISE)) > goal and measured.value > goal * (
         1 + NEAR
     )

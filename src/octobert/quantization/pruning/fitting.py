@@ -57,15 +57,15 @@ def refit_(
         feeds_of([rows[i] for i in group], pad_id)
         for group in batches(rows, max_tokens=_TOKENS_PER_BATCH)
     ]
-    real = [each["attention_mask"].astype(bool) for each in feeds]
-    order = [each.module for each in sublayers]
-    own = [_place(model.graph, module) for module in order]
+    real = [batch["attention_mask"].astype(bool) for batch in feeds]
+    order = [sublayer.module for sublayer in sublayers]
+    places = [_place(model.graph, module) for module in order]
     before = [_place(whole.graph, module) for module in order]
     reference = _Runner(whole, feeds, [str(place.add.outputs[0].name) for place in before])
-    pruned = _Runner(model, feeds, [str(place.add.outputs[0].name) for place in own])
+    pruned = _Runner(model, feeds, [str(place.add.outputs[0].name) for place in places])
     errors: dict[str, float] = {}
     same = True
-    for done, (module, place) in enumerate(zip(order, own, strict=True)):
+    for done, (module, place) in enumerate(zip(order, places, strict=True)):
         same = same and all(map(np.array_equal, _constants(place), _constants(before[done])))
         if same:
             # Up to here nothing was cut, and nothing is to be compensated.
@@ -75,7 +75,7 @@ def refit_(
         (sums,) = reference.values([reference.states[done]])
         reference.keep(done, sums)
         skips, *x = pruned.values([place.skip, *place.x])
-        targets = [ours - theirs for ours, theirs in zip(sums, skips, strict=True)]
+        targets = [total - skip for total, skip in zip(sums, skips, strict=True)]
         inputs = (
             x[0]
             if x
@@ -83,7 +83,7 @@ def refit_(
         )
         weight, bias = _solved(inputs, targets, real, *_constants(place), damping)
         cutting.outputs_(model, {module: (weight, bias)})
-        outputs = [each @ weight + bias for each in inputs]
+        outputs = [array @ weight + bias for array in inputs]
         pruned.keep(done, [skip + output for skip, output in zip(skips, outputs, strict=True)])
         errors[module] = _share(outputs, targets, real)
         progress(done + 1, len(order))
@@ -165,7 +165,7 @@ class _Runner:
 
     def __init__(self, model: ir.Model, feeds: list[Feeds], states: list[str]) -> None:
         self._model, self._feeds, self.states = model, feeds, states
-        self._kept: dict[str, list[np.ndarray]] = {}
+        self._state_values: dict[str, list[np.ndarray]] = {}
         by_name = operators.values_of(model.graph)
         # State → the last step that starts from it.
         self._last_use: dict[str, int] = {}
@@ -175,20 +175,23 @@ class _Runner:
 
     def values(self, names: list[str]) -> list[list[np.ndarray]]:
         """Return values that lie behind the states that are kept: name by name, batch by batch."""
-        wanted = [name for name in names if name not in self._kept]
-        found = dict(zip(wanted, self._run(wanted), strict=True)) if wanted else {}
-        return [self._kept[name] if name in self._kept else found[name] for name in names]
+        missing = [name for name in names if name not in self._state_values]
+        results = dict(zip(missing, self._run(missing), strict=True)) if missing else {}
+        return [
+            self._state_values[name] if name in self._state_values else results[name]
+            for name in names
+        ]
 
     def keep(self, step: int, batches: list[np.ndarray]) -> None:
         """Set the state after a step, and forget those that no later step starts from."""
-        self._kept[self.states[step]] = batches
-        for name in [name for name in self._kept if self._last_use.get(name, -1) <= step]:
-            del self._kept[name]
+        self._state_values[self.states[step]] = batches
+        for name in [name for name in self._state_values if self._last_use.get(name, -1) <= step]:
+            del self._state_values[name]
 
     def _run(self, names: list[str]) -> list[list[np.ndarray]]:
         by_name = operators.values_of(self._model.graph)
         outputs = [by_name[name] for name in names]
-        starts = {name for value in outputs for name in _starts(value, set(self._kept))}
+        starts = {name for value in outputs for name in _starts(value, set(self._state_values))}
         reached = {v for value in outputs for v in operators.ancestors(value)}
         read = [v for v in self._model.graph.inputs if v in reached]
         graph = ir.convenience.extract(
@@ -198,7 +201,8 @@ class _Runner:
         inputs = [value.name for value in session.get_inputs()]
         results = [
             session.run(
-                names, {n: self._kept[n][index] if n in starts else feeds[n] for n in inputs}
+                names,
+                {n: self._state_values[n][index] if n in starts else feeds[n] for n in inputs},
             )
             for index, feeds in enumerate(self._feeds)
         ]

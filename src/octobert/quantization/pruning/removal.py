@@ -138,14 +138,14 @@ def removed(
     added = hessian[0, 0] - products[0, 0] / products[-1, -1] if channels else 0.0
     power = float(np.sum(full * (products @ full))) / products[-1, -1]
     path = _Path(np.linalg.inv(hessian), full.copy(), width)
-    found = []
+    results = []
     for units in sorted(set(levels), reverse=True):
         path.remove_until(units)
         changed = np.zeros_like(full)
         changed[path.channels] = path.weight
         # The sum of the costs is the error with damping.
         error = path.cost - added * float(np.sum((changed[:-1] - full[:-1]) ** 2))
-        found.append(
+        results.append(
             Level(
                 units=units,
                 kept=path.units.copy(),
@@ -154,7 +154,7 @@ def removed(
                 error=max(error, 0.0) / max(power, 1e-30),
             )
         )
-    return found
+    return results
 
 
 def damped(products: np.ndarray, damping: float) -> np.ndarray:
@@ -179,8 +179,8 @@ class _Path:
     @property
     def channels(self) -> np.ndarray:
         """Indices of what is left, the ones included, among all channels."""
-        own = self.units[:, None] * self.width + np.arange(self.width)
-        everything: np.ndarray = np.append(own.reshape(-1), -1)
+        indices = self.units[:, None] * self.width + np.arange(self.width)
+        everything: np.ndarray = np.append(indices.reshape(-1), -1)
         return everything
 
     def remove_until(self, units: int) -> None:
@@ -200,12 +200,14 @@ class _Path:
             moves.append(np.linalg.solve(self.inverse[block, block], self.weight[block]))
             costs.append(float(np.sum(self.weight[block] * moves[-1])))
         cheapest = int(np.argmin(costs))
-        own = np.arange(cheapest * self.width, (cheapest + 1) * self.width)
-        columns = self.inverse[:, own]
+        channels = np.arange(cheapest * self.width, (cheapest + 1) * self.width)
+        columns = self.inverse[:, channels]
         self.cost += costs[cheapest]
         self.weight -= columns @ moves[cheapest]
-        self.inverse -= columns @ np.linalg.solve(self.inverse[np.ix_(own, own)], columns.T)
-        self._drop(own, [cheapest])
+        self.inverse -= columns @ np.linalg.solve(
+            self.inverse[np.ix_(channels, channels)], columns.T
+        )
+        self._drop(channels, [cheapest])
 
     def _remove_neurons(self, count: int) -> None:
         """Remove the cheapest neurons, one after the other; H⁻¹ and W are updated at the end."""

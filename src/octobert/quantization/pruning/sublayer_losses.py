@@ -1,4 +1,4 @@
-"""What the error of a sublayer costs the model: the divergence of the outputs where only this sublayer is cut.
+"""The loss of the model by the error of a sublayer: the divergence of the outputs where only this sublayer is cut.
 
 A removed head or neuron is a row of zeros in the output projection. So one session with the float graph serves all sublayers
 and levels: the constants of output projections are inputs with defaults, and a run gives one of them another value.
@@ -33,14 +33,15 @@ class Overridden:
         model = ir.load(path)
         # Each gets a weight and a bias of its own, where layers share them or have none.
         cutting.outputs_(
-            model, {each.module: projection(model.graph, each.module) for each in sublayers}
+            model,
+            {sublayer.module: projection(model.graph, sublayer.module) for sublayer in sublayers},
         )
         nodes = operators.nodes_of(model.graph)
         self._names: dict[str, tuple[str, str]] = {}
-        for each in sublayers:
-            linear = parts.linear_at(sites.linear_node(nodes, each.module))
+        for sublayer in sublayers:
+            linear = parts.linear_at(sites.linear_node(nodes, sublayer.module))
             assert linear.bias is not None
-            self._names[each.module] = (str(linear.weight.name), str(linear.bias.name))
+            self._names[sublayer.module] = (str(linear.weight.name), str(linear.bias.name))
             model.graph.inputs.extend((linear.weight, linear.bias))
         self._session = shapes.open_session(model)
         self._inputs = {value.name for value in self._session.get_inputs()}
@@ -59,11 +60,11 @@ class Overridden:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        given = {name: array for name, array in feeds.items() if name in self._inputs}
+        inputs = {name: array for name, array in feeds.items() if name in self._inputs}
         return dict(
             zip(
                 self.outputs,
-                self._session.run(self.outputs, {**given, **self.replaced}),
+                self._session.run(self.outputs, {**inputs, **self.replaced}),
                 strict=True,
             )
         )
@@ -106,17 +107,17 @@ def measure(
     session, losses = Overridden(path, sublayers), {}
     for number, sublayer in enumerate(sublayers):
         on_progress(number, len(sublayers))
-        own = levels[sublayer.module]
-        errors = np.array([level.error for level in own])
+        sublayer_levels = levels[sublayer.module]
+        errors = np.array([level.error for level in sublayer_levels])
         measured = {
-            int(np.argmin([abs(level.units - share * sublayer.units) for level in own]))
+            int(np.argmin([abs(level.units - share * sublayer.units) for level in sublayer_levels]))
             for share in at
         }
         points = {0.0: 0.0}
         for index in sorted(measured):
-            session.replace(sublayer, own[index])
+            session.replace(sublayer, sublayer_levels[index])
             points[float(errors[index])] = loss(session)
-        known = sorted(points)
-        values = np.interp(errors, known, [points[error] for error in known])
+        measured_errors = sorted(points)
+        values = np.interp(errors, measured_errors, [points[error] for error in measured_errors])
         losses[sublayer.module] = np.maximum.accumulate(values[::-1])[::-1]
     return losses

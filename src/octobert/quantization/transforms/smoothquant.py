@@ -170,9 +170,9 @@ def _weight(graph: ir.Graph, group: smoothing.Group) -> np.ndarray:
 
 def _sampled(samples: Mapping[str, Sample], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [N, C] and the largest magnitudes [C] of values that get the same scales."""
-    taken = [samples[name] for name in names]
-    return np.concatenate([sample.rows for sample in taken]), np.max(
-        [sample.largest for sample in taken], axis=0
+    group = [samples[name] for name in names]
+    return np.concatenate([sample.rows for sample in group]), np.max(
+        [sample.largest for sample in group], axis=0
     )
 
 

@@ -138,13 +138,13 @@ def check_device(device: str) -> None:
         if chooser in _CHOOSERS
         else [device]
     )
-    known = {*present, *(name.partition(".")[0] for name in present)}
-    if device == _CHOOSERS[0] or known.issuperset(names):
+    device_names = {*present, *(name.partition(".")[0] for name in present)}
+    if device == _CHOOSERS[0] or device_names.issuperset(names):
         return
     raise TargetError(
         f"OpenVINO does not have the device {device}",
         where="device",
-        got=", ".join(name for name in names if name not in known) or "no list of devices",
+        got=", ".join(name for name in names if name not in device_names) or "no list of devices",
         expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
         fix="use one of these; a GPU or an NPU needs its driver",
     )
@@ -168,14 +168,14 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     core, short = openvino.Core(), device.split()[-1]
     if short not in {name.split(".")[0] for name in core.available_devices}:
         return
-    known = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
+    properties = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
     for name in entries.options:
-        if name not in known:
+        if name not in properties:
             raise RecipeError(
                 f"OpenVINO has no such property of the {short}",
                 where="session.options",
                 got=name,
-                fix=did_you_mean(name, known),
+                fix=did_you_mean(name, properties),
             )
 
 
@@ -219,12 +219,12 @@ def integers_of(path: Path) -> str | None:
         for node in nodes
         if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1
     ]
-    found = {node.get_output_element_type(0).get_type_name() for node in weights}
-    if found & {"i4", "u4", "nf4"}:
+    types = {node.get_output_element_type(0).get_type_name() for node in weights}
+    if types & {"i4", "u4", "nf4"}:
         return "int4"
     return (
         "int8"
-        if found & {"i8", "u8"} or any(node.get_type_name() == "FakeQuantize" for node in nodes)
+        if types & {"i8", "u8"} or any(node.get_type_name() == "FakeQuantize" for node in nodes)
         else None
     )
 
@@ -344,7 +344,7 @@ class OpenvinoSession:
             for i, port in enumerate(compiled.outputs)
             for name in (outputs[i], *port.get_names())
         }
-        self._reads = {name: places[own] for name, own in reads.items()}
+        self._reads = {name: places[output] for name, output in reads.items()}
         self.outputs, self.shape = tuple(reads), self._inputs.shape
         types = {
             "<Type: 'float32'>": "f32",
@@ -364,7 +364,7 @@ class OpenvinoSession:
 
     @property
     def device(self) -> str | None:
-        """What really runs the model, where the user chose the device. AUTO may begin on one device and go on on another."""
+        """The device that really runs the model, where the user chose one. AUTO may begin on one and go on on another."""
         if self._chosen is None:
             return None
         used = ", ".join(
@@ -376,9 +376,10 @@ class OpenvinoSession:
         """Return the outputs of one batch by name."""
         import openvino
 
-        # What is shared with OpenVINO has to be in one piece and writable. The arrays live until the end of this call.
+        # Arrays that are shared with OpenVINO have to be in one piece and writable. They live until the end of this call.
         arrays = [
-            np.require(array, requirements=("C", "W")) for array in self._inputs.of(feeds).values()
+            np.require(array, requirements=("C", "W"))
+            for array in self._inputs.model_feeds(feeds).values()
         ]
         rows, length = next(array.shape for array in arrays if array.ndim == 2)
         requests = self._free.get()
@@ -417,7 +418,9 @@ class OpenvinoSession:
                 jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None
             ):
                 (number, feeds), begun = following, time.perf_counter()
-                jobs.start_async(dict(enumerate(self._inputs.of(feeds).values())), (number, begun))
+                jobs.start_async(
+                    dict(enumerate(self._inputs.model_feeds(feeds).values())), (number, begun)
+                )
             jobs.wait_all()
 
     def _outputs(self, request: Any) -> dict[str, np.ndarray]:

@@ -284,7 +284,7 @@ class OrtSession:
                 got=f"it uses {', '.join(used)}",
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
-        self._inputs = sessions.Inputs([port_of(each) for each in session.get_inputs()], path)
+        self._inputs = sessions.Inputs([port_of(port) for port in session.get_inputs()], path)
         self._reads = options.outputs_of([o.name for o in session.get_outputs()])
         self.outputs, self.shape = tuple(self._reads), self._inputs.shape
         # Free axes (batch, sequence) have names, the others are numbers.
@@ -302,7 +302,7 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        inputs = self._inputs.of(feeds)
+        inputs = self._inputs.model_feeds(feeds)
         session, names = self._free.get(), list(self._reads.values())
         try:
             with sessions.runtime_errors("onnxruntime cannot run the model", self._path):
@@ -334,11 +334,11 @@ class OrtSession:
         return outputs
 
 
-def port_of(found: Any) -> Port:
+def port_of(port: Any) -> Port:
     """Return an input or an output as onnxruntime describes it."""
-    dtype = str(found.type).removeprefix("tensor(").removesuffix(")")
-    shape = tuple(size if isinstance(size, int) else -1 for size in found.shape)
-    return Port(name=found.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
+    dtype = str(port.type).removeprefix("tensor(").removesuffix(")")
+    shape = tuple(size if isinstance(size, int) else -1 for size in port.shape)
+    return Port(name=port.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _settings(

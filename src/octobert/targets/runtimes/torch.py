@@ -75,11 +75,11 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     Raises:
         RecipeError: something is set.
     """
-    if given := [*entries.options, *entries.provider]:
+    if settings := [*entries.options, *entries.provider]:
         raise RecipeError(
             "PyTorch models are opened without options",
             where="session",
-            got=", ".join(given)[:200],
+            got=", ".join(settings)[:200],
             fix="remove it; benchmark.threads sets the threads of the timing",
         )
 
@@ -224,7 +224,7 @@ class TorchGraphSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         torch = self._torch
-        inputs = self._inputs.of(feeds)
+        inputs = self._inputs.model_feeds(feeds)
         with sessions.runtime_errors("torch cannot run the model", self._path, line=0):
             tensors = [torch.from_numpy(array).to(self._device) for array in inputs.values()]
             try:
@@ -238,4 +238,4 @@ class TorchGraphSession:
                     fix="open it without compilation (compile: false in SessionOptions)",
                 ) from error
         computed = dict(zip(self._computed, results, strict=True))
-        return {name: computed[own].cpu().numpy() for name, own in self._reads.items()}
+        return {name: computed[output].cpu().numpy() for name, output in self._reads.items()}

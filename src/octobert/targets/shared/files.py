@@ -46,17 +46,17 @@ def write(
 
     path = model_file(folder)
     before = (cpu.INTEGERS,) if passes is None else passes
-    asked = [
+    calls = [
         (graph_pass.apply_, settings)
         for graph_pass in (*before, float16.FLOAT_PARTS, opset.OPSET)
         if (settings := graph_pass.options(options)) is not None
     ]
-    if not asked:
+    if not calls:
         for file in quantized.parent.glob(f"{quantized.name}*"):
             link_or_copy(file, path.with_name(file.name))
         return path
     model = ir.load(quantized)
-    for apply_, settings in asked:
+    for apply_, settings in calls:
         apply_(model, **settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)

@@ -1,4 +1,4 @@
-"""What runtimes share: importing a package, feeds and outputs of a file, static shapes, and errors as one sentence."""
+"""Code that runtimes share: importing a package, feeds and outputs of a file, static shapes, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Inputs:
         ids = next((port for port in ports if input_named(port.name) == INPUTS[0]), ports[0])
         self.shape = ids.shape or (-1, -1)
 
-    def of(self, feeds: Feeds) -> Feeds:
+    def model_feeds(self, feeds: Feeds) -> Feeds:
         """Return the feeds that the model reads, under its names and in its types.
 
         Raises:
@@ -152,7 +152,7 @@ class StaticShapeSession:
 
     @property
     def device(self) -> str | None:
-        """What really runs the model, where the user chose the device."""
+        """The device that really runs the model, where the user chose the device."""
         return self._session.device
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
