@@ -219,7 +219,7 @@ def test_a_search_is_answered_by_its_choice(golden, report) -> None:
         run = final_run(difference)
         found = checks.check(
             [WITHIN_A_POINT],
-            Words.of(selection()),
+            Words.from_selection(selection()),
             run.model_copy(update={"scores": {}}),
             "openvino-cpu",
         )

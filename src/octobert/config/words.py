@@ -1,4 +1,4 @@
-"""What is said of a variant of a search: what it is called by, which limit it misses, how far it is behind the best one.
+"""Sentences about a variant of a search: its name, the limit that it misses, its distance from the best one.
 
 Differences of a metric whose values are between 0 and 1 are percentage points. A difference whose interval includes 0, and a
 ratio whose interval includes 1, are within the noise. No text ends with a full stop.
@@ -20,7 +20,7 @@ from octobert.core.wording import fidelity_text, points, rows_text, signed, time
 
 NOT_TRIED = "the search ended before it was tried"
 _NAMES = {"memory": "peak memory", "load": "load time"}
-# Goals that are costs beside time: what is said of more, and of as much.
+# Goals that are costs beside time → the words for more, and for as much.
 COSTS = {
     "size": ("larger", "as small"),
     "memory": ("more memory", "as little memory"),
@@ -58,10 +58,12 @@ class Words:
         )
 
     @staticmethod
-    def of(choice: Selection) -> Words:
+    def from_selection(selection: Selection) -> Words:
         """The words of a finished search."""
-        reference = next(found for found in choice.found if found.variant.name == choice.reference)
-        return Words(choice.goal, choice.metric, reference)
+        reference = next(
+            result for result in selection.found if result.variant.name == selection.reference
+        )
+        return Words(selection.goal, selection.metric, reference)
 
     def name(self, figure: str) -> str:
         """The name of a figure: `p90 latency`, `F1`."""
@@ -71,11 +73,11 @@ class Words:
         return _NAMES.get(key) or re.sub(r"\bf1\b", "F1", key.replace("_", " "))
 
     def in_points(self, metric: str) -> bool:
-        """Whether differences of a metric are percentage points."""
+        """Return whether differences of a metric are percentage points."""
         return 0 <= self.reference.values.get(metric, 0.0) <= 1
 
     def scale(self, metric: str) -> float:
-        """What a difference of a metric is multiplied by to be in its unit."""
+        """The factor from a difference of a metric to its unit."""
         return 100.0 if self.in_points(metric) else 1.0
 
     def signed(self, metric: str, difference: float) -> str:
@@ -148,7 +150,7 @@ class Words:
         return f"{hundredths} point{'' if hundredths == '1' else 's'}"
 
     def misses_drop(self, limit: Limit, drop: Estimate) -> str:
-        """What is said of a variant whose metric drops by more than `max_drop`.
+        """The sentence about a variant whose metric drops by more than `max_drop`.
 
         Args:
             drop: metric of the float model minus metric of the variant.
@@ -160,7 +162,7 @@ class Words:
         )
 
     def misses_value(self, limit: Limit, value: Estimate) -> str:
-        """What is said of a variant that misses `at_least` or `at_most`.
+        """The sentence about a variant that misses `at_least` or `at_most`.
 
         Args:
             value: of the figure, in its unit.
@@ -176,7 +178,7 @@ class Words:
         return f"{self.name(limit.of)} is {value.value:.4g}{unit}{interval}, {missed}"
 
     def misses_gain(self, limit: Limit, gain: Estimate) -> str:
-        """What is said of a variant that improves by less than `min_gain`.
+        """The sentence about a variant that improves by less than `min_gain`.
 
         Args:
             gain: in percent.
@@ -188,7 +190,7 @@ class Words:
             interval = f" ({change.low:.0f} to {change.high:.0f})".replace("-", "−")
         return f"{self.name(limit.of)} {verb} by {abs(gain.value):.0f} %{interval}, {missed:.2g} % less than the limit"
 
-    def behind(self, found: Found, best: Found, *, named: bool = True) -> str:
+    def behind(self, result: Found, best: Found, *, named: bool = True) -> str:
         """How far a variant is behind the best one: `1.2 × slower than openvino-cpu int8`.
 
         Args:
@@ -199,25 +201,25 @@ class Words:
         goal = objective_named(self.goal).name
         if goal in COSTS:
             more, equal = COSTS[goal]
-            ratio = (cost_of(found, goal) or 1) / (cost_of(best, goal) or 1)
+            ratio = (cost_of(result, goal) or 1) / (cost_of(best, goal) or 1)
             return f"{times_text(ratio)} × {more}{than}" if ratio > 1.005 else f"{equal}{as_}"
         if goal not in UNITS:
-            lost = self._loses(found, best, self.key(goal))
+            lost = self._loses(result, best, self.key(goal))
             return f"worse by {lost}{than}" if lost else f"as good{as_} within the noise"
-        ratio_of_times = relative(found, best)
+        ratio_of_times = relative(result, best)
         if ratio_of_times is None:
             return "not timed"
         if ratio_of_times.low <= 1 <= ratio_of_times.high:
-            lost = self._loses(found, best, self.metric or "")
+            lost = self._loses(result, best, self.metric or "")
             return f"as fast{as_} within the noise" + (f", and loses {lost} more" if lost else "")
         slower = ratio_of_times.value > 1
         ratio = ratio_of_times.value if slower else 1 / ratio_of_times.value
         return f"{times_text(ratio)} × {'slower' if slower else 'faster'}{than}"
 
-    def dropped(self, found: Found, best: Found) -> str:
+    def dropped(self, result: Found, best: Found) -> str:
         """Why a variant was dropped before its accuracy was known."""
-        rounds = f" after {found.rounds} rounds" if found.rounds else ""
-        return f"{self.behind(found, best, named=False)}{rounds}; its accuracy was not judged"
+        rounds = f" after {result.rounds} rounds" if result.rounds else ""
+        return f"{self.behind(result, best, named=False)}{rounds}; its accuracy was not judged"
 
     def accepted_drop(self, limit: Limit) -> float:
         """The largest drop that a limit accepts."""
@@ -238,23 +240,30 @@ class Words:
             elif limit.of == self.goal and limit.at_most is not None:
                 times.append(limit.at_most)
             if self.reference.time_ms is not None and limit.of in (self.goal, "speedup"):
-                own = self.reference.time_ms.value
+                reference_ms = self.reference.time_ms.value
                 times += (
-                    [own * (1 - limit.min_gain / 100)]
+                    [reference_ms * (1 - limit.min_gain / 100)]
                     if limit.of == self.goal and limit.min_gain is not None
                     else []
                 )
-                times += [own / limit.at_least] if limit.of == "speedup" and limit.at_least else []
-        found = {"accepted_drop": min(drops, default=None), "accepted_ms": min(times, default=None)}
-        return {name: value for name, value in found.items() if value is not None}
+                times += (
+                    [reference_ms / limit.at_least]
+                    if limit.of == "speedup" and limit.at_least
+                    else []
+                )
+        fields = {
+            "accepted_drop": min(drops, default=None),
+            "accepted_ms": min(times, default=None),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
     def key(self, figure: str) -> str:
         """The name of a figure in records: that of the main metric for `metric`."""
         return metric_named(figure, self.metric)
 
-    def _loses(self, found: Found, best: Found, metric: str) -> str:
+    def _loses(self, result: Found, best: Found, metric: str) -> str:
         """How much more of a metric a variant loses; empty where it does not."""
-        ours, theirs = (variant.drops.get(metric) for variant in (found, best))
+        ours, theirs = (variant.drops.get(metric) for variant in (result, best))
         return (
             self.amount(metric, ours.value - theirs.value)
             if ours and theirs and ours.value > theirs.value
@@ -262,24 +271,24 @@ class Words:
         )
 
 
-def relative(found: Found, best: Found) -> Estimate | None:
+def relative(result: Found, best: Found) -> Estimate | None:
     """The time of a variant divided by that of another, each measured in turn with the reference.
 
     The ends are those of the most different times, so that the interval is rather too wide.
     """
-    return None if found.ratio is None or best.ratio is None else found.ratio.over(best.ratio)
+    return None if result.ratio is None or best.ratio is None else result.ratio.over(best.ratio)
 
 
-def cost_of(found: Found, goal: str) -> float | None:
+def cost_of(result: Found, goal: str) -> float | None:
     """The figure of a goal in `COSTS`, in its unit; None where it is not known."""
     if goal == "load":
-        return found.figures[goal].value if goal in found.figures else None
-    size = found.size_bytes if goal == "size" else found.peak_memory_bytes
+        return result.figures[goal].value if goal in result.figures else None
+    size = result.size_bytes if goal == "size" else result.peak_memory_bytes
     return None if size is None else size / 1e6
 
 
 def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
-    """What a model loses on the evaluation rows: `F1 −0.1 points (−0.6 to +0.3) on your 408 rows`.
+    """The loss of a model on the evaluation rows: `F1 −0.1 points (−0.6 to +0.3) on your 408 rows`.
 
     Args:
         compared: with the float model; None where it was not.
@@ -297,7 +306,7 @@ def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
         ]
     name = words.name(compared.metric)
     figures = (compared.difference or 0.0, compared.low, compared.high)
-    value, low, high = (words.signed(compared.metric, each) for each in figures)
+    value, low, high = (words.signed(compared.metric, figure) for figure in figures)
     return [f"{name} {value}{words.unit(compared.metric)} ({low} to {high}) {on}"]
 
 
@@ -309,11 +318,12 @@ def _unit(figure: str) -> str:
 def words_of(report: Report) -> Words:
     """The words of a report: those of its search, or of its task and the float model."""
     if report.choice is not None:
-        return Words.of(report.choice)
-    name = next((each.reference for each in report.comparisons), "")
+        return Words.from_selection(report.choice)
+    name = next((comparison.reference for comparison in report.comparisons), "")
     score = score_named(report.task.primary, report.scores.get(name, ()))
     metric = next(
-        (each.metric for each in report.comparisons if each.metric is not None), report.task.primary
+        (comparison.metric for comparison in report.comparisons if comparison.metric is not None),
+        report.task.primary,
     )
     return Words.about(
         metric, {} if score is None or metric is None else {metric: score.value}, name

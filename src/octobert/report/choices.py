@@ -40,7 +40,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         limits: that the winner should keep.
         report: of the final run of the winner.
     """
-    words, best = Words.of(choice), choice.best
+    words, best = Words.from_selection(choice), choice.best
     compared = next(
         (each for each in report.comparisons if each.candidate == best.variant.target), None
     )
@@ -77,7 +77,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
 
 def because(choice: Selection, limits: Sequence[Limit]) -> str:
     """Return why the winner was chosen, without a full stop."""
-    words, best = Words.of(choice), choice.best
+    words, best = Words.from_selection(choice), choice.best
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
     known = [found for found in choice.found if found.ratio or found.drops]
@@ -131,7 +131,7 @@ def drop_title(choice: Selection) -> str:
     """The heading of drops: `F1 drop (points)`."""
     if choice.metric is None:
         return "drop"
-    words = Words.of(choice)
+    words = Words.from_selection(choice)
     return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
 
 
@@ -192,7 +192,7 @@ def _figures_of(best: Found | None) -> str:
 
 def gains(choice: Selection, report: Report) -> list[str]:
     """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
-    words, best, goal = Words.of(choice), choice.best, objective_named(choice.goal).name
+    words, best, goal = Words.from_selection(choice), choice.best, objective_named(choice.goal).name
     found = []
     if goal in COSTS:
         ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)

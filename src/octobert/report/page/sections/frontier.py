@@ -195,7 +195,7 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     """The variants of a search."""
-    words, metric = Words.of(choice), choice.metric or ""
+    words, metric = Words.from_selection(choice), choice.metric or ""
     unit, points = words.scale(metric), []
     for found in choices.in_order(choice):
         drop = _finite(found.drops.get(metric))
@@ -321,7 +321,13 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
         return _axis("goal", "throughput", "rows/s", figures, more=True)
     shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
     limit = choice.accepted_ms if choice.goal not in COSTS else None
-    return _axis("goal", Words.of(choice).name(shown), UNITS.get(shown, "ms"), figures, limit=limit)
+    return _axis(
+        "goal",
+        Words.from_selection(choice).name(shown),
+        UNITS.get(shown, "ms"),
+        figures,
+        limit=limit,
+    )
 
 
 def _axis(
