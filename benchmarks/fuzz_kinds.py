@@ -295,11 +295,11 @@ def tokenize(folder: Path) -> None:
 def read_rows(name: str, task: str, folder: Path) -> None:
     """What `octobert quantize` and `octobert evaluate` do with rows."""
     from octobert import tasks
-    from octobert.core.results import Stated
+    from octobert.core.results import ModelMetadata
     from octobert.data import readers, sampling
 
     where, rows = readers.read(str(folder / name), hub=None, revision=None, columns=())
-    built = tasks.build(task, {}, Stated(labels=LABELS[task]))
+    built = tasks.build(task, {}, ModelMetadata(labels=LABELS[task]))
     inputs = built.inputs(rows, where=where)
     gold = built.gold(rows, where=where)
     json.dumps([inputs, gold])

@@ -23,7 +23,7 @@ from octobert.config import checks
 from octobert.config.choosing import Limit
 from octobert.config.words import Phrasing
 from octobert.core.measurements import Comparison
-from octobert.core.results import DataFacts, Report, Stated
+from octobert.core.results import DataFacts, ModelMetadata, Report
 from octobert.evaluation import statistics
 from octobert.tasks import Task, build
 from octobert.tasks.token_classification import EXPECTED, PREDICTED, RIGHT
@@ -135,8 +135,8 @@ def scores(rare: float, noise: float) -> Callable[[int, Generator], Pair]:
 
 def cases() -> list[Case]:
     """All metrics, with rare and with frequent changes."""
-    two = build("text-classification", {}, Stated(labels=("no", "yes")))
-    tags = build("token-classification", {}, Stated(labels=("O", "B-X", "I-X")))
+    two = build("text-classification", {}, ModelMetadata(labels=("no", "yes")))
+    tags = build("token-classification", {}, ModelMetadata(labels=("O", "B-X", "I-X")))
     answers = build("squad", {})
     search = build("embedding", {"query": "query", "document": "document"})
     return [
@@ -222,7 +222,7 @@ def errors_table(names: Sequence[str], rows: Sequence[int], samples: int) -> Non
 
 def words_table(rows: Sequence[int], samples: int) -> None:
     """Print the second table."""
-    two = build("text-classification", {}, Stated(labels=("no", "yes")))
+    two = build("text-classification", {}, ModelMetadata(labels=("no", "yes")))
     print(
         f"\n| ship / not clear / no, % of {samples}; limit: 1 point | {' | '.join(f'{n:,} rows' for n in rows)} |"
     )

@@ -28,7 +28,7 @@ from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.inference.batching import run_rows
-from octobert.models.source import resolve, stated_by
+from octobert.models.source import read_metadata, resolve
 from octobert.tasks import Result, build
 from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
 
@@ -102,7 +102,7 @@ def saved(folder: Path, encoder: Path, modules: Sequence[Any], **about: Any) -> 
 def answers(folder: Path, task: str, inputs: Sequence[Any]) -> list[dict[str, Any]]:
     """What a float package of a model would answer."""
     source = resolve(folder)
-    built = build(task, {}, stated_by(source))
+    built = build(task, {}, read_metadata(source))
     captured = capture.capture(source, built.head, parity_feeds())
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)

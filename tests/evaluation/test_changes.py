@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from octobert.core.evidence import ChangedRows
 from octobert.core.plain import GAP, beginning, excerpt
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
 from octobert.evaluation import scoring
@@ -49,7 +49,7 @@ def pairs(*texts: tuple[str, ...]) -> EncodedTexts:
 
 
 def test_classes_are_told_with_their_probabilities() -> None:
-    task = build("mrpc", {}, Stated(labels=NAMES))
+    task = build("mrpc", {}, ModelMetadata(labels=NAMES))
     before, after = [[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]], [[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]]
     encoded = pairs(("a", HOSTILE[0]), ("b", "b"), (HOSTILE[1], HOSTILE[2]))
     found = told(task, ({"logits": before}, {"logits": after}), encoded, [1, 1, 0])
@@ -80,7 +80,7 @@ def test_classes_are_told_with_their_probabilities() -> None:
 def test_nothing_changes_where_ties_are_broken_alike() -> None:
     logits = {"logits": [[0.5, 0.5], [1.0, 1.0]]}
     found = told(
-        build("mrpc", {}, Stated(labels=NAMES)),
+        build("mrpc", {}, ModelMetadata(labels=NAMES)),
         (logits, logits),
         pairs(("a", "b"), ("c", "d")),
         [0, 1],
@@ -89,7 +89,7 @@ def test_nothing_changes_where_ties_are_broken_alike() -> None:
 
 
 def test_without_labels_a_row_is_neither_better_nor_worse() -> None:
-    task = build("text-classification", {}, Stated(labels=("x", "y", "z")))
+    task = build("text-classification", {}, ModelMetadata(labels=("x", "y", "z")))
     found = told(
         task,
         ({"logits": [[3, 0, 0], [3, 0, 0]]}, {"logits": [[0, 3, 0], [0, 9, 0]]}),
@@ -102,7 +102,7 @@ def test_without_labels_a_row_is_neither_better_nor_worse() -> None:
 
 
 def test_metrics_of_a_recipe_do_not_change_what_is_worse() -> None:
-    own = build("mrpc", {}, Stated(labels=NAMES))
+    own = build("mrpc", {}, ModelMetadata(labels=NAMES))
     task = measured(own, metric_specs(["matthews"], None, own))
     found = told(
         task,
@@ -114,7 +114,9 @@ def test_metrics_of_a_recipe_do_not_change_what_is_worse() -> None:
 
 
 def test_several_labels_change_one_by_one() -> None:
-    task = build("text-classification", {}, Stated(labels=("x", "y", "z"), problem="multi-label"))
+    task = build(
+        "text-classification", {}, ModelMetadata(labels=("x", "y", "z"), problem="multi-label")
+    )
     found = told(
         task, ({"logits": [[1, -1, 1]]}, {"logits": [[1, 1, -1]]}), pairs(("a",)), [[0, 1]]
     )
@@ -132,7 +134,7 @@ def test_scores_count_where_they_changed_clearly() -> None:
     task = build(
         "text-classification",
         {"problem": "regression"},
-        Stated(labels=("score",), activation="torch.nn.Identity"),
+        ModelMetadata(labels=("score",), activation="torch.nn.Identity"),
     )
     before, after = np.arange(0.0, 5.0, 0.05), np.arange(0.0, 5.0, 0.05)
     after[7] += 0.1
@@ -238,7 +240,7 @@ def test_long_contexts_are_cut_around_the_answers_and_questions_are_not() -> Non
 
 def test_entities_are_marked_in_their_sentence() -> None:
     tags = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-    task = build("token-classification", {}, Stated(labels=tags))
+    task = build("token-classification", {}, ModelMetadata(labels=tags))
     words = ("👩‍👧", "Ada", "Ada", "Lovelace", "東京")
     said = [["O", "O", "B-PER", "I-PER", "B-LOC"], ["B-LOC", "O", "O", "B-PER", "B-PER"]]
     row = Window(
@@ -272,7 +274,9 @@ def vectors(*angles: float) -> np.ndarray:
 
 
 def test_only_ranks_among_the_first_ten_count() -> None:
-    task = build("embedding", {"query": "q", "document": "d"}, Stated(prompts={"query": "ask: "}))
+    task = build(
+        "embedding", {"query": "q", "document": "d"}, ModelMetadata(prompts={"query": "ask: "})
+    )
     documents = np.arange(0.0, 80.0, 2.0)
     queries = np.zeros(40)
     before, after = vectors(*queries, *documents), vectors(*queries, *documents)
@@ -325,7 +329,7 @@ def test_texts_alone_change_where_another_is_nearest() -> None:
 def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "MOST", 2)
     monkeypatch.setattr(scoring, "_ALL", 400)
-    task = build("sst2", {}, Stated(labels=("negative", "positive")))
+    task = build("sst2", {}, ModelMetadata(labels=("negative", "positive")))
     logits = np.array([[1.0, 0], [5, 0], [3, 0]])
     texts = pairs(*((str(i) + " word" * 100,) for i in range(3)))
     found = told(task, ({"logits": logits}, {"logits": -logits}), texts, [0, 0, 1])

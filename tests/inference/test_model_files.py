@@ -23,7 +23,7 @@ import octobert
 from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
-from octobert.core.onnx_files import Port, integers_of
+from octobert.core.onnx_files import TensorInfo, integers_of
 from octobert.core.session import SessionOptions, Setting
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -459,8 +459,8 @@ def test_a_mask_of_four_axes_is_refused_by_name(golden, folder, tmp_path) -> Non
 
 
 def test_outputs_are_found_by_name_then_by_shape(golden) -> None:
-    def ports(*named: tuple[str, tuple[int, ...]]) -> list[Port]:
-        return [Port(name=name, dtype="float32", shape=shape) for name, shape in named]
+    def ports(*named: tuple[str, tuple[int, ...]]) -> list[TensorInfo]:
+        return [TensorInfo(name=name, dtype="float32", shape=shape) for name, shape in named]
 
     answers = HEADS["question-answering"]
     squad = ports(("unstack:1", (-1, 256)), ("unstack:0", (-1, 256)), ("unique_ids:0", (-1,)))

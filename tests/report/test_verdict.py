@@ -219,7 +219,7 @@ def test_a_search_is_answered_by_its_choice(golden, report) -> None:
         run = final_run(difference)
         found = checks.check(
             [WITHIN_A_POINT],
-            Phrasing.of_selection(selection()),
+            Phrasing.from_selection(selection()),
             run.model_copy(update={"scores": {}}),
             "openvino-cpu",
         )

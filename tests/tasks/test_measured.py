@@ -14,7 +14,7 @@ from sklearn import metrics as reference
 from octobert.config.loading import parse
 from octobert.config.measuring import EvaluateMetric
 from octobert.core.errors import DataError, RecipeError
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.core.wording import score_text
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
@@ -33,7 +33,7 @@ def classes(count: int, problem: str | None = None):
     task = build(
         "text-classification",
         {"problem": problem} if problem else {},
-        Stated(labels=tuple("abcd"[:count])),
+        ModelMetadata(labels=tuple("abcd"[:count])),
     )
     if problem == "multi-label":
         gold = [sorted(set(generator.integers(0, count, 2).tolist())) for _ in range(ROWS)]
@@ -147,7 +147,7 @@ def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
 
 
 def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
-    task = build("token-classification", {}, Stated(labels=("O", "B-PER", "I-PER")))
+    task = build("token-classification", {}, ModelMetadata(labels=("O", "B-PER", "I-PER")))
     rows = [
         {"tokens": ["the", "of", "and"], "ner_tags": ["O", "B-PER", "I-PER"]},
         {"tokens": ["a"], "ner_tags": ["O"]},

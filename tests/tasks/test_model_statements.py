@@ -12,10 +12,10 @@ from sklearn.metrics import f1_score
 
 from octobert import tasks
 from octobert.core.errors import DataError, ModelError
-from octobert.core.results import Stated, TaskFacts
+from octobert.core.results import ModelMetadata, TaskFacts
 from octobert.data.tokenization import EncodedTexts, Tokenizer, save_tokenizer
 from octobert.evaluation import scoring
-from octobert.models.source import resolve, stated_by
+from octobert.models.source import read_metadata, resolve
 from octobert.tasks import Result
 from octobert.tasks._classification import Classification
 from octobert.tasks.text_classification import MultiLabel, Scores
@@ -27,8 +27,8 @@ LABELS = ("x", "y", "z")
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-def task(stated: Stated, **options: object) -> Any:
-    return tasks.build("text-classification", options, stated)
+def task(metadata: ModelMetadata, **options: object) -> Any:
+    return tasks.build("text-classification", options, metadata)
 
 
 def only(*texts: str) -> EncodedTexts:
@@ -73,37 +73,39 @@ TWO = {"id2label": {"0": "no", "1": "yes"}}
 def test_the_config_says_what_logits_mean(
     tmp_path: Path, config: dict[str, Any], kind: type, activation: str | None
 ) -> None:
-    built = task(stated_by(resolve(model(tmp_path, **config))))
+    built = task(read_metadata(resolve(model(tmp_path, **config))))
     assert type(built) is kind
     assert getattr(built, "activation", None) == activation
 
 
 def test_statements_that_cannot_be_followed(golden, tmp_path: Path) -> None:
     with golden.raises(ModelError):
-        stated_by(resolve(model(tmp_path, problem_type="ranking")))
+        read_metadata(resolve(model(tmp_path, problem_type="ranking")))
     with golden.raises(DataError):
-        task(Stated(labels=("a",), activation="my.Scale"))
+        task(ModelMetadata(labels=("a",), activation="my.Scale"))
     with pytest.raises(DataError, match=r"a regression has one score \(got 3 \(x, y, z\)"):
-        task(Stated(labels=LABELS, problem="regression"))
+        task(ModelMetadata(labels=LABELS, problem="regression"))
     with golden.raises(DataError):
-        task(Stated(labels=("a",)), metric="accuracy")
+        task(ModelMetadata(labels=("a",)), metric="accuracy")
     for problem in ("regression", "multi-label"):
         with golden.raises(DataError):
             tasks.build(
                 "sst2",
                 {},
-                Stated(labels=("a",) if problem == "regression" else ("a", "b"), problem=problem),
+                ModelMetadata(
+                    labels=("a",) if problem == "regression" else ("a", "b"), problem=problem
+                ),
             )
 
 
 def test_one_logit_is_a_score(golden) -> None:
     logits = np.array([[-2.0], [0.0], [3.0]], dtype=np.float32)
-    built, encoded = task(Stated(labels=("LABEL_0",))), only("a", "b", "c")
+    built, encoded = task(ModelMetadata(labels=("LABEL_0",))), only("a", "b", "c")
     expected = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
     answers = [built.answer(Result({"logits": logits}, encoded), i, None) for i in range(3)]
     assert [list(answer) for answer in answers] == [["score"]] * 3
     np.testing.assert_allclose([answer["score"] for answer in answers], expected, rtol=1e-12)
-    raw = task(Stated(labels=("LABEL_0",), problem="regression"))
+    raw = task(ModelMetadata(labels=("LABEL_0",), problem="regression"))
     assert raw.answer(Result({"logits": logits}, encoded), 2, None) == {"score": 3.0}
     rows = [
         {"text": text, "score": gold} for text, gold in zip("abc", ("0.1", 2, 4.5), strict=True)
@@ -122,18 +124,18 @@ def test_one_logit_is_a_score(golden) -> None:
 
 def test_one_logit_is_never_a_class(golden) -> None:
     """A file without a config does not say how many logits it has."""
-    built, outputs = task(Stated()), {"logits": np.zeros((1, 1), dtype=np.float32)}
+    built, outputs = task(ModelMetadata()), {"logits": np.zeros((1, 1), dtype=np.float32)}
     for use in (
         lambda: built.answer(Result(outputs, only("a")), 0, None),
         lambda: built.items(Result(outputs, only("a"), [0])),
     ):
         with golden.raises(DataError):
             use()
-    assert task(Stated(), problem="regression").answer(Result(outputs, only("a")), 0, None) == {
-        "score": 0.0
-    }
+    assert task(ModelMetadata(), problem="regression").answer(
+        Result(outputs, only("a")), 0, None
+    ) == {"score": 0.0}
     with golden.raises(DataError):
-        task(Stated(), problem="regression").answer(
+        task(ModelMetadata(), problem="regression").answer(
             Result({"logits": np.zeros((1, 2))}, only("a")), 0, None
         )
 
@@ -144,7 +146,10 @@ def test_several_labels() -> None:
         generator.integers(0, 2, (30, 3)),
         generator.normal(0, 2, (30, 3)).astype(np.float32),
     )
-    built, encoded = task(Stated(labels=LABELS, problem="multi-label")), only(*map(str, range(30)))
+    built, encoded = (
+        task(ModelMetadata(labels=LABELS, problem="multi-label")),
+        only(*map(str, range(30))),
+    )
     rows = [
         {"text": str(i), "labels": [LABELS[j] for j in np.flatnonzero(own)]}
         for i, own in enumerate(right)
@@ -187,18 +192,18 @@ def test_several_labels() -> None:
     ],
 )
 def test_labels_of_a_row_are_names_indices_or_flags(cell: object, expected: list[int]) -> None:
-    built = task(Stated(labels=LABELS, problem="multi-label"))
+    built = task(ModelMetadata(labels=LABELS, problem="multi-label"))
     assert built.gold([{"text": "a", "labels": cell}], where="rows") == [expected]
 
 
 def test_a_column_for_each_label_and_cells_that_cannot_be_read(golden) -> None:
-    built = task(Stated(labels=LABELS, problem="multi-label"))
+    built = task(ModelMetadata(labels=LABELS, problem="multi-label"))
     assert built.gold([{"text": "a", "x": "1", "y": 0, "z": "1.0"}], where="rows") == [[0, 2]]
     with pytest.raises(DataError, match=r'column "y": the cell is not 0 or 1 \(got 2'):
         built.gold([{"text": "a", "x": "1", "y": 2, "z": 1}], where="rows")
     with pytest.raises(DataError, match=r"the task has no such label \(got 'w', expected x, y, z"):
         built.gold([{"text": "a", "labels": ["w"]}], where="rows")
-    two = task(Stated(labels=("x", "y"), problem="multi-label"))
+    two = task(ModelMetadata(labels=("x", "y"), problem="multi-label"))
     with golden.raises(DataError):
         two.gold([{"text": "a", "labels": [0, 1]}], where="rows")
     assert built.labels_in(
@@ -211,8 +216,8 @@ def test_training_targets_of_scores_and_of_several_labels_are_floats() -> None:
 
     rows = [Encoded(np.arange(4), np.zeros(4, dtype=np.int64), False)] * 2
     scores, several = (
-        task(Stated(), problem="regression"),
-        task(Stated(labels=LABELS, problem="multi-label")),
+        task(ModelMetadata(), problem="regression"),
+        task(ModelMetadata(labels=LABELS, problem="multi-label")),
     )
     assert scores.labels_in([{"text": "a", "score": 1}], where="rows") == ("score",)
     for built, gold, shape in ((scores, [0.5, 3.0], (2,)), (several, [[0], []], (2, 3))):
@@ -246,7 +251,7 @@ def test_a_package_knows_how_many_texts_its_model_reads(golden) -> None:
         single.inputs([{"sentence1": "a", "sentence2": "b"}], where="rows")
 
 
-PROMPTS = Stated(prompts={"query": "Q: ", "passage": "P: "}, default_prompt="passage")
+PROMPTS = ModelMetadata(prompts={"query": "Q: ", "passage": "P: "}, default_prompt="passage")
 
 
 def test_prompts_are_put_before_texts() -> None:
@@ -275,24 +280,26 @@ def test_prompts_that_the_model_does_not_have(golden) -> None:
     with golden.raises(DataError):
         tasks.build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)
     with golden.raises(DataError):
-        tasks.build("embedding", {}, Stated()).parse({"text": "a", "prompt": "query"}, where="here")
+        tasks.build("embedding", {}, ModelMetadata()).parse(
+            {"text": "a", "prompt": "query"}, where="here"
+        )
 
 
 def test_prompts_are_read_as_sentence_transformers_reads_them(golden, tmp_path: Path) -> None:
     about = {"prompts": {"query": "Q: ", "document": ""}, "default_prompt_name": "query"}
     folder = write_modules(model(tmp_path / "a"), [("Pooling", {"pooling_mode": "mean"})], **about)
-    stated = stated_by(resolve(folder))
-    assert (stated.prompts, stated.default_prompt) == ({"query": "Q: "}, "query")
+    metadata = read_metadata(resolve(folder))
+    assert (metadata.prompts, metadata.default_prompt) == ({"query": "Q: "}, "query")
     other = write_modules(
         model(tmp_path / "b"),
         [("Pooling", {"pooling_mode": "mean"})],
         **about | {"default_prompt_name": "x"},
     )
     with golden.raises(ModelError):
-        stated_by(resolve(other))
+        read_metadata(resolve(other))
     (folder / "modules.json").unlink()
     (folder / "1_Pooling" / "config.json").unlink()
-    assert stated_by(resolve(folder)) == Stated()
+    assert read_metadata(resolve(folder)) == ModelMetadata()
 
 
 def test_lower_case_that_sentence_transformers_states(tmp_path: Path) -> None:

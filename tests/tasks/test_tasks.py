@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.measurements import RESAMPLES, score_named
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
@@ -19,7 +19,7 @@ from octobert.tasks._texts import RowTexts
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
     module = plugins.load("tasks", name)
-    return module.build(module.Options(**options), Stated(labels=of_model))
+    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
 
 
 def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:

@@ -14,7 +14,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data import readers
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 def task(of_model: tuple[str, ...] = LABELS, **options: object):
     module = plugins.load("tasks", "token-classification")
-    return module.build(module.Options(**options), Stated(labels=of_model))
+    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
 
 
 @pytest.fixture(scope="module")

@@ -52,14 +52,14 @@ class Bound:
 
     Args:
         limit: with this thing only.
-        own: the figure of a model.
+        figure: of a model.
         most: that it may be.
         scale: what an excess is divided by, to be compared with that of other limits.
-        misses: what is said of a model that is beyond it.
+        misses: the sentence about a model that is beyond it.
     """
 
     limit: Limit
-    own: Estimate
+    figure: Estimate
     most: float
     scale: float
     misses: str
@@ -67,23 +67,27 @@ class Bound:
     @property
     def excess(self) -> float:
         """How far the figure is beyond it; negative where it is within."""
-        return self.own.value - self.most
+        return self.figure.value - self.most
 
 
 def bounds(
-    limit: Limit, words: Phrasing, own: Estimate | None, drop: Estimate | None, theirs: float | None
+    limit: Limit,
+    words: Phrasing,
+    figure: Estimate | None,
+    drop: Estimate | None,
+    theirs: float | None,
 ) -> Iterator[Bound]:
     """The things that a limit says, as far as the figures that they are about are known.
 
     Args:
-        own: the limited figure of a model.
+        figure: the limited one of a model.
         drop: of a metric below the float model's.
         theirs: the figure of the float model.
     """
     if limit.max_drop is not None and drop is not None:
         only, scale = limit.only("max_drop"), max(abs(theirs or 0.0), EXACT)
         yield Bound(only, drop, words.accepted_drop(only), scale, words.misses_drop(only, drop))
-    if own is None:
+    if figure is None:
         return
     values: tuple[tuple[Literal["at_least", "at_most"], int], ...] = (
         ("at_least", -1),
@@ -95,14 +99,14 @@ def bounds(
             only = limit.only(key)
             yield Bound(
                 only,
-                own.times(sign),
+                figure.times(sign),
                 sign * value,
                 max(abs(value), EXACT),
-                words.misses_value(only, own),
+                words.misses_value(only, figure),
             )
     if limit.min_gain is not None and theirs is not None:
         only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
-        ends = {end: share * (value - theirs) for end, value in own}
+        ends = {end: share * (value - theirs) for end, value in figure}
         gain = Estimate(**ends).times(1 if limit.objective.more_is_better else -1)
         yield Bound(only, gain.times(-1), -limit.min_gain, 100, words.misses_gain(only, gain))
 
@@ -117,20 +121,25 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
         return Estimate(value=score.value, low=score.low, high=score.high)
     if figure.name == "speedup":
         shape = next(iter(in_order(report.latencies)), None)
-        own = [each for each in report.speedups if each.candidate == name and each.shape == shape]
-        return own[0].ratio if own else None
+        speedups = [
+            speedup
+            for speedup in report.speedups
+            if speedup.candidate == name and speedup.shape == shape
+        ]
+        return speedups[0].ratio if speedups else None
     if figure.name == "throughput":
-        measured = [each for each in report.throughputs if each.candidate == name]
-        measured.sort(key=lambda each: (each.sequence != "data", each.batch))
+        measured = [throughput for throughput in report.throughputs if throughput.candidate == name]
+        measured.sort(key=lambda throughput: (throughput.sequence != "data", throughput.batch))
         return Estimate.exactly(measured[0].rows_per_second) if measured else None
     if figure.name == "latency":
         timed = next(
-            (each for each in at_first_shape(report.latencies) if each.candidate == name), None
+            (latency for latency in at_first_shape(report.latencies) if latency.candidate == name),
+            None,
         )
         if timed is None:
             return None
         return quantile(timed.samples_ms, (figure.percentile or 50) / 100)
-    footprint = next((each for each in report.footprints if each.candidate == name), None)
+    footprint = next((model for model in report.footprints if model.candidate == name), None)
     if footprint is None:
         return None
     figures = {
@@ -143,12 +152,14 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
 
 def _drop(report: Report, name: str, metric: str) -> Estimate | None:
     """How far a metric is below that of the float model, with its interval."""
-    compared = next((each for each in report.comparisons if each.candidate == name), None)
+    compared = next(
+        (comparison for comparison in report.comparisons if comparison.candidate == name), None
+    )
     if compared is None:
         return None
     if metric != compared.metric:
-        known = compared.differences.get(metric)
-        return None if known is None else known.times(-1)
+        difference = compared.differences.get(metric)
+        return None if difference is None else difference.times(-1)
     if (
         compared.difference is None
         or compared.low is None
@@ -165,18 +176,18 @@ def _check(words: Phrasing, bound: Bound, rows: int | None) -> Check:
     Args:
         rows: that the figure is of; None for times and sizes.
     """
-    text, own = words.limit(bound.limit), bound.own
+    text, figure = words.limit(bound.limit), bound.figure
     if bound.excess > EXACT:
-        clear = own.low > bound.most
+        clear = figure.low > bound.most
         reason = f"{bound.misses}{'' if clear else ' (the interval includes the limit)'}"
         return Check(limit=text, state="missed", clear=clear, reason=reason)
-    if own.high - bound.most <= EXACT:
+    if figure.high - bound.most <= EXACT:
         return Check(limit=text, state="kept")
     if rows is None:
         return Check(
             limit=text, state="unclear", reason="the interval of the measurement reaches beyond it"
         )
-    needed = rows_needed(rows, own.high - own.value, -bound.excess)
+    needed = rows_needed(rows, figure.high - figure.value, -bound.excess)
     enough = (
         "the figure is at the limit" if needed is None else f"about {needed:,} such rows would do"
     )
@@ -191,7 +202,7 @@ def _check(words: Phrasing, bound: Bound, rows: int | None) -> Check:
 def rows_needed(rows: int, reach: float, room: float) -> int | None:
     """About how many rows would show that a limit is kept, if further rows are like those that were evaluated.
 
-    The reach of an interval is that of a mean, which falls with the square root of the rows, and that of the one unseen row,
+    The reach of an interval has two parts: of a mean, which falls with the square root of the rows, and of the one unseen row,
     which falls with their number.
 
     Args:
@@ -211,6 +222,6 @@ def rows_needed(rows: int, reach: float, room: float) -> int | None:
     seen = max(reach**2 - (_EXPONENTIAL / rows) ** 2, 0.0) * rows
     # room² = seen / N + (3.69 / N)², solved for 1 / N.
     inverse = (-seen + math.sqrt(seen**2 + 4 * (_EXPONENTIAL * room) ** 2)) / (2 * _EXPONENTIAL**2)
-    wanted = max(1.0 / inverse, rows + 1.0)
-    unit = 10 ** max(int(math.log10(wanted)) - 1, 0)
-    return int(math.ceil(wanted / unit) * unit)
+    needed = max(1.0 / inverse, rows + 1.0)
+    unit = 10 ** max(int(math.log10(needed)) - 1, 0)
+    return int(math.ceil(needed / unit) * unit)

@@ -50,7 +50,7 @@ class Objective(FrozenModel):
 
     @property
     def more_is_better(self) -> bool:
-        """Whether a larger value is better, as of all metrics."""
+        """Return whether a larger value is better, as of all metrics."""
         return UNITS.get(self.name) not in ("ms", "MB")
 
 
@@ -70,10 +70,10 @@ def objective_named(text: str) -> Objective:
     name, at, percentile = text.partition("@")
     if name and (not at or (name not in UNITS and percentile.isdecimal())):
         return Objective(name=text)
-    found = _PERCENTILE.fullmatch(percentile)
-    if name != "latency" or found is None:
+    match = _PERCENTILE.fullmatch(percentile)
+    if name != "latency" or match is None:
         raise ValueError(f'"{text}" is not a figure; a percentile is written latency@p90')
-    return Objective(name=name, percentile=float(found[1]))
+    return Objective(name=name, percentile=float(match[1]))
 
 
 # The names of figures in a recipe: one, or several.
@@ -155,8 +155,8 @@ class Limit(FrozenModel):
             drops.append(-self.min_gain / 100 * abs(float_value))
         return min(drops, default=None)
 
-    def kept(self, value: float, float_value: float) -> bool:
-        """Whether a value of a metric keeps it.
+    def accepts(self, value: float, float_value: float) -> bool:
+        """Check that a value of a metric is within the limit.
 
         Args:
             float_value: metric of the float model.
@@ -176,13 +176,13 @@ class Limit(FrozenModel):
 
 
 def doubts(limits: Iterable[Limit]) -> list[str]:
-    """Return why limits are hardly meant as they are written, as sentences without a full stop.
+    """Return the reasons why limits are hardly meant like this, as sentences without a full stop.
 
     Example:
         >>> doubts([Limit(max_drop=0.01), Limit(of="speedup", at_least=100)])
         ['a speedup of 100 is wanted; 8 bits are seldom more than 4 times as fast']
     """
-    found = []
+    sentences = []
     for limit in limits:
         drop, least = limit.max_drop or 0.0, limit.at_least or 0.0
         if drop >= _LARGE_DROP:
@@ -191,18 +191,18 @@ def doubts(limits: Iterable[Limit]) -> list[str]:
                 if limit.relative
                 else f"{100 * drop:.4g} points"
             )
-            found.append(
+            sentences.append(
                 f"a drop of {drop:g} accepts the loss of {part}; 0.01 is one {'percent' if limit.relative else 'point'}"
             )
         if limit.objective.name not in UNITS and least > 1:
-            found.append(
+            sentences.append(
                 f"{limit.of} is to be at least {least:g}; most metrics are between 0 and 1, and 0.9 is 90 %"
             )
         if limit.objective.name == "speedup" and least >= _LARGE_SPEEDUP:
-            found.append(
+            sentences.append(
                 f"a speedup of {least:g} is wanted; 8 bits are seldom more than 4 times as fast"
             )
-    return found
+    return sentences
 
 
 # One limit stands for a list of it.

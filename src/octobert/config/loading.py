@@ -414,7 +414,7 @@ def _short(choice: Any) -> Any:
 
 
 def looks_local(name: str, suffixes: Container[str]) -> bool:
-    """Whether a name that does not exist as a file is a mistyped path rather than a Hub id.
+    """Return whether a name that does not exist as a file is a mistyped path rather than a Hub id.
 
     Example:
         >>> looks_local("./model", ()), looks_local("google-bert/bert-base-uncased", ())

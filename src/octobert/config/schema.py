@@ -41,14 +41,14 @@ def recipe_schema() -> Schema:
     recipe = definitions.pop(names[Recipe])
     properties = recipe["properties"]
     for key, family in families.items():
-        own = {
+        option_schemas = {
             name: {"$ref": f"#/$defs/{names[model]}"}
             for (f, name), model in options.items()
             if f == family
         }
         properties[key] = {
             "description": properties[key]["description"],
-            **_plugin(key, plugins.names(family), own),
+            **_plugin(key, plugins.names(family), option_schemas),
         }
     _allow_short_forms_(properties, definitions[names[Data]]["properties"], names)
     # `from` has a default wherever rows are selected.
@@ -135,15 +135,15 @@ class _Described(GenerateJsonSchema):
 
     def model_schema(self, schema: Any) -> Schema:
         """The schema of one model."""
-        model, made = schema["cls"], super().model_schema(schema)
+        model, definition = schema["cls"], super().model_schema(schema)
         summary = inspect.cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")[0]
-        made.pop("description", None)
+        definition.pop("description", None)
         if summary and not summary.startswith("Args:"):
-            made["description"] = " ".join(summary.split())
+            definition["description"] = " ".join(summary.split())
         texts = descriptions(model)
-        for name, entry in made.get("properties", {}).items():
+        for name, entry in definition.get("properties", {}).items():
             entry.pop("title", None)
             if name in texts:
                 entry["description"] = texts[name]
-        made.pop("title", None)
-        return made
+        definition.pop("title", None)
+        return definition

@@ -207,7 +207,7 @@ class Prune(FrozenModel):
     def _some_goal(cls, raw: Any) -> Any:
         if isinstance(raw, int | float) and not isinstance(raw, bool):
             return {"speedup": raw}
-        given = isinstance(raw, dict) and any(
+        has_goal = isinstance(raw, dict) and any(
             raw.get(key) is not None for key in ("speedup", "max_drop")
         )
-        return {**raw, "max_drop": 0.01} if isinstance(raw, dict) and not given else raw
+        return {**raw, "max_drop": 0.01} if isinstance(raw, dict) and not has_goal else raw

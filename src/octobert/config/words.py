@@ -58,7 +58,7 @@ class Phrasing:
         )
 
     @staticmethod
-    def of_selection(choice: Selection) -> Phrasing:
+    def from_selection(choice: Selection) -> Phrasing:
         """The wording of a finished search."""
         reference = next(
             result for result in choice.found if result.variant.name == choice.reference
@@ -318,7 +318,7 @@ def _unit(figure: str) -> str:
 def words_of(report: Report) -> Phrasing:
     """The wording of a report: by its search, or by its task and the float model."""
     if report.choice is not None:
-        return Phrasing.of_selection(report.choice)
+        return Phrasing.from_selection(report.choice)
     name = next((comparison.reference for comparison in report.comparisons), "")
     score = score_named(report.task.primary, report.scores.get(name, ()))
     metric = next(

@@ -94,11 +94,11 @@ class _Checked:
 
     def size_of(self, node: yaml.Node) -> int:
         """The number of characters and values in a node, with aliases written out."""
-        known = self._sizes.get(id(node))
-        if known is not None:
-            if not known:
+        cached_size = self._sizes.get(id(node))
+        if cached_size is not None:
+            if not cached_size:
                 raise self._error("an alias stands inside of its own anchor", node)
-            return known
+            return cached_size
         self._sizes[id(node)] = 0
         size = 1
         if isinstance(node, yaml.MappingNode):

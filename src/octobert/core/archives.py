@@ -64,7 +64,7 @@ def unpacked(path: Path) -> Path:
 
 
 def _is_whole(path: Path, folder: Path) -> bool:
-    """Whether every file of a zip file is in a folder, with its content; `octobert tune` may have written its results again."""
+    """Check that every file of a zip file is in a folder, with its content; `octobert tune` may have rewritten its results."""
     if not folder.is_dir():
         return False
     with zipfile.ZipFile(path) as archive:

@@ -1,11 +1,11 @@
-"""What a search for the best model may vary: axes and forms, declared by plugins as data.
+"""Axes and forms that a search for the best model may vary, declared by plugins as data.
 
 An axis is a recipe key with the values that are worth trying. It says what another value can change (the model's numbers, its
 time, or both) and from which step on the model has to be made again, so that a search tries cheap and promising values first. A
 form is a precision that a method makes, where a search begins.
 
 Methods declare both with a function `offer`, transforms and corrections with a tuple `AXES`, calibrators with `SWEEP` and
-`PROMISE`. A plugin without these declarations is used where a recipe names it, and not varied.
+`PRIOR`. A plugin without these declarations is used where a recipe names it, and not varied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from octobert.core.frozen import FrozenModel
 # What another value of an axis can change.
 Effect = Literal["numbers", "time"]
 # First step that runs again for another value, from the most work to the least. Everything before it is shared.
-Again = Literal["transform", "calibrate", "quantize", "export", "open"]
+BuildStep = Literal["transform", "calibrate", "quantize", "export", "open"]
 # What a model of a form can save.
 Saving = Literal["time", "size", "memory"]
 
@@ -32,15 +32,15 @@ class Axis(FrozenModel):
         values: worth trying, as a recipe has them, the most promising first. The recipe's own value may be among them.
         names: short texts of the values; empty where the values speak for themselves.
         changes: what another value can change.
-        again: first step that runs again for another value.
+        invalidates: first step that runs again for another value.
         gain: largest factor by which another value has made a model faster in our measurements; 1 where none has, and the
             values are tried for accuracy only. A model that is slower than the fastest one by more than this is not varied
             along the axis.
-        promise: from 0 to 1, how likely another value brings back lost accuracy. It orders what a search tries.
-        together: other keys → values that these values are good with.
+        prior: from 0 to 1, how likely another value brings back lost accuracy. It orders what a search tries.
+        requires: other keys → values that these values are good with.
 
     Example:
-        >>> Axis(key="calibrate", values=("mse",), changes=("numbers",), again="calibrate").gain
+        >>> Axis(key="calibrate", values=("mse",), changes=("numbers",), invalidates="calibrate").gain
         1.0
     """
 
@@ -48,10 +48,10 @@ class Axis(FrozenModel):
     values: tuple[Any, ...] = Field(min_length=1)
     names: tuple[str, ...] = ()
     changes: tuple[Effect, ...] = Field(min_length=1)
-    again: Again
+    invalidates: BuildStep
     gain: float = Field(default=1.0, ge=1.0)
-    promise: float = Field(default=0.1, ge=0, le=1)
-    together: dict[str, Any] = Field(default_factory=dict)
+    prior: float = Field(default=0.1, ge=0, le=1)
+    requires: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _names_fit(self) -> Axis:
@@ -77,7 +77,7 @@ class Form(FrozenModel):
 
 
 class Offer(FrozenModel):
-    """What a method offers to a search, for one target on one machine.
+    """The forms and axes of a method in a search, for one target on one machine.
 
     Args:
         forms: where a search begins.

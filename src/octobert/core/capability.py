@@ -17,7 +17,7 @@ INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 class Activations(FrozenModel):
-    """What a target takes of activations.
+    """The quantized activations that a target takes.
 
     Args:
         computed: (type, symmetric) pairs whose products are computed in integers; the first is the default.
@@ -40,7 +40,7 @@ class Activations(FrozenModel):
 
 
 class Weights(FrozenModel):
-    """What a target takes of weights and biases.
+    """The quantized weights and biases that a target takes.
 
     Args:
         types: accepted types; the first is the default.
@@ -74,7 +74,7 @@ class FloatParts(FrozenModel):
 
 
 class OnnxRules(FrozenModel):
-    """What an ONNX file may hold.
+    """Limits of the ONNX files that a target takes.
 
     Args:
         opset: lowest and highest accepted opset.
@@ -90,7 +90,7 @@ class OnnxRules(FrozenModel):
 
 
 class Rewrites(FrozenModel):
-    """What is rewritten in a file so that the target runs it faster.
+    """Rewrites of a file that make it faster on the target.
 
     Args:
         first_token: the last layer computes the first token only, where the head reads no other token.
@@ -104,7 +104,7 @@ class Rewrites(FrozenModel):
 
 
 class Needs(FrozenModel):
-    """What has to be installed for a target.
+    """The software that has to be installed for a target.
 
     Args:
         extra: extra of octobert whose packages the target needs; empty if none.
@@ -118,7 +118,7 @@ class Needs(FrozenModel):
 
 
 class Capabilities(FrozenModel):
-    """What a target accepts, and what it runs fast.
+    """The models that a target accepts, and those that it runs fast.
 
     Args:
         name: of the target, such as `openvino-cpu`.
@@ -189,7 +189,7 @@ class Capabilities(FrozenModel):
 
 
 class Probe(FrozenModel):
-    """Whether a target can run on this machine.
+    """The availability of a target on this machine.
 
     Args:
         available: the target can run.
@@ -205,7 +205,7 @@ class Probe(FrozenModel):
 
 
 def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
-    """Whether 8-bit products saturate on a CPU, so that weights need 7 bits.
+    """Return whether 8-bit products saturate on a CPU, so that weights need 7 bits.
 
     Args:
         features: of the CPU (`Environment.features`).
@@ -214,7 +214,7 @@ def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
 
 
 def has_none_of(needed: Collection[str], features: Collection[str]) -> bool:
-    """Whether an x86 CPU has none of the needed features.
+    """Return whether an x86 CPU has none of the needed features.
 
     Example:
         >>> has_none_of(INTEGER_UNITS, ("avx2",)), has_none_of(INTEGER_UNITS, ("avx2", "avx_vnni"))

@@ -124,7 +124,7 @@ def today() -> datetime.date:
 
 
 def findings(here: Environment) -> list[str]:
-    """What a machine and its packages mean for 8-bit models, in sentences."""
+    """Consequences of a machine and its packages for 8-bit models, in sentences."""
     sentences = []
     if not {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"} & set(here.features):
         sentences.append(
@@ -183,7 +183,7 @@ def cores() -> int:
 
 
 def restricted() -> bool:
-    """Whether this process may use only some of the cores of the machine."""
+    """Return whether this process may use only some of the cores of the machine."""
     import psutil
 
     return _allowed() < (psutil.cpu_count() or 1)
@@ -194,8 +194,8 @@ def _allowed() -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     # Python 3.13's own variable, for every version: a process that shares its machine is told how many cores are its own.
-    told = os.environ.get(CORES, "")
-    return min(allowed, max(1, int(told))) if told.isdecimal() else allowed
+    limit = os.environ.get(CORES, "")
+    return min(allowed, max(1, int(limit))) if limit.isdecimal() else allowed
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:
@@ -273,7 +273,7 @@ class Need(FrozenModel):
 
 
 class Setup(Tabular):
-    """What a recipe needs, and the commands that install what is missing.
+    """The requirements of a recipe, and the commands that install what is missing.
 
     Args:
         needs: packages first.
@@ -289,7 +289,7 @@ class Setup(Tabular):
 
     @property
     def missing(self) -> tuple[Need, ...]:
-        """What the run cannot do without, and is not there."""
+        """Requirements without which the run fails, and which are not there."""
         return tuple(need for need in self.needs if need.required and not need.fits)
 
     def to_rows(self) -> list[Row]:

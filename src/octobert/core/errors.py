@@ -244,7 +244,7 @@ def unreadable(kind: type[E], error: OSError, where: object) -> E:
 
 
 def hub_error(kind: type[E], error: BaseException, name: str) -> E:
-    """What went wrong on the hub: its client and `datasets` raise many types, often one because of another.
+    """Return an error of the hub in one sentence: its client and `datasets` raise many types, often one because of another.
 
     Args:
         kind: `ModelError` where a model is asked for, `DataError` where a data set is.
@@ -259,7 +259,7 @@ def hub_error(kind: type[E], error: BaseException, name: str) -> E:
     causes = causes_of(error)
 
     def is_caused_by(cause: type[BaseException]) -> bool:
-        return any(isinstance(each, cause) for each in causes)
+        return any(isinstance(exception, cause) for exception in causes)
 
     got = f"{type(error).__name__}: {reason(error, 0, longest=200)}"
     if is_caused_by(errors.GatedRepoError) or "gated dataset" in str(error):

@@ -30,7 +30,7 @@ class Mark(FrozenModel):
 
 
 class Answer(FrozenModel):
-    """What one model answers to a row.
+    """The answer of one model to a row.
 
     Args:
         text: the answer: a class, a span, entities, a rank; as `Comparison.changed` has it.
@@ -168,7 +168,7 @@ class Activation(FrozenModel):
 
 
 class Smoothed(FrozenModel):
-    """What a graph transform did to the channels of one activation.
+    """The effect of a graph transform on the channels of one activation.
 
     Args:
         transform: its name, such as `smoothquant`.
@@ -238,7 +238,7 @@ class OperatorType(FrozenModel):
 
 
 class Execution(FrozenModel):
-    """What a runtime executed of one model, by its profiler.
+    """The operators of one model that a runtime executed, by its profiler.
 
     Args:
         candidate: name of the model.

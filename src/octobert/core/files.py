@@ -113,8 +113,8 @@ def _raise(error: OSError) -> NoReturn:
 
 def file_stamp(path: Path) -> str:
     """Return what changes whenever a file is written or replaced: its size, times and place on the disk."""
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_dev} {found.st_ino}"
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_dev} {status.st_ino}"
 
 
 def text_digest(text: str) -> str:
@@ -139,7 +139,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path is a file itself, not a link to one."""
+    """Return whether a path is a file itself, not a link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +147,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder itself, not a link to one."""
+    """Return whether a path is a folder itself, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -166,7 +166,7 @@ def check_no_link(path: Path) -> None:
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a name of unknown origin stays in the folder that it is relative to, on every system.
+    """Return whether a name of unknown origin stays in the folder that it is relative to, on every system.
 
     Example:
         >>> [stays_inside(name) for name in ("a/b.txt", "../b", "/b", "C:b", "a\\\\..\\\\b", "")]
@@ -263,7 +263,7 @@ def page_seal(content: bytes) -> str:
 
 
 def is_page(content: bytes) -> bool:
-    """Whether a file is a page of a report as octobert made it, and nobody has edited it."""
+    """Return whether a file is a page of a report as octobert made it, and nobody has edited it."""
     start = content.rfind(_PAGE_SEAL.partition("{}")[0].encode())
     return start >= 0 and content[start:] == page_seal(content[:start]).encode()
 
@@ -319,7 +319,7 @@ def file_error(error: OSError) -> StorageError:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an exception is an error of the disk, such as a full disk."""
+    """Return whether an exception is an error of the disk, such as a full disk."""
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 

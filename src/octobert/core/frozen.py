@@ -54,7 +54,7 @@ class Tabular(FrozenModel):
         return pandas.DataFrame(self.to_rows())
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The table that notebooks show."""
         return as_html(self)
 
     def __repr__(self) -> str:

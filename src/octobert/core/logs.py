@@ -24,13 +24,13 @@ def at_level(level: Level | None) -> Iterator[None]:
         yield
         return
     logger, before = logging.getLogger("octobert"), os.environ.get(_VARIABLE)
-    own = logger.level
+    previous_level = logger.level
     logger.setLevel(level.upper())
     os.environ[_VARIABLE] = level
     try:
         yield
     finally:
-        logger.setLevel(own)
+        logger.setLevel(previous_level)
         if before is None:
             del os.environ[_VARIABLE]
         else:

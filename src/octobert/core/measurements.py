@@ -221,7 +221,7 @@ class Turn(FrozenModel):
 
 
 class Throughput(FrozenModel):
-    """What one candidate does at one shape when inferences run at the same time.
+    """The throughput of one candidate at one shape when inferences run at the same time.
 
     Args:
         candidate: its name.
@@ -294,7 +294,7 @@ class Speedup(FrozenModel):
 
 
 class SpeedGoal(FrozenModel):
-    """Whether a target is as much faster than its float baseline as a recipe wants.
+    """The speedup that a recipe wants of a target over its float baseline, and whether it is reached.
 
     Args:
         target: its name.
@@ -311,7 +311,7 @@ class SpeedGoal(FrozenModel):
 
 
 class Load(FrozenModel):
-    """What else a machine did while models were timed.
+    """Other work of a machine while models were timed.
 
     Args:
         cores: number of cores.
@@ -348,33 +348,35 @@ class Footprint(FrozenModel):
 
 def check_names(report: Any) -> None:
     """Raise ValueError where the figures of a report name models that it does not describe, as in a file that was edited."""
-    known = [each.candidate for each in report.footprints]
-    if len(set(known)) < len(known):
+    candidates = [footprint.candidate for footprint in report.footprints]
+    if len(set(candidates)) < len(candidates):
         raise ValueError("a model is listed twice in footprints")
     described: dict[str, tuple[str, Collection[str]]] = {"comparisons": ("scores", report.scores)}
     described |= dict.fromkeys(
-        ("latencies", "throughputs", "speedups", "ratios"), ("footprints", known)
+        ("latencies", "throughputs", "speedups", "ratios"), ("footprints", candidates)
     )
     for field, (place, names) in described.items():
-        for each in getattr(report, field):
-            for name in (each.candidate, getattr(each, "reference", each.candidate)):
+        for figure in getattr(report, field):
+            for name in (figure.candidate, getattr(figure, "reference", figure.candidate)):
                 if name not in names:
                     raise ValueError(
                         f'{field} name the model "{name[:60]}", which is not in {place}'
                     )
     for timed in (report.latencies, report.throughputs):
         shapes_of = {
-            name: {each.shape for each in timed if each.candidate == name and each.samples_ms}
-            for name in known
+            name: {
+                timing.shape for timing in timed if timing.candidate == name and timing.samples_ms
+            }
+            for name in candidates
         }
         if timed and (
-            any(found != shapes_of[known[0]] for found in shapes_of.values())
-            or not report.scores.keys() >= set(known)
+            any(timed_shapes != shapes_of[candidates[0]] for timed_shapes in shapes_of.values())
+            or not report.scores.keys() >= set(candidates)
         ):
             raise ValueError(
                 "not every model of footprints has scores and times of the same shapes"
             )
-    if known and not report.latencies:
+    if candidates and not report.latencies:
         raise ValueError("the models of footprints have no times")
 
 

@@ -26,7 +26,7 @@ _Width = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class _Config(BaseModel):
-    """What octobert, or the size of the model that transformers builds, depends on. Other keys may be anything."""
+    """The keys that octobert, or the size of the model that transformers builds, depends on. Other keys may be anything."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

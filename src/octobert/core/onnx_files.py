@@ -47,11 +47,11 @@ def read_onnx(path: Path) -> onnx_ir.Model:
     return model
 
 
-def ports_of(model: onnx_ir.Model) -> Ports:
+def ports_of(model: onnx_ir.Model) -> ModelSignature:
     """The inputs and outputs of a model; constants that old files list as inputs are left out."""
     graph = model.graph
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    return Ports(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
+    return ModelSignature(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
 
 
 def integers_of(path: Path) -> str | None:
@@ -65,14 +65,14 @@ def integers_of(path: Path) -> str | None:
     return f"int{min(bits, default=8)}" if nodes else None
 
 
-def _port(value: onnx_ir.Value) -> Port:
+def _port(value: onnx_ir.Value) -> TensorInfo:
     dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
     shape = (
         None
         if value.shape is None
         else tuple(size if isinstance(size, int) else -1 for size in value.shape)
     )
-    return Port(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
+    return TensorInfo(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _decode(model: onnx_ir.Model) -> None:
@@ -132,11 +132,11 @@ def _proto(path: Path) -> Any:
 
 
 def _damaged(path: Path, error: Exception | None) -> ModelError:
-    said = str(error).strip().splitlines() if error is not None else []
+    lines = str(error).strip().splitlines() if error is not None else []
     return ModelError(
         "the file is not a complete ONNX model",
         where=str(path),
-        got=f"{path.stat().st_size} bytes; {said[-1][:200] if said else 'no graph'}",
+        got=f"{path.stat().st_size} bytes; {lines[-1][:200] if lines else 'no graph'}",
         fix="export or copy it again",
     )
 
@@ -237,7 +237,7 @@ _ENDING = re.compile(r"(_raw_output)?(___\d+)?([.:]\d+)?$")
 _INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16")
 
 
-class Port(FrozenModel):
+class TensorInfo(FrozenModel):
     """An input or an output.
 
     Args:
@@ -259,11 +259,11 @@ class Port(FrozenModel):
         return f"{self.name} {self.dtype}{axes}"
 
 
-class Ports(NamedTuple):
+class ModelSignature(NamedTuple):
     """The inputs and outputs of a model file."""
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
 
 
 def input_named(name: str) -> str:
@@ -277,7 +277,7 @@ def input_named(name: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def check_inputs(ports: Sequence[Port], *, where: str) -> None:
+def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
     """Check that a model reads what octobert feeds: token ids, a padding mask and segments, each [batch, sequence].
 
     Raises:

@@ -115,24 +115,24 @@ def excerpt(text: str, spans: Sequence[Span], length: int) -> tuple[str, list[Sp
     around = max(
         _LEAST, (length - sum(end - start for start, end in spans)) // (2 * len(spans) or 1)
     )
-    kept: list[Span] = []
+    windows: list[Span] = []
     for start, end in sorted(spans) or [(0, 0)]:
         first, last = (
             _begin(text, max(start - around, 0), start),
             _end(text, min(end + around, len(text)), end),
         )
-        if kept and first <= kept[-1][1]:
-            kept[-1] = (kept[-1][0], max(last, kept[-1][1]))
-        elif kept and sum(b - a for a, b in kept) + last - first > length:
+        if windows and first <= windows[-1][1]:
+            windows[-1] = (windows[-1][0], max(last, windows[-1][1]))
+        elif windows and sum(b - a for a, b in windows) + last - first > length:
             break
         else:
-            kept.append((first, last))
+            windows.append((first, last))
     shown, moved = "", []
-    for first, last in kept:
+    for first, last in windows:
         shown += GAP.lstrip() if first and not shown else GAP if shown else ""
         moved.append((first, last, len(shown) - first))
         shown += text[first:last]
-    ends = kept[-1][1] == len(text)
+    ends = windows[-1][1] == len(text)
     places = [
         next(((s + by, e + by) for a, b, by in moved if a <= s and e <= b), None) for s, e in spans
     ]

@@ -92,7 +92,7 @@ class Site(FrozenModel):
 
     @property
     def is_weight(self) -> bool:
-        """Whether the value is a weight."""
+        """Return whether the value is a weight."""
         return self.role.endswith(".weight")
 
 
@@ -224,7 +224,7 @@ class Placement(FrozenModel):
     because: dict[str, str] = Field(default_factory=dict)
 
     def takes(self, site: Site) -> bool:
-        """Whether the placement quantizes a site."""
+        """Return whether the placement quantizes a site."""
         return any(
             fnmatchcase(site.kind if "@" in kind else site.role, kind) for kind in self.kinds
         )

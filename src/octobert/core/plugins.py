@@ -48,7 +48,7 @@ def names(family: str) -> tuple[str, ...]:
         >>> names("corrections")
         ('bias-correction', 'weight-rounding')
     """
-    return tuple(sorted({*_own(family), *_installed(family)}))
+    return tuple(sorted({*_builtin(family), *_installed(family)}))
 
 
 def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
@@ -62,7 +62,7 @@ def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
     Raises:
         RecipeError: there is no plugin of that name. The message suggests a similar one.
     """
-    if name in _own(family):
+    if name in _builtin(family):
         return importlib.import_module(f"{PACKAGES[family]}.{name.replace('-', '_')}")
     if name in _installed(family):
         return importlib.import_module(_installed(family)[name].value)
@@ -73,7 +73,7 @@ def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
 
 
 @functools.cache
-def _own(family: str) -> frozenset[str]:
+def _builtin(family: str) -> frozenset[str]:
     package = importlib.import_module(PACKAGES[family])
     modules = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
     return frozenset(
@@ -87,7 +87,7 @@ def _installed(family: str) -> dict[str, EntryPoint]:
     return {
         point.name: point
         for point in entry_points(group=f"octobert.{family}")
-        if point.name not in _own(family)
+        if point.name not in _builtin(family)
     }
 
 

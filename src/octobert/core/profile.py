@@ -254,7 +254,7 @@ class Lint(Tabular):
 
     @property
     def passes(self) -> bool:
-        """Whether the target accepts the file."""
+        """Return whether the target accepts the file."""
         return all(finding.severity != "refused" for finding in self.findings)
 
     def to_rows(self) -> list[Row]:

@@ -43,7 +43,7 @@ class LeftWhole(FrozenModel):
 
 
 class PrunedSublayer(FrozenModel):
-    """What a sublayer kept.
+    """The units that a sublayer kept.
 
     Args:
         sublayer: as it was.

@@ -203,7 +203,7 @@ class Interval(FrozenModel):
     bound: float
 
     @staticmethod
-    def of(low: float, high: float) -> Interval:
+    def from_ends(low: float, high: float) -> Interval:
         """Return an interval whose symmetric bound holds both of its ends."""
         return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
 

@@ -257,8 +257,8 @@ class Finetuned(Tabular):
 Problem = Literal["single-label", "multi-label", "regression"]
 
 
-class Stated(FrozenModel):
-    """What the files of a model, and the data, state about texts and answers.
+class ModelMetadata(FrozenModel):
+    """Metadata of a model about its texts and answers, as its files and the data state it.
 
     Args:
         labels: class names in the order of the logits; empty where there are none.
@@ -277,7 +277,7 @@ class Stated(FrozenModel):
     texts: int = 0
 
 
-class TaskFacts(Stated):
+class TaskFacts(ModelMetadata):
     """A task and its options, with what the model and the data state.
 
     Args:
@@ -390,8 +390,8 @@ class Report(Tabular):
             dict.fromkeys(score.metric for scores in self.scores.values() for score in scores)
         )
         scores = {
-            name: {score.metric: score.value for score in found}
-            for name, found in self.scores.items()
+            name: {score.metric: score.value for score in model_scores}
+            for name, model_scores in self.scores.items()
         }
         errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
         return [
@@ -459,7 +459,7 @@ class PackageManifest(FrozenModel):
 
 
 class Verdict(FrozenModel):
-    """Whether a step of a run would be reused or run, and why."""
+    """A step of a run, and why it would be reused or run."""
 
     step: str
     action: Literal["run", "reuse"]

@@ -88,7 +88,7 @@ class VariantResult(FrozenModel):
 
 
 class Check(FrozenModel):
-    """Whether a model keeps a limit on the rows and in the times of the final run, which no search has seen.
+    """One limit, checked on the rows and in the times of the final run, which no search has seen.
 
     Args:
         limit: in words.
@@ -161,22 +161,22 @@ class Selection(Tabular):
         """One row per variant."""
         return [
             {
-                "variant": found.variant.name,
-                "target": found.variant.target,
-                "precision": found.variant.precision,
-                "state": found.state,
-                **{f"ratio{end}": getattr(found.ratio, name, None) for end, name in _ENDS},
-                **{f"time_ms{end}": getattr(found.time_ms, name, None) for end, name in _ENDS},
+                "variant": result.variant.name,
+                "target": result.variant.target,
+                "precision": result.variant.precision,
+                "state": result.state,
+                **{f"ratio{end}": getattr(result.ratio, name, None) for end, name in _ENDS},
+                **{f"time_ms{end}": getattr(result.time_ms, name, None) for end, name in _ENDS},
                 **{
-                    f"drop{end}": getattr(found.drops.get(self.metric or ""), name, None)
+                    f"drop{end}": getattr(result.drops.get(self.metric or ""), name, None)
                     for end, name in _ENDS
                 },
-                "rows": found.rows,
-                "size_mb": None if found.size_bytes is None else found.size_bytes / 1e6,
-                "on_frontier": found.on_frontier,
-                "reason": found.reason,
+                "rows": result.rows,
+                "size_mb": None if result.size_bytes is None else result.size_bytes / 1e6,
+                "on_frontier": result.on_frontier,
+                "reason": result.reason,
             }
-            for found in self.found
+            for result in self.found
         ]
 
 

@@ -232,12 +232,12 @@ class Session(Protocol):
 
     @property
     def device(self) -> str | None:
-        """What really runs the model, where the user chose the device: `AUTO (CPU)`; None for the device of the target."""
+        """The device that really runs the model, where the user chose it: `AUTO (CPU)`; None for the device of the target."""
         ...
 
     @property
     def prepares_shapes(self) -> bool:
-        """Whether the first inference at a shape takes longer, because the runtime prepares kernels for the shape."""
+        """Return whether the first inference at a shape takes longer, because the runtime prepares kernels for the shape."""
         ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -247,7 +247,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class AsynchronousSession(Session, Protocol):
-    """A session whose runtime has requests of its own that run at the same time. Others run on threads of the caller."""
+    """A session whose runtime runs several requests at the same time. Others run on threads of the caller."""
 
     def run_each(
         self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]

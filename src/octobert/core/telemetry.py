@@ -30,12 +30,12 @@ def switch_off() -> None:
 
 
 def is_off(name: str) -> bool:
-    """Whether a variable has the value that octobert gives it."""
+    """Return whether a variable has the value that octobert gives it."""
     return os.environ.get(name) == _VARIABLES[name]
 
 
 def _openvino_allowed() -> bool:
-    """Whether the user has agreed to OpenVINO's statistics: its command `opt_in_out` writes the answer into a file."""
+    """Return whether the user has agreed to OpenVINO's statistics: its command `opt_in_out` writes the answer into a file."""
     windows = sys.platform == "win32"
     folder = (
         os.path.join(os.environ.get("LOCALAPPDATA", ""), "Intel Corporation")

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Trials(Generic[C, R]):
-    """What was tried.
+    """The configurations that were tried, with their results.
 
     Args:
         attempt: tries a configuration.

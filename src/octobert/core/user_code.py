@@ -76,7 +76,7 @@ class UserCode(FrozenModel):
 
 
 def names_code(text: str | None) -> bool:
-    """Whether a value of a recipe names code.
+    """Return whether a value of a recipe names code.
 
     Example:
         >>> names_code("rows.py:rows"), names_code("metric.py"), names_code("data.csv")
@@ -151,7 +151,7 @@ def load(code: UserCode) -> Callable[..., Any]:
 
 @contextmanager
 def sentences(code: UserCode) -> Iterator[None]:
-    """What the code of a function raises becomes a sentence; for generators, whose code runs after the call."""
+    """Turn an error of a function into a sentence; for generators, whose code runs after the call."""
     try:
         yield
     # `sys.exit` in a function would end the stage without a reason.
@@ -187,7 +187,7 @@ def _module(code: UserCode) -> ModuleType:
 
 
 def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
-    """What a file or a function of the user raised, with the last line of the file that was reached."""
+    """The error of a file or a function of the user, with the last line of the file that was reached."""
     if isinstance(error, SyntaxError) and error.filename == str(code.path):
         line = error.lineno
     else:
@@ -293,10 +293,10 @@ def ask(module: str, request: Any, *, where: str) -> Any:
         # The code may print anything; the answer is on a line of its own.
         output, _ = child.communicate()
         log.seek(0)
-        said = log.read().decode(errors="replace").strip().splitlines()
+        log_lines = log.read().decode(errors="replace").strip().splitlines()
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER.encode())]
     if not answers:
-        got = f"exit code {child.returncode}; {said[-1] if said else 'no message'}"
+        got = f"exit code {child.returncode}; {log_lines[-1] if log_lines else 'no message'}"
         raise RecipeError(
             "the code ended the process", where=where, got=got, fix="run it in Python"
         )

@@ -267,19 +267,19 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
 
 def _sentences(path: Path, fields: Sequence[list[str]], names: Sequence[str]) -> Iterator[Row]:
     sentence: list[list[str]] = []
-    for number, own in enumerate([*fields, []], start=1):
-        if own and own[0] == _DOCUMENT:
+    for number, cells in enumerate([*fields, []], start=1):
+        if cells and cells[0] == _DOCUMENT:
             continue
-        if own and len(own) == len(names):
-            sentence.append(own)
-        elif own and not own[0].startswith("#"):
+        if cells and len(cells) == len(names):
+            sentence.append(cells)
+        elif cells and not cells[0].startswith("#"):
             raise DataError(
                 "the line has another number of columns than the others",
                 where=f"{path}, line {number}",
-                got=str(len(own)),
+                got=str(len(cells)),
                 expected=str(len(names)),
                 fix="correct the line",
             )
-        elif not own and sentence:
+        elif not cells and sentence:
             yield {name: [token[i] for token in sentence] for i, name in enumerate(names)}
             sentence = []

@@ -304,9 +304,13 @@ def _delimiter_of(header: str, usual: str) -> str:
         (';', ',', ',')
     """
     divides = set()
-    for each in (",", "\t", ";"):
+    for delimiter in (",", "\t", ";"):
         with suppress(csv.Error):
-            divides |= {each} if len(next(csv.reader([header], delimiter=each), [])) > 1 else set()
+            divides |= (
+                {delimiter}
+                if len(next(csv.reader([header], delimiter=delimiter), [])) > 1
+                else set()
+            )
     return divides.pop() if len(divides) == 1 else usual
 
 
@@ -338,7 +342,7 @@ def _records(
 
 
 def _quotes_fields(lines: list[str], delimiter: str) -> bool:
-    """Whether quotation marks in a tab-separated file quote fields (RFC 4180); in the official MRPC files they are text."""
+    """Check whether quotation marks in tab-separated text quote fields (RFC 4180); in the official MRPC files they are text."""
     quoted = [field for line in lines for field in line.split(delimiter) if field.startswith('"')]
     proper = [
         f for f in quoted if len(f) > 1 and f.endswith('"') and '"' not in f[1:-1].replace('""', "")
@@ -374,19 +378,19 @@ def find_on_hub(source: str, config: str | None, revision: str | None) -> HubDat
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     readings = list(_readings(source, config))
-    for name, own in readings:
+    for name, configuration in readings:
         try:
             info = HfApi().dataset_info(name, revision=revision)
-            return HubData(name=info.id, config=own, commit=info.sha)
+            return HubData(name=info.id, config=configuration, commit=info.sha)
         except (RepositoryNotFoundError, HFValidationError):
             continue
         except Exception:  # noqa: BLE001  # no network, or one of many types: reading the rows will say what is wrong
             break
-    for name, own in readings:
+    for name, configuration in readings:
         for folder in _cached(name):
-            known = folder.name.removeprefix("datasets--").replace("--", "/", 1)
-            return HubData(name=known, config=own, commit=_ref(folder, revision))
-    name, own = readings[0]
+            full_name = folder.name.removeprefix("datasets--").replace("--", "/", 1)
+            return HubData(name=full_name, config=configuration, commit=_ref(folder, revision))
+    name, configuration = readings[0]
     # `datasets` reads what lies in the working directory for these names.
     from datasets import packaged_modules
 
@@ -397,7 +401,7 @@ def find_on_hub(source: str, config: str | None, revision: str | None) -> HubDat
             got=name,
             fix="give a file, a folder, or a data set with its owner: OWNER/NAME",
         )
-    return HubData(name=name, config=own, commit=None)
+    return HubData(name=name, config=configuration, commit=None)
 
 
 def _readings(source: str, config: str | None) -> Iterator[tuple[str, str | None]]:

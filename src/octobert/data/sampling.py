@@ -58,8 +58,8 @@ def split_of(name: str) -> tuple[str, str]:
         >>> split_of("validation[:5%]"), split_of("train")
         (('validation', '[:5%]'), ('train', ''))
     """
-    found = re.fullmatch(r"(.*?)(\[[^\[\]]*\])", name, re.DOTALL)
-    return (found[1], found[2]) if found else (name, "")
+    match = re.fullmatch(r"(.*?)(\[[^\[\]]*\])", name, re.DOTALL)
+    return (match[1], match[2]) if match else (name, "")
 
 
 def check_slice(span: str, *, where: str) -> None:
@@ -96,7 +96,7 @@ def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
     import datasets
 
     try:
-        found = datasets.ReadInstruction.from_spec(f"all{span}").to_absolute({"all": count})[0]
+        bounds = datasets.ReadInstruction.from_spec(f"all{span}").to_absolute({"all": count})[0]
     except (ValueError, AssertionError) as error:
         if count == 0 and "incompatible" in str(error):
             return 0, 0
@@ -107,7 +107,7 @@ def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
         raise DataError(
             "the slice cannot be read", where=where, got=got, expected=expected
         ) from error
-    return int(found.from_ or 0), int(count if found.to is None else found.to)
+    return int(bounds.from_ or 0), int(count if bounds.to is None else bounds.to)
 
 
 def hold_out(
@@ -126,9 +126,9 @@ def hold_out(
     """
     distinct = sorted(set(digests))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    taken = {distinct[i] for i in order[: min(samples, len(distinct) // parts)]}
-    first = [i for i, digest in enumerate(digests) if digest in taken]
-    return first, [i for i, digest in enumerate(digests) if digest not in taken]
+    calibration_digests = {distinct[i] for i in order[: min(samples, len(distinct) // parts)]}
+    first = [i for i, digest in enumerate(digests) if digest in calibration_digests]
+    return first, [i for i, digest in enumerate(digests) if digest not in calibration_digests]
 
 
 def apart(digests: Sequence[str], others: Iterable[str]) -> list[int]:

@@ -65,9 +65,9 @@ class RowFunction(FrozenModel):
             DataError: it gives no rows, or something that is not a row.
             RecipeError: it cannot be loaded, or it failed.
         """
-        given = user_code.load(self.code)(self.split)
+        value = user_code.load(self.code)(self.split)
         with user_code.sentences(self.code):
-            rows = self._rows(self._of_datasets(given))
+            rows = self._rows(self._of_datasets(value))
         if not rows:
             raise DataError(
                 "the function gives no rows",
@@ -76,39 +76,39 @@ class RowFunction(FrozenModel):
             )
         return self.where, sampling.sliced(numbered(rows), self.span, where=self.where)
 
-    def _of_datasets(self, given: Any) -> Any:
-        """The rows of an object of `datasets`; anything else as it is."""
+    def _of_datasets(self, value: Any) -> Any:
+        """The rows of an object of `datasets`; anything else is returned unchanged."""
         datasets = sys.modules.get("datasets")
         if datasets is None:
-            return given
-        if isinstance(given, datasets.DatasetBuilder):
-            given.download_and_prepare()
-            return self._of_datasets(given.as_dataset())
-        if isinstance(given, datasets.DatasetDict):
-            if self.split not in given:
+            return value
+        if isinstance(value, datasets.DatasetBuilder):
+            value.download_and_prepare()
+            return self._of_datasets(value.as_dataset())
+        if isinstance(value, datasets.DatasetDict):
+            if self.split not in value:
                 raise DataError(
                     f'the data set has no split "{self.split}"',
                     where=self.where,
-                    fix=did_you_mean(self.split, given),
+                    fix=did_you_mean(self.split, value),
                 )
-            given = given[self.split]
+            value = value[self.split]
         return (
-            with_names(given.features, given.to_list())
-            if isinstance(given, datasets.Dataset)
-            else given
+            with_names(value.features, value.to_list())
+            if isinstance(value, datasets.Dataset)
+            else value
         )
 
-    def _rows(self, given: Any) -> list[Row]:
-        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+    def _rows(self, value: Any) -> list[Row]:
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
             raise DataError(
                 "the function does not give rows",
                 where=self.where,
-                got="nothing" if given is None else f"a {type(given).__name__}",
+                got="nothing" if value is None else f"a {type(value).__name__}",
                 expected="an iterable of mappings, or a Dataset",
             )
         rows: list[Row] = []
         free = psutil.virtual_memory().available
-        for number, row in enumerate(given, start=1):
+        for number, row in enumerate(value, start=1):
             if not isinstance(row, Mapping):
                 raise DataError(
                     "the row is not a mapping",
@@ -207,7 +207,7 @@ class Places:
     functions: Mapping[str, RowFunction] = field(default_factory=dict)
 
     def content(self) -> Content:
-        """What the rows depend on: digests of the files, or the commit on the hub.
+        """The content that the rows depend on: digests of the files, or the commit on the hub.
 
         Raises:
             DataError: a file cannot be read.
@@ -220,8 +220,8 @@ class Places:
                 stamp="",
                 spans=(),
             )
-        found = [file_of(place) for place in named if place not in self.functions]
-        files, spans = tuple(file for file, _ in found), tuple(span for _, span in found)
+        file_spans = [file_of(place) for place in named if place not in self.functions]
+        files, spans = tuple(file for file, _ in file_spans), tuple(span for _, span in file_spans)
         try:
             stamp = _summary(files, spans, file_stamp)
             return Content(
@@ -232,7 +232,7 @@ class Places:
 
 
 class Content(FrozenModel):
-    """What rows depend on.
+    """The content that rows depend on.
 
     Args:
         places: files and folders of texts; none on the hub.
@@ -247,21 +247,21 @@ class Content(FrozenModel):
     spans: tuple[str, ...]
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `pipeline/contract.py`)."""
+        """The current digest of the files, or another summary of each (see `pipeline/contract.py`)."""
         return _summary(self.places, self.spans, of) if self.places else self.digest
 
 
 def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], str]) -> str:
     """A summary of files, or of all texts in folders and their classes."""
-    found: dict[Path, object] = {}
+    summaries: dict[Path, object] = {}
     for place in set(places):
         if place.is_file():
-            found[place] = of(place)
+            summaries[place] = of(place)
         else:
-            found[place] = {
+            summaries[place] = {
                 str(file.relative_to(place)): of(file) for file in formats.texts_in(place)
             }
-    return canonical_digest([found[place] for place in places] + [list(spans)] * any(spans))
+    return canonical_digest([summaries[place] for place in places] + [list(spans)] * any(spans))
 
 
 def file_of(place: str) -> tuple[Path, str]:
@@ -330,8 +330,10 @@ def places(
     )
     note = ""
     if AUTO in names.values():
-        own = [*splits, *functions(settings, SPLITS, splits)]
-        available = own if hub is None else hub_splits(hub.name, hub.config, settings.revision)
+        split_names = [*splits, *functions(settings, SPLITS, splits)]
+        available = (
+            split_names if hub is None else hub_splits(hub.name, hub.config, settings.revision)
+        )
         usual = "test" if "test" in available and "validation" not in available else "validation"
         names = {key: usual if name == AUTO else name for key, name in names.items()}
         note = ", as there is no validation split" if usual == "test" else ""
@@ -369,7 +371,7 @@ def functions(
     Raises:
         RecipeError: a Python file does not exist, or the function is not named.
     """
-    found = {}
+    row_functions = {}
     for split in splits:
         named = getattr(settings, split) if split in SPLITS else None
         key, text = (split, named) if named else ("source", settings.source)
@@ -379,10 +381,10 @@ def functions(
             and split not in files
             and Path(split).suffix.lower() not in FORMATS
         ):
-            found[split] = RowFunction(
+            row_functions[split] = RowFunction(
                 code=user_code.at(text, "rows", where=f"data.{key}"), split=split
             )
-    return found
+    return row_functions
 
 
 def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]:
@@ -396,7 +398,7 @@ def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]
 
 
 def _is_local(source: str) -> bool:
-    """Whether a source that is not there is a mistyped path rather than a data set with its configuration."""
+    """Return whether a source that is not there is a mistyped path rather than a data set with its configuration."""
     named = (
         re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*){2}", source)
         and Path(source).suffix.lower() not in FORMATS
@@ -421,7 +423,7 @@ def preprocessed(rows: Sequence[Row], code: UserCode, *, where: str) -> list[Row
         RecipeError: it cannot be loaded, or it failed.
     """
     function = user_code.load(code)
-    kept: list[Row] = []
+    changed_rows: list[Row] = []
     for row in rows:
         number = row.get(ROW_NUMBER)
         changed = function({name: value for name, value in row.items() if name != ROW_NUMBER})
@@ -433,12 +435,12 @@ def preprocessed(rows: Sequence[Row], code: UserCode, *, where: str) -> list[Row
                 expected="a dict, or None to leave the row out",
             )
         if changed is not None:
-            kept.append({**changed, ROW_NUMBER: number})
-    if rows and not kept:
+            changed_rows.append({**changed, ROW_NUMBER: number})
+    if rows and not changed_rows:
         raise DataError(
             "preprocess leaves out every row",
             where=where,
             got=f"None for {len(rows)} rows",
             fix=f"return the rows that {code.function} keeps",
         )
-    return kept
+    return changed_rows

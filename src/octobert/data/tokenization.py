@@ -67,7 +67,7 @@ class Encoded:
         return 1
 
     def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """What is kept of the per-token outputs of this row, [tokens, …] each: all of them."""
+        """The per-token outputs of this row that are kept, [tokens, …] each: all of them."""
         return outputs
 
 
@@ -202,7 +202,7 @@ class Tokenizer:
         ]
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
-        """What the library makes of texts or pairs: of several on its threads, which take longer to wake than a text takes."""
+        """Encode texts or pairs: several of them on the threads of the library, which take longer to wake than a text takes."""
         # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there,
         # but not where the user set the variable for them.
         if len(texts) == 1 or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
@@ -419,18 +419,18 @@ def _trained_length(folder: Path) -> int:
     """The length in tokens that the files beside a model state for its texts."""
     places: list[tuple[Path, str, Any]] = []
     for name in SENTENCE_CONFIGS:
-        path, found = folder / name, read_object(folder / name, missing_ok=True)
-        arguments = found.get("tokenizer_args") or {}
-        known = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
-        if not known or found.get("processing_kwargs"):
-            key = "processing_kwargs" if known else "tokenizer_args"
+        path, config = folder / name, read_object(folder / name, missing_ok=True)
+        arguments = config.get("tokenizer_args") or {}
+        is_supported = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
+        if not is_supported or config.get("processing_kwargs"):
+            key = "processing_kwargs" if is_supported else "tokenizer_args"
             raise ModelError(
                 "an option of the tokenizer is not supported",
                 where=str(path),
-                got=f"{key}: {preview(found[key], 60)}",
+                got=f"{key}: {preview(config[key], 60)}",
                 fix="remove it, or write max_seq_length and the tokenizer's own files",
             )
-        places += [(path, "max_seq_length", found.get("max_seq_length"))]
+        places += [(path, "max_seq_length", config.get("max_seq_length"))]
         places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
     path = folder / TOKENIZER_CONFIG
     places.append(
@@ -466,7 +466,7 @@ def _truncation_side(folder: Path) -> str:
 
 
 def _lowers(folder: Path) -> bool:
-    """Whether sentence-transformers states that texts are read in lower case."""
+    """Return whether sentence-transformers states that texts are read in lower case."""
     name = next((name for name in SENTENCE_CONFIGS if (folder / name).is_file()), SENTENCE_CONFIG)
     return bool(read_object(folder / name, missing_ok=True).get("do_lower_case"))
 
@@ -475,10 +475,10 @@ def _lower_(tokenizer: Any, folder: Path) -> None:
     """Let a tokenizer of the `tokenizers` library begin with lower case, where sentence-transformers states that."""
     from tokenizers import normalizers
 
-    own = tokenizer.normalizer
+    normalizer = tokenizer.normalizer
     if _lowers(folder) and '"Lowercase"' not in json.dumps(
         json.loads(tokenizer.to_str())["normalizer"]
     ):
         tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Lowercase(), *([own] if own is not None else [])]
+            [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
         )

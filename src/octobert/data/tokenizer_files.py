@@ -88,24 +88,24 @@ def _check_normalizer(folder: Path, content: str) -> None:
         return
     try:
         normalizer = json.loads(content)["normalizer"]
-        own = normalizer if normalizer["type"] == "BertNormalizer" else {}
+        options = normalizer if normalizer["type"] == "BertNormalizer" else {}
     except (ValueError, RecursionError, TypeError, KeyError):
         return  # damage is found by the library
     for key, name in _NORMALIZER.items():
-        if key in config and name in own and config[key] != own[name]:
+        if key in config and name in options and config[key] != options[name]:
             raise ModelError(
                 f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other",
                 where=str(folder / TOKENIZER_CONFIG),
-                got=f"{key}: {json.dumps(config[key])[:60]}, and {name}: {json.dumps(own[name])[:60]}",
+                got=f"{key}: {json.dumps(config[key])[:60]}, and {name}: {json.dumps(options[name])[:60]}",
                 fix="correct the wrong one, or save the tokenizer again with save_pretrained of transformers",
             )
 
 
 def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
-    """Whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
+    """Return whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
     config = read_config(folder)
     kind = stated.get("tokenizer_class") or config.get("tokenizer_class")
-    known = (
+    has_bert_type = (
         str(kind).removesuffix("Fast") in _CLASSES
         if kind
         else config.get("model_type", _TYPES[0]) in _TYPES
@@ -113,7 +113,7 @@ def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
     added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get(
         "added_tokens_decoder"
     )
-    return known and not added
+    return has_bert_type and not added
 
 
 def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:

@@ -133,8 +133,8 @@ def windows(
     parts = [(start, min(start + room, total)) for start in starts]
     best = _best(parts, total)
     return [
-        _window(frame, offsets, part, own, question, truncated)
-        for part, own in zip(parts, best, strict=True)
+        _window(frame, offsets, part, best_tokens, question, truncated)
+        for part, best_tokens in zip(parts, best, strict=True)
     ]
 
 

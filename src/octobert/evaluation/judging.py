@@ -166,7 +166,7 @@ class AccuracyJudge:
     def met(self, values: Mapping[str, float]) -> bool:
         """Return whether values of the metrics, on all rows, keep all limits."""
         return all(
-            limit.kept(values[name], self.float_values[name]) for name, limit in self._limits
+            limit.accepts(values[name], self.float_values[name]) for name, limit in self._limits
         )
 
     @staticmethod

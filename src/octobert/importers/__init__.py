@@ -15,7 +15,7 @@ UNKNOWN = "not known to this importer"
 
 
 class Outcome(FrozenModel):
-    """What became of one field.
+    """The outcome for one field.
 
     Args:
         field: its path in the config, such as `passes.conversion.target_opset`.
@@ -111,7 +111,7 @@ class Node:
 
     @property
     def is_number(self) -> bool:
-        """Whether the value is a number."""
+        """Return whether the value is a number."""
         return isinstance(self.value, int | float)
 
     def mapped(self, key: str, note: str = "") -> None:

@@ -22,7 +22,7 @@ from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.model_config import CONFIG, read_config
 from octobert.core.onnx_files import (
-    Ports,
+    ModelSignature,
     check_inputs,
     external_files,
     input_named,
@@ -35,7 +35,7 @@ from octobert.core.session import STATES, Feeds, Session, SessionEntries, Sessio
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
 from octobert.models.heads import head_of, outputs_of
-from octobert.models.source import ModelSource, stated_by, tokenizer_folder
+from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 from octobert.tasks import Task, build, rebuild
@@ -378,13 +378,13 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
         digest="",
         stamp="",
     )
-    stated = stated_by(source)
+    metadata = read_metadata(source)
     try:
-        task = build(choice.name, choice.options, stated)
+        task = build(choice.name, choice.options, metadata)
     except DataError as error:
         error.where = str(folder / CONFIG) if error.where is None else error.where
         raise
-    stated_facts = {**stated.model_dump(), "labels": task.labels or stated.labels}
+    stated_facts = {**metadata.model_dump(), "labels": task.labels or metadata.labels}
     return TaskFacts(
         name=choice.name,
         options=choice.options,
@@ -394,7 +394,9 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     )
 
 
-def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, dict[str, str]]:
+def _ports(
+    path: Path, folder: Path, facts: TaskFacts | None
+) -> tuple[ModelSignature, dict[str, str]]:
     """The inputs and outputs of a file; and the outputs that the task's head reads."""
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")

@@ -49,7 +49,7 @@ class _Name:
 
 
 def is_azureml(name: str) -> bool:
-    """Whether the name of a model is one of AzureML."""
+    """Return whether the name of a model is one of AzureML."""
     return name.startswith(_PREFIX)
 
 

@@ -337,13 +337,13 @@ def layer_count(config: Mapping[str, Any]) -> int:
     return int(kind.from_dict(dict(config)).num_hidden_layers)
 
 
-def without_layers(model: Any, family: EncoderFamily, kept: Sequence[int]) -> Any:
+def without_layers(model: Any, family: EncoderFamily, layers: Sequence[int]) -> Any:
     """Return a model of transformers with only these encoder layers.
 
     Args:
         model: a model with a head.
         family: its family.
-        kept: indices of the layers, ascending.
+        layers: their indices, ascending.
 
     Raises:
         ModelError: the config cannot describe the model that is left.
@@ -353,26 +353,26 @@ def without_layers(model: Any, family: EncoderFamily, kept: Sequence[int]) -> An
     # Lists with one entry per layer, such as the kinds of attention of ModernBERT.
     for key, value in config.to_dict().items():
         if isinstance(value, list) and len(value) == count:
-            setattr(config, key, [value[index] for index in kept])
-    config.num_hidden_layers = len(kept)
+            setattr(config, key, [value[index] for index in layers])
+    config.num_hidden_layers = len(layers)
     smaller = type(model)(config)
     path = family.layer.partition("{}")[0]
-    new = {str(old): str(index) for index, old in enumerate(kept)}
+    new = {str(old): str(index) for index, old in enumerate(layers)}
     state = {}
     for name, tensor in model.state_dict().items():
-        before, found, rest = name.partition(path)
+        before, separator, rest = name.partition(path)
         index, _, inside = rest.partition(".")
-        if not found:
+        if not separator:
             state[name] = tensor
         elif index in new:
-            state[f"{before}{found}{new[index]}.{inside}"] = tensor
+            state[f"{before}{separator}{new[index]}.{inside}"] = tensor
     try:
         smaller.load_state_dict(state)
     except RuntimeError as error:
         raise ModelError(
             "without these layers the model is not one of its type",
             where=_LAYERS_KEY,
-            got=str(list(kept)),
+            got=str(list(layers)),
             fix="keep the first layer too",
         ) from error
     return smaller

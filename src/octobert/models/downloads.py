@@ -65,7 +65,7 @@ _NUMBER = r"\d{1,18}"
 
 
 def is_url(name: str) -> bool:
-    """Whether the name of a model is a URL."""
+    """Return whether the name of a model is a URL."""
     return name.startswith(("http://", "https://"))
 
 
@@ -105,9 +105,9 @@ def downloaded(url: str) -> Path:
         )
     with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
         folder.mkdir(exist_ok=True)
-        known = _known(folder, name)
-        if pinned is None or known.get("sha256") != pinned:
-            _update(address, folder, name, known, pinned)
+        record = _record_of(folder, name)
+        if pinned is None or record.get("sha256") != pinned:
+            _update(address, folder, name, record, pinned)
     return folder / name
 
 
@@ -135,13 +135,13 @@ class _Redirects(HTTPRedirectHandler):
 
     def http_error_302(self, req: Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
         place = urljoin(req.full_url, headers.get("location") or headers.get("uri") or "")
-        own = urlsplit(req.full_url).scheme
-        if urlsplit(place).scheme not in (own, "https"):
+        scheme = urlsplit(req.full_url).scheme
+        if urlsplit(place).scheme not in (scheme, "https"):
             raise ModelError(
                 "the server leads to another protocol",
                 where=req.full_url,
                 got=place,
-                expected=f"{own} or https",
+                expected=f"{scheme} or https",
             )
         _check_address(place)
         return super().http_error_302(req, fp, code, msg, headers)
@@ -149,8 +149,8 @@ class _Redirects(HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-def _known(folder: Path, name: str) -> dict[str, Any]:
-    """What is recorded of a complete download; nothing where there is none, or a file is not as it came."""
+def _record_of(folder: Path, name: str) -> dict[str, Any]:
+    """The record of a complete download; empty where there is none, or a file has changed since."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
         files = record["files"]
@@ -171,7 +171,7 @@ def _digest_of(files: Mapping[str, str]) -> str:
 
 
 def _update(
-    address: str, folder: Path, name: str, known: Mapping[str, Any], pinned: str | None
+    address: str, folder: Path, name: str, old_record: Mapping[str, Any], pinned: str | None
 ) -> None:
     """Download the file of a URL, or keep the one that is there if the server says so, or does not answer."""
     partial = folder / f"{_PARTIAL}-{name}"
@@ -179,11 +179,11 @@ def _update(
         stated = _fetch(
             address,
             partial,
-            unless=None if pinned else known.get("validator"),
+            unless=None if pinned else old_record.get("validator"),
             same=pinned is not None,
         )
     except ModelError:
-        if known and not pinned:
+        if old_record and not pinned:
             return
         raise
     if stated is None:
@@ -226,7 +226,7 @@ def _fetch_beside(address: str, folder: Path, name: str) -> list[str]:
     Returns:
         their names. They are still under the names of partial files.
     """
-    found = []
+    names = []
     places = (
         [address]
         if Path(urlsplit(address).path).parent.name != "onnx"
@@ -236,9 +236,9 @@ def _fetch_beside(address: str, folder: Path, name: str) -> list[str]:
         for place in places:
             with contextlib.suppress(_Missing):
                 _fetch(urljoin(place, quote(beside)), folder / f"{_PARTIAL}-{beside}")
-                found.append(beside)
+                names.append(beside)
                 break
-    return found
+    return names
 
 
 class _Missing(ModelError):
@@ -282,8 +282,8 @@ def _fetch(
 
 def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> str | None:
     """One request of `_fetch`."""
-    said = _said(partial)
-    validator = said.read_text(encoding="ascii") if said.is_file() else ""
+    validator_file = _validator_file(partial)
+    validator = validator_file.read_text(encoding="ascii") if validator_file.is_file() else ""
     have = partial.stat().st_size if partial.is_file() and (validator or same) else 0
     headers = {"User-Agent": f"octobert/{__version__}"}
     if have:
@@ -297,7 +297,7 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             start, total = _extent(response, have)
             _check_size(address, partial, start, total)
             validator = _validator(response.headers)
-            said.write_text(validator)
+            validator_file.write_text(validator)
             _receive(response, partial, start, total)
             return validator
     except HTTPError as error:
@@ -358,13 +358,13 @@ def _opened(request: Request) -> Iterator[Any]:
 def _extent(response: Any, have: int) -> tuple[int, int | None]:
     """(the first byte that comes, bytes of the whole file if the server says it)."""
     if response.status == 206:
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"bytes ({_NUMBER})-{_NUMBER}/({_NUMBER}|\*)",
             response.headers.get("Content-Range", ""),
         )
-        if not found or int(found[1]) != have:
+        if not match or int(match[1]) != have:
             raise _Interrupted("the server gave another part of the file")
-        return have, None if found[2] == "*" else int(found[2])
+        return have, None if match[2] == "*" else int(match[2])
     length = response.headers.get("Content-Length", "")
     return 0, int(length) if re.fullmatch(_NUMBER, length) else None
 
@@ -414,18 +414,18 @@ def _receive(response: Any, partial: Path, start: int, total: int | None) -> Non
 
 
 def _validator(headers: Any) -> str:
-    """What tells a file from other files of its address: a strong ETag, or when it was changed."""
+    """The validator that tells a file from other files of its address: a strong ETag, or when it was changed."""
     tag = headers.get("ETag", "")
     stated = str(tag if tag.startswith('"') else headers.get("Last-Modified", ""))
-    # It is sent back, and in a line of its own.
+    # It is sent back, on a separate line.
     return stated if re.fullmatch("[ -~]{1,300}", stated) else ""
 
 
-def _said(partial: Path) -> Path:
+def _validator_file(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.validator")
 
 
 def _forget(partial: Path) -> None:
     """Remove a partial file, and what the server said of it."""
     partial.unlink(missing_ok=True)
-    _said(partial).unlink(missing_ok=True)
+    _validator_file(partial).unlink(missing_ok=True)

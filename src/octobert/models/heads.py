@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
-from octobert.core.onnx_files import Port
+from octobert.core.onnx_files import TensorInfo
 from octobert.core.session import STATES
 from octobert.models.sentence_transformers import MODULES, modules_of
 from octobert.models.source import ModelSource
@@ -18,7 +18,7 @@ from octobert.models.source import ModelSource
 
 @dataclass(frozen=True)
 class Head:
-    """What sits on top of an encoder, and what it computes.
+    """The layers on top of an encoder, and their outputs.
 
     Args:
         name: as tasks name it.
@@ -43,7 +43,7 @@ class Head:
 
     @property
     def pooled(self) -> bool:
-        """Whether octobert pools the token states."""
+        """Return whether octobert pools the token states."""
         return self.shape == "embedding"
 
     @property
@@ -106,7 +106,7 @@ HEADS = {
 _PRETRAINED = ("ForPreTraining", *(head.architecture for head in HEADS.values() if head.pretrained))
 
 
-# Names that exporters give to outputs of heads. `unstack` is that of TensorFlow's SQuAD script.
+# Names that exporters give to outputs of heads. `unstack` comes from TensorFlow's SQuAD script.
 OUTPUT_ALIASES = {
     "output_start_logits": "start_logits",
     "output_end_logits": "end_logits",
@@ -149,7 +149,7 @@ def check_head(source: ModelSource, name: str) -> None:
             expected=f"a model of type {' or '.join(head.families)}",
             fix="choose another task",
         )
-    own = next(
+    trained_head = next(
         (
             head
             for head in HEADS.values()
@@ -158,15 +158,15 @@ def check_head(source: ModelSource, name: str) -> None:
         None,
     )
     plain = (
-        own.pretrained
-        if own is not None
+        trained_head.pretrained
+        if trained_head is not None
         else not stated or stated.endswith(("Model", *_PRETRAINED))
     )
     if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
         fix = (
-            f"choose a task for {own.name}, or save"
-            if own is not None
+            f"choose a task for {trained_head.name}, or save"
+            if trained_head is not None
             else "choose another model, or save"
         )
         raise ModelError(
@@ -197,7 +197,7 @@ def check_head(source: ModelSource, name: str) -> None:
 
 
 def has_head(source: ModelSource, name: str) -> bool:
-    """Whether the config of a checkpoint says that it was trained for a head."""
+    """Return whether the config of a checkpoint says that it was trained for a head."""
     return source.is_checkpoint and _architecture(source).endswith(
         head_of(name).architecture or "Model"
     )
@@ -208,7 +208,7 @@ def _architecture(source: ModelSource) -> str:
 
 
 def outputs_of(
-    head: Head, ports: Sequence[Port], *, classes: int = 0, where: str
+    head: Head, ports: Sequence[TensorInfo], *, classes: int = 0, where: str
 ) -> dict[str, str]:
     """Return the name that a head gives to an output → its name in the file.
 
@@ -223,18 +223,18 @@ def outputs_of(
     """
     named = {OUTPUT_ALIASES.get(port.name, port.name): port for port in ports}
     forms = [head.outputs[-1:], head.model_outputs] if head.pooled else [head.outputs]
-    found = next(
+    outputs = next(
         ({name: named[name] for name in form} for form in forms if set(form) <= set(named)), None
     )
-    if found is None:
+    if outputs is None:
         fitting = [port for name, port in named.items() if _fits(head, name, port, classes)]
-        found = (
+        outputs = (
             dict(zip(head.outputs, fitting, strict=True))
             if len(fitting) == len(head.outputs)
             else {}
         )
-    wrong = [port for name, port in found.items() if _axes(head, name, port) is False]
-    if wrong or not found:
+    wrong = [port for name, port in outputs.items() if _axes(head, name, port) is False]
+    if wrong or not outputs:
         raise ModelError(
             f"the outputs are not those of a {head.name} model",
             where=where,
@@ -242,11 +242,11 @@ def outputs_of(
             expected=", ".join(forms[0]),
             fix="choose the task that the model was exported for",
         )
-    return {name: port.name for name, port in found.items()}
+    return {name: port.name for name, port in outputs.items()}
 
 
-def _fits(head: Head, name: str, port: Port, classes: int) -> bool:
-    """Whether an output of another name can only be this head's."""
+def _fits(head: Head, name: str, port: TensorInfo, classes: int) -> bool:
+    """Return whether an output of another name can only be this head's."""
     if (
         head.pooled
         or name in _OTHERS
@@ -258,7 +258,7 @@ def _fits(head: Head, name: str, port: Port, classes: int) -> bool:
     return head.shape == "tokens" or classes == 0 or port.shape[-1] in (-1, classes)
 
 
-def _axes(head: Head, name: str, port: Port) -> bool | None:
-    """Whether an output has as many axes as the head's; None if the file does not say."""
+def _axes(head: Head, name: str, port: TensorInfo) -> bool | None:
+    """Return whether an output has as many axes as the head's; None if the file does not say."""
     expected = 3 if name == STATES else _AXES.get(head.shape, 2)
     return None if port.shape is None else len(port.shape) == expected

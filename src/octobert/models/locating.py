@@ -51,16 +51,16 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
         without = [
-            own
+            subfolder
             # Its own folder, and those of its modules.
-            for own in dict.fromkeys(
+            for subfolder in dict.fromkeys(
                 [".", *(module.relative_to(folder).as_posix() for _, module in modules_of(folder))]
             )
-            if not list((folder / own).glob("*.safetensors"))
+            if not list((folder / subfolder).glob("*.safetensors"))
         ]
         if without:
             # Pickle weights are downloaded only when they are allowed.
-            names = {str(Path(own, pickle)) for own in without for pickle in PICKLES}
+            names = {str(Path(subfolder, pickle)) for subfolder in without for pickle in PICKLES}
             pickles = sorted(names & set(list_repo_files(name, revision=revision)))
             if pickles and not allow_pickle:
                 raise pickle_only(f"{name}/{pickles[0]}")

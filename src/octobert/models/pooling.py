@@ -96,8 +96,8 @@ def pooling_of(folder: Path) -> Pooling:
             fix="remove the prompts of the model",
         )
     steps = [
-        _step(name, own, folder)
-        for name, (_, own) in zip(names[2:], modules[2:], strict=True)
+        _step(name, module_folder, folder)
+        for name, (_, module_folder) in zip(names[2:], modules[2:], strict=True)
         if name != "Dropout"
     ]
     modes = _modes(stated, str(modules[1][1] / "config.json"))
@@ -135,13 +135,13 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
     for step in pooling.steps:
         if isinstance(step, Normalize):
             continue
-        found, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
+        arrays, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
         for name, shape in expected.items():
-            if name not in found or found[name].shape != shape:
+            if name not in arrays or arrays[name].shape != shape:
                 got = (
-                    f"shape {found[name].shape}"
-                    if name in found
-                    else ", ".join(sorted(found)) or "nothing"
+                    f"shape {arrays[name].shape}"
+                    if name in arrays
+                    else ", ".join(sorted(arrays)) or "nothing"
                 )
                 raise ModelError(
                     f'the module has no weights "{name}" of its shape',
@@ -150,7 +150,7 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
                     expected=str(shape),
                     fix="download it again",
                 )
-            weights[f"{step.folder}.{name}"] = found[name].astype(np.float32)
+            weights[f"{step.folder}.{name}"] = arrays[name].astype(np.float32)
     return Pooler(pooling, weights)
 
 
@@ -172,8 +172,8 @@ def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
         array = pooler.weights.get(name)
         return None if array is None else torch.from_numpy(array).to(states)
 
-    kept = mask.unsqueeze(-1).to(states.dtype)
-    x = torch.cat([_pooled(mode, states, kept) for mode in pooler.pooling.modes], dim=-1)
+    token_mask = mask.unsqueeze(-1).to(states.dtype)
+    x = torch.cat([_pooled(mode, states, token_mask) for mode in pooler.pooling.modes], dim=-1)
     for step in pooler.pooling.steps:
         if isinstance(step, Normalize):
             x = F.normalize(x, dim=-1, eps=MIN_NORM)
@@ -181,29 +181,31 @@ def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
             scale, shift = weight(f"{step.folder}.norm.weight"), weight(f"{step.folder}.norm.bias")
             x = F.layer_norm(x, (step.dimension,), scale, shift, NORM_EPSILON)
         else:
-            made = F.linear(
+            output = F.linear(
                 x, weight(f"{step.folder}.linear.weight"), weight(f"{step.folder}.linear.bias")
             )
-            made = getattr(torch.nn, step.activation)()(made)
+            output = getattr(torch.nn, step.activation)()(output)
             if step.residual:
                 projection = weight(f"{step.folder}.residual.weight")
-                made = made + (x if projection is None else F.linear(x, projection))
-            x = made
+                output = output + (x if projection is None else F.linear(x, projection))
+            x = output
     return x[..., : pooler.pooling.truncate_dim]
 
 
-def _pooled(mode: Mode, states: Any, kept: Any) -> Any:
-    """One mode; `kept` is 1 for tokens and 0 for padding, [B, S, 1]."""
+def _pooled(mode: Mode, states: Any, token_mask: Any) -> Any:
+    """One mode; `token_mask` is 1 for tokens and 0 for padding, [B, S, 1]."""
     if mode == "cls":
         return states[:, 0]
     if mode == "max":
-        return states.masked_fill(kept == 0, float("-inf")).amax(1)
+        return states.masked_fill(token_mask == 0, float("-inf")).amax(1)
     if mode in ("mean", "mean_sqrt_len_tokens"):
-        count = kept.sum(1).clamp(min=MIN_TOKENS)
-        return (states * kept).sum(1) / (count if mode == "mean" else count.sqrt())
-    places = kept.cumsum(1) * kept
+        count = token_mask.sum(1).clamp(min=MIN_TOKENS)
+        return (states * token_mask).sum(1) / (count if mode == "mean" else count.sqrt())
+    places = token_mask.cumsum(1) * token_mask
     weights = (
-        places if mode == "weightedmean" else (places == kept.sum(1, keepdim=True)).to(states.dtype)
+        places
+        if mode == "weightedmean"
+        else (places == token_mask.sum(1, keepdim=True)).to(states.dtype)
     )
     return (states * weights).sum(1) / weights.sum(1).clamp(min=MIN_TOKENS)
 
@@ -240,13 +242,13 @@ def _kind(stated: str, where: str) -> str:
     return stated.rpartition(".")[2]
 
 
-def _check_transformer(folder: Path, own: Path) -> None:
+def _check_transformer(folder: Path, encoder_folder: Path) -> None:
     """Refuse an encoder that gives anything but the states of its last layer, or that lies elsewhere."""
-    if own.resolve() != folder.resolve():
+    if encoder_folder.resolve() != folder.resolve():
         raise ModelError(
             "the encoder is in a folder of its own",
             where=str(folder / MODULES),
-            got=own.name,
+            got=encoder_folder.name,
             expected="the model's folder",
             fix="save the model again with a current version of sentence-transformers",
         )
@@ -283,9 +285,12 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
     return tuple(modes)
 
 
-def _step(name: str, own: Path, folder: Path) -> PoolingStep:
+def _step(name: str, module_folder: Path, folder: Path) -> PoolingStep:
     """A module after pooling."""
-    stated, where = _options(own, missing_ok=name == "Normalize"), str(own / "config.json")
+    stated, where = (
+        _options(module_folder, missing_ok=name == "Normalize"),
+        str(module_folder / "config.json"),
+    )
     inputs = {stated.get(key) or _EMBEDDING for key in ("module_input_name", "module_output_name")}
     if inputs != {_EMBEDDING}:
         raise ModelError(
@@ -294,7 +299,7 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
             got=", ".join(sorted(inputs)),
             expected=_EMBEDDING,
         )
-    inner = own.relative_to(folder).as_posix()
+    inner = module_folder.relative_to(folder).as_posix()
     if name == "Normalize":
         return Normalize()
     try:
@@ -345,12 +350,12 @@ def _shapes(step: Dense | LayerNorm) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
-    safe, pickled = (own / name for name in WEIGHTS)
+def _arrays(module_folder: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
+    safe, pickled = (module_folder / name for name in WEIGHTS)
     if not safe.is_file() and not pickled.is_file():
         raise ModelError(
             "the module has no weights",
-            where=str(own),
+            where=str(module_folder),
             expected="model.safetensors",
             fix="check the download",
         )
@@ -368,16 +373,18 @@ def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
     except Exception as error:  # safetensors and pickle raise many unrelated types for broken files
         raise ModelError(
             "the module's weights cannot be read",
-            where=str(own),
+            where=str(module_folder),
             got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="download them again",
         ) from error
 
 
-def _options(own: Path, *, missing_ok: bool = False) -> dict[str, Any]:
-    path = own / "config.json"
+def _options(module_folder: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    path = module_folder / "config.json"
     if not path.is_file() and missing_ok:
         return {}
     if not path.is_file():
-        raise ModelError("a module has no config.json", where=str(own), fix="check the download")
+        raise ModelError(
+            "a module has no config.json", where=str(module_folder), fix="check the download"
+        )
     return read_object(path)

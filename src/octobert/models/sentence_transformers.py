@@ -81,11 +81,11 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
 
 def module_files(folder: Path) -> list[str]:
     """The files that make a folder a sentence-transformers model, relative to it, but for those of its encoder."""
-    found = [folder / MODULES, folder / ABOUT]
-    for _, own in modules_of(folder):
-        if own.resolve() != folder.resolve() and own.is_dir():
-            found += [own / name for name in ("config.json", *WEIGHTS)]
-    return [path.relative_to(folder).as_posix() for path in found if path.is_file()]
+    files = [folder / MODULES, folder / ABOUT]
+    for _, module_folder in modules_of(folder):
+        if module_folder.resolve() != folder.resolve() and module_folder.is_dir():
+            files += [module_folder / name for name in ("config.json", *WEIGHTS)]
+    return [path.relative_to(folder).as_posix() for path in files if path.is_file()]
 
 
 def copy_modules(source: Path, folder: Path) -> None:
@@ -114,16 +114,16 @@ def write(
         max_length: the longest text, in tokens; longer ones are cut.
         onnx_file: what is opened in the folder `onnx`; None leaves it to the default, `model.onnx`.
     """
-    own = ["", "1_Pooling"]
+    folders = ["", "1_Pooling"]
     kinds = ["Transformer", "Pooling"]
     for number, step in enumerate(pooling.steps, start=2):
         name = _NAMES[step.kind]
         kinds.append(name)
-        own.append(f"{number}_{name}")
+        folders.append(f"{number}_{name}")
         if not isinstance(step, Normalize):
-            shutil.copytree(source / step.folder, folder / own[-1])
+            shutil.copytree(source / step.folder, folder / folders[-1])
     modules = [
-        {"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"}
+        {"idx": i, "name": str(i), "path": folders[i], "type": f"{_TYPES}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
@@ -141,10 +141,10 @@ def write(
     about = {key: stated[key] for key in _ABOUT_KEYS if stated.get(key) is not None}
     lower = bool(settings.get("do_lower_case", False))
     opened = {FILE_KEY: {"file_name": onnx_file}} if onnx_file is not None else {}
-    (folder / own[1]).mkdir()
+    (folder / folders[1]).mkdir()
     for name, content in (
         (MODULES, modules),
-        (f"{own[1]}/config.json", options),
+        (f"{folders[1]}/config.json", options),
         (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower} | opened),
         (ABOUT, about),
     ):
@@ -161,9 +161,9 @@ def write_activation(folder: Path, activation: str) -> None:
         activation: a function, as torch.nn names it.
     """
     config = read_object(folder / CONFIG)
-    own = config.get("sentence_transformers")
+    settings = config.get("sentence_transformers")
     config["sentence_transformers"] = {
-        **(own if isinstance(own, dict) else {}),
+        **(settings if isinstance(settings, dict) else {}),
         "activation_fn": activation,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")

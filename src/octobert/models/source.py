@@ -1,7 +1,7 @@
 """Where a model is and what it is: `resolve` turns the name that a user gives into a `ModelSource`, once for each run.
 
 `locating` finds the files that a name stands for. What they are is read here, and what they state about texts and answers, in
-the words of transformers and sentence-transformers (`stated_by`).
+the words of transformers and sentence-transformers (`read_metadata`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import read_object
 from octobert.core.onnx_files import external_files
-from octobert.core.results import Problem, Stated
+from octobert.core.results import ModelMetadata, Problem
 from octobert.models.locating import completed, locate
 from octobert.models.sentence_transformers import ABOUT, MODULES, module_files
 
@@ -61,12 +61,12 @@ class ModelSource(FrozenModel):
         return (self.path, self.tokenizer_folder)
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `pipeline/contract.py`)."""
+        """The current digest of the files, or another summary of each (see `pipeline/contract.py`)."""
         return _summary(self.path, self.tokenizer_folder, of)
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether transformers can load it."""
+        """Return whether transformers can load it."""
         return self.kind == "checkpoint"
 
     @property
@@ -248,8 +248,8 @@ def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
         raise unreadable(ModelError, error, error.filename) from error
 
 
-def stated_by(source: ModelSource) -> Stated:
-    """What a model states.
+def read_metadata(source: ModelSource) -> ModelMetadata:
+    """Read the metadata that a model states about its texts and answers.
 
     Raises:
         ModelError: a statement that cannot be followed.
@@ -279,7 +279,7 @@ def stated_by(source: ModelSource) -> Stated:
         or _object(config.get("sentence_transformers")).get("activation_fn")
         or config.get("sbert_ce_default_activation_function")
     )
-    return Stated(
+    return ModelMetadata(
         labels=source.labels,
         problem=_PROBLEMS.get(str(problem)),
         activation=None if activation is None else str(activation),
@@ -289,7 +289,7 @@ def stated_by(source: ModelSource) -> Stated:
 
 
 def _about(source: ModelSource) -> dict[str, Any]:
-    """What a sentence-transformers model says of itself. Without `modules.json` that library does not read it either."""
+    """The metadata file of a sentence-transformers model. Without `modules.json` that library does not read it either."""
     folder = source.tokenizer_folder
     return read_object(folder / ABOUT, missing_ok=True) if (folder / MODULES).is_file() else {}
 

@@ -28,7 +28,7 @@ from pydantic import create_model
 from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.tasks import MetricSpecs, Task, build, measured
 
 STAGES = "octobert.pipeline.stages"
@@ -121,7 +121,7 @@ class TaskSpec(FrozenModel):
 
     name: str
     options: dict[str, Any]
-    stated: Stated
+    stated: ModelMetadata
 
     def build(self) -> Task:
         """The task itself."""

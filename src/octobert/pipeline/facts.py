@@ -15,14 +15,14 @@ from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.plan import FloatType
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
 from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
-from octobert.models.source import ModelSource, stated_by
+from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
@@ -198,8 +198,8 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         train=trains,
         prefer=files_of(recipe.task.name),
     )
-    stated = _stated(recipe, model, places)
-    task = build(recipe.task.name, recipe.task.options, stated)
+    metadata = _model_metadata(recipe, model, places)
+    task = build(recipe.task.name, recipe.task.options, metadata)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
     measures = metric_specs(recipe.metric, recipe.postprocess, task)
     preflight.check(recipe, model, measured(task, measures), timed, places)
@@ -217,7 +217,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         recipe=recipe,
         model=model,
         places=places,
-        spec=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=stated),
+        spec=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=metadata),
         head=task.head,
         max_length=task.max_length or model.longest_input,
         benchmark=timed,
@@ -251,9 +251,9 @@ def _preprocess(recipe: Recipe) -> UserCode | None:
     )
 
 
-def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> Stated:
+def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
-    blank, metadata = build(recipe.task.name, recipe.task.options), stated_by(model)
+    blank, metadata = build(recipe.task.name, recipe.task.options), read_metadata(model)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
         return metadata
     new = metadata.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})

@@ -40,7 +40,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         limits: that the winner should keep.
         report: of the final run of the winner.
     """
-    words, best = Phrasing.of_selection(choice), choice.best
+    words, best = Phrasing.from_selection(choice), choice.best
     compared = next(
         (
             comparison
@@ -84,7 +84,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
 
 def because(choice: Selection, limits: Sequence[Limit]) -> str:
     """Return why the winner was chosen, without a full stop."""
-    words, best = Phrasing.of_selection(choice), choice.best
+    words, best = Phrasing.from_selection(choice), choice.best
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
     results = [result for result in choice.found if result.ratio or result.drops]
@@ -140,7 +140,7 @@ def drop_title(choice: Selection) -> str:
     """The heading of drops: `F1 drop (points)`."""
     if choice.metric is None:
         return "drop"
-    words = Phrasing.of_selection(choice)
+    words = Phrasing.from_selection(choice)
     return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
 
 
@@ -204,7 +204,7 @@ def _figures_of(best: VariantResult | None) -> str:
 def gains(choice: Selection, report: Report) -> list[str]:
     """The gains of the winner: over the float models of the final run, or of the search where the winner is a float model."""
     words, best, goal = (
-        Phrasing.of_selection(choice),
+        Phrasing.from_selection(choice),
         choice.best,
         objective_named(choice.goal).name,
     )

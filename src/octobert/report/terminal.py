@@ -206,7 +206,7 @@ def latency_table(
 
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
-    words = Phrasing.of_selection(choice)
+    words = Phrasing.from_selection(choice)
     drop = (
         f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]"
         if choice.metric

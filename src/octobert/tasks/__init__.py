@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from octobert.core import plugins
 from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
-from octobert.core.results import Stated, TaskFacts
+from octobert.core.results import ModelMetadata, TaskFacts
 from octobert.data.sampling import Row
 from octobert.tasks._measured import (
     ExternalMetric,
@@ -73,12 +73,12 @@ class TaskPlugin(Protocol):
         """The options, with defaults."""
         ...
 
-    def build(self, options: Any, stated: Stated = NOTHING) -> Task:
+    def build(self, options: Any, metadata: ModelMetadata = NOTHING) -> Task:
         """The task for a model.
 
         Args:
             options: an instance of this module's `Options`.
-            stated: what the model's files state.
+            metadata: what the model's files state.
 
         Raises:
             DataError: a model that does not fit the task.
@@ -90,20 +90,20 @@ _PLUGINS = plugins.Family[TaskPlugin]("tasks")
 names, load = _PLUGINS.names, _PLUGINS.load
 
 
-def build(name: str, options: Mapping[str, Any], stated: Stated = NOTHING) -> Task:
+def build(name: str, options: Mapping[str, Any], metadata: ModelMetadata = NOTHING) -> Task:
     """A task with its options, for a model.
 
     Args:
         name: of the plugin, such as `text-classification`.
         options: by name, as a recipe has them.
-        stated: what the model's files state.
+        metadata: what the model's files state.
 
     Raises:
         RecipeError: there is no such task.
         DataError: a model that does not fit the task.
     """
     plugin = load(name)
-    return plugin.build(plugin.Options.model_validate(options), stated)
+    return plugin.build(plugin.Options.model_validate(options), metadata)
 
 
 def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:

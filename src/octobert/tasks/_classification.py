@@ -14,7 +14,7 @@ from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
-from octobert.core.results import Problem, Stated
+from octobert.core.results import ModelMetadata, Problem
 from octobert.tasks._metrics import (
     AUROC,
     CLASSES,
@@ -205,24 +205,24 @@ class Classification(LabelledTexts):
         )
 
 
-def problem_of(stated: Stated) -> Problem:
+def problem_of(metadata: ModelMetadata) -> Problem:
     """The meaning of a model's logits: as it states, else a score if there is one, else one label for each text."""
-    if len(stated.labels) == 1 and stated.problem != "multi-label":
+    if len(metadata.labels) == 1 and metadata.problem != "multi-label":
         return "regression"
-    return stated.problem or "single-label"
+    return metadata.problem or "single-label"
 
 
-def refuse_prompt(stated: Stated) -> None:
+def refuse_prompt(metadata: ModelMetadata) -> None:
     """Refuse a model that puts a prompt before its texts.
 
     Raises:
         DataError: with the name of the prompt.
     """
-    if stated.default_prompt is not None:
+    if metadata.default_prompt is not None:
         raise DataError(
             "the model puts a prompt before its texts, which only embeddings do here",
             where="default_prompt_name",
-            got=stated.default_prompt,
+            got=metadata.default_prompt,
             fix="remove default_prompt_name from config_sentence_transformers.json, and write the prompt into the texts",
         )
 
@@ -254,33 +254,33 @@ def data_set(
         number of classes, or one that gives a score, or several labels to a text.
     """
 
-    def build(options: Any, stated: Stated = NOTHING) -> Classification:
+    def build(options: Any, metadata: ModelMetadata = NOTHING) -> Classification:
         return Classification(
             text=text,
             label=label,
-            labels=pinned_labels(classes, stated),
+            labels=pinned_labels(classes, metadata),
             primary=metrics[0],
             max_length=options.max_length,
             metrics=named(CLASSES, *metrics),
-            spellings=spellings_of(classes, stated.labels),
-            texts=stated.texts,
+            spellings=spellings_of(classes, metadata.labels),
+            texts=metadata.texts,
         )
 
     return build
 
 
-def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str, ...]:
+def pinned_labels(classes: Sequence[Sequence[str]], metadata: ModelMetadata) -> tuple[str, ...]:
     """The class names of a task whose classes are fixed: the model's own where it has real names for them.
 
     Args:
         classes: the names that each class goes by in data and models, in the order of the data set's numbers.
-        stated: what the model states.
+        metadata: of the model.
 
     Raises:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
-    refuse_prompt(stated)
-    of_model, problem = stated.labels, problem_of(stated)
+    refuse_prompt(metadata)
+    of_model, problem = metadata.labels, problem_of(metadata)
     if problem != "single-label":
         raise DataError(
             "the model does not give one of several labels to a text",

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._rows import Table
@@ -26,7 +26,7 @@ Metric = Callable[[np.ndarray], float]
 # Items whose answers are as wrong as can be, and the same items with right answers.
 Extremes = tuple[np.ndarray, np.ndarray]
 # For a model that is not known.
-NOTHING = Stated()
+NOTHING = ModelMetadata()
 # (index of an item, answer before, answer after), as `Fidelity` has them.
 Change = tuple[int, str, str]
 

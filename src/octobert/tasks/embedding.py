@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning, preview
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._metrics import (
     SCORES,
@@ -104,7 +104,7 @@ class Options(TextOptions):
         return self
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Embedding:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     """The task for a model.
 
     Raises:
@@ -116,8 +116,8 @@ def build(options: Options, stated: Stated = NOTHING) -> Embedding:
         form, columns = "retrieval", (options.query, options.document)
     elif len(columns) == 1:
         form = "texts"
-    prompts = stated.prompts
-    prompt = (stated.default_prompt or "") if options.prompt is None else options.prompt
+    prompts = metadata.prompts
+    prompt = (metadata.default_prompt or "") if options.prompt is None else options.prompt
     used = (prompt,) * len(columns)
     if form == "retrieval":
         used = (
@@ -126,7 +126,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Embedding:
         )
     for name in (prompt, *used):
         # Before the model is read, none of its prompts is known.
-        if stated is not NOTHING:
+        if metadata is not NOTHING:
             check_prompt(name, prompts, where="task.embedding")
     return Embedding(
         form=form,

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.errors import DataError
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.core.session import STATES
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import unit
@@ -36,7 +36,7 @@ class Options(TextOptions):
     max_length: int | None = Field(default=None, ge=2)
 
 
-def build(options: Options, stated: Stated = NOTHING) -> FeatureExtraction:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> FeatureExtraction:
     """The task for any model."""
     return FeatureExtraction(
         text=(options.text,) if options.text else USUAL, max_length=options.max_length

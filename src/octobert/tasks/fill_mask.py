@@ -19,7 +19,7 @@ from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import changed_answers
 from octobert.tasks._rows import Table, check_texts
@@ -72,7 +72,7 @@ class Options(FrozenModel):
         return value
 
 
-def build(options: Options, stated: Stated = NOTHING) -> FillMask:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> FillMask:
     """The task for any masked language model."""
     return FillMask(
         text=(options.text,) if options.text else _TEXTS,

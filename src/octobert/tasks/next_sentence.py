@@ -7,7 +7,7 @@ from dataclasses import replace
 from pydantic import Field, field_validator
 
 from octobert.core.frozen import FrozenModel
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.tasks._classification import Classification, data_set
 from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL
@@ -38,7 +38,7 @@ class Options(FrozenModel):
         return value
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Classification:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Classification:
     """The task for a model. F1 is that of texts that do not follow, class 1.
 
     Raises:
@@ -46,4 +46,4 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
     """
     text = (options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2)
     build_pair = data_set(CLASSES, text=text, label=(options.label,), metrics=("accuracy", "f1"))
-    return replace(build_pair(options, stated), head="next-sentence", texts=2)
+    return replace(build_pair(options, metadata), head="next-sentence", texts=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
@@ -15,6 +15,6 @@ class Options(WindowOptions):
     """The windows, and nothing else: columns and rules are the data set's."""
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Answering:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
     return answering(options)

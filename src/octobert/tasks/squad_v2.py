@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
@@ -20,6 +20,6 @@ class Options(WindowOptions):
     null_score_diff_threshold: float = 0.0
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Answering:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Answering:
     """The task; nothing that a model states matters here."""
     return answering(options, threshold=options.null_score_diff_threshold)

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import preview
-from octobert.core.results import Problem, Stated
+from octobert.core.results import ModelMetadata, Problem
 from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
 from octobert.tasks._metrics import (
     AUROC,
@@ -76,18 +76,20 @@ class Options(TextOptions):
         return value
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiLabel | Scores:
+def build(
+    options: Options, metadata: ModelMetadata = NOTHING
+) -> Classification | MultiLabel | Scores:
     """The task for a model.
 
     Raises:
         DataError: labels, a problem or a metric that do not fit the model or each other.
     """
-    refuse_prompt(stated)
-    names = check_labels(options.labels, stated.labels)
-    stated = stated.model_copy(
-        update={"labels": names, "problem": options.problem or stated.problem}
+    refuse_prompt(metadata)
+    names = check_labels(options.labels, metadata.labels)
+    metadata = metadata.model_copy(
+        update={"labels": names, "problem": options.problem or metadata.problem}
     )
-    problem = options.problem or problem_of(stated)
+    problem = options.problem or problem_of(metadata)
     usual = ("label", "labels", "class")
     label = (
         (options.label,)
@@ -98,7 +100,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
     )
     shared: dict[str, Any] = {
         "text": (options.text,) if options.text else USUAL,
-        "texts": stated.texts,
+        "texts": metadata.texts,
         "max_length": options.max_length,
         "label": label,
     }
@@ -111,7 +113,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
                 expected="a model with one logit",
             )
         metrics = named(SCORES, "spearman", "pearson")
-        kind: Any = partial(Scores, activation=activation_of(stated))
+        kind: Any = partial(Scores, activation=activation_of(metadata))
         names = names or ("score",)
     elif problem == "multi-label":
         kind, metrics = MultiLabel, named(LABELS, "micro_f1", "macro_f1")
@@ -315,7 +317,7 @@ _ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def activation_of(stated: Stated) -> str:
+def activation_of(metadata: ModelMetadata) -> str:
     """The function that makes a score from the logit, as torch.nn names it.
 
     The model's own statement comes first. Otherwise it is the sigmoid, as CrossEncoder and the pipelines of transformers have
@@ -324,14 +326,14 @@ def activation_of(stated: Stated) -> str:
     Raises:
         DataError: the model states a function that is not supported.
     """
-    if stated.activation is None:
-        return "Identity" if stated.problem == "regression" else "Sigmoid"
-    module, _, name = stated.activation.rpartition(".")
+    if metadata.activation is None:
+        return "Identity" if metadata.problem == "regression" else "Sigmoid"
+    module, _, name = metadata.activation.rpartition(".")
     if not f"{module}.".startswith("torch.") or name not in _ACTIVATIONS:
         raise DataError(
             "the model makes its score in a way that is not supported",
             where="config.json, activation_fn",
-            got=stated.activation,
+            got=metadata.activation,
             expected=", ".join(f"torch.nn.{activation}" for activation in _ACTIVATIONS),
         )
     return name

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks._classification import check_labels
@@ -81,7 +81,7 @@ class Options(StepOptions):
         return value
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Tagging:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Tagging:
     """The task for a model with these tags.
 
     Raises:
@@ -90,7 +90,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Tagging:
     return Tagging(
         words=(options.words,) if options.words else _WORDS,
         tags=(options.tags,) if options.tags else _TAGS,
-        labels=check_labels(options.labels, stated.labels),
+        labels=check_labels(options.labels, metadata.labels),
         primary=options.metric,
         metrics=METRICS,
         max_length=options.max_length,

@@ -67,7 +67,7 @@ def test_every_declared_value_makes_a_plan_that_its_target_takes(target: str, be
             axes = () if form.why_not else space.axes_of(asked, began)
             values = [
                 {},
-                *({**axis.together, axis.key: value} for axis in axes for value in axis.values),
+                *({**axis.requires, axis.key: value} for axis in axes for value in axis.values),
             ]
             for changes in values:
                 made = space.recipe_of(
@@ -130,7 +130,7 @@ def test_an_axis_names_all_of_its_values_or_none() -> None:
             values=("mse", "minmax"),
             names=("mse",),
             changes=("numbers",),
-            again="calibrate",
+            invalidates="calibrate",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.frozen import FrozenModel
-from octobert.core.results import Stated
+from octobert.core.results import ModelMetadata
 from octobert.tasks import NOTHING, Task, text_classification
 
 DESCRIPTION = "same or different; accuracy"
@@ -22,7 +22,7 @@ class Options(FrozenModel):
     second: str = "sentence2"
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Task:
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Task:
     """Return the task for a model with these class names."""
     columns = text_classification.Options(text=(options.first, options.second))
-    return text_classification.build(columns, stated)
+    return text_classification.build(columns, metadata)

@@ -85,7 +85,7 @@ class Imported(Tabular):
 
 
 def is_config(raw: Any) -> bool:
-    """Whether plain data is an Olive config rather than a recipe.
+    """Return whether plain data is an Olive config rather than a recipe.
 
     Example:
         >>> is_config({"input_model": {"type": "HfModel"}}), is_config({"model": "m", "task": "mrpc", "data": "d"})
@@ -95,7 +95,7 @@ def is_config(raw: Any) -> bool:
 
 
 def is_config_file(path: Path) -> bool:
-    """Whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
+    """Return whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
     try:
         return is_config(_content_of(path))
     except RecipeError:
@@ -143,8 +143,8 @@ def _check_depth(value: Any, where: str, depth: int = 0) -> None:
     inner = (
         value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     )
-    for each in inner:
-        _check_depth(each, where, depth + 1)
+    for item in inner:
+        _check_depth(item, where, depth + 1)
 
 
 def read(path: Path) -> Imported:

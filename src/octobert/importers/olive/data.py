@@ -23,7 +23,7 @@ FROM_TRAIN = "octobert calibrates on training rows, and not on the rows that it 
 
 @dataclass
 class _Rows:
-    """What a data config says of its rows.
+    """The rows of a data config.
 
     Args:
         span: the slice behind the split, such as `[:10]`.
@@ -217,14 +217,16 @@ def post_process(draft: Draft, node: Node, function: Node) -> None:
         )
 
 
-def _evaluation(draft: Draft, rows: _Rows, own: _Rows, *, is_scored: bool) -> None:
+def _evaluation(draft: Draft, rows: _Rows, calibration_rows: _Rows, *, is_scored: bool) -> None:
     """Set which rows are evaluated, and on which others the model is calibrated.
 
     Args:
         rows: of the main data config.
-        own: of the one that calibrates, which may be the same; without rows if nothing is calibrated.
+        calibration_rows: of the one that calibrates, which may be the same; without rows if nothing is calibrated.
     """
-    calibrate: dict[str, object] = {"samples": own.samples} if own.samples else {}
+    calibrate: dict[str, object] = (
+        {"samples": calibration_rows.samples} if calibration_rows.samples else {}
+    )
     part = bool(rows.samples or rows.span)
     if not is_scored and rows.split == "train":
         # Nothing is scored there: the rows are calibration rows, and octobert evaluates others.
@@ -239,10 +241,10 @@ def _evaluation(draft: Draft, rows: _Rows, own: _Rows, *, is_scored: bool) -> No
     elif is_scored and rows.split:
         samples = {"samples": rows.samples} if rows.samples else {}
         draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **samples})
-        if own is not rows and own.span:
+        if calibration_rows is not rows and calibration_rows.span:
             calibrate["from"] = (
                 "train" if rows.split != "train" or part else "validation"
-            ) + own.span
+            ) + calibration_rows.span
         elif rows.split == "train":
             calibrate |= (
                 {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}

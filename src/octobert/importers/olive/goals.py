@@ -108,12 +108,12 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]
         return ""
     if kind == "custom":
         return _custom(draft, metric, field, scores)
-    always, known = names("task_metrics").get(draft.task, []), names("metrics")
+    always, metrics = names("task_metrics").get(draft.task, []), names("metrics")
     if draft.task in ("feature-extraction", "embedding"):
         field.refused("octobert scores features by their similarity to those of the float model")
         return ""
-    if field.text in known:
-        name: str = known[field.text]
+    if field.text in metrics:
+        name: str = metrics[field.text]
         add(scores, [name])
         field.mapped("task" if name in always else "metric", f"{name}, with an interval")
         return name
@@ -179,7 +179,7 @@ def _searched(draft: Draft, goal: Node, figure: str, rank: int) -> None:
 
 
 def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
-    """What a goal asks of a figure, as a limit of a recipe. None: nothing that a limit says; without a number it is refused."""
+    """A goal for a figure, as a limit of a recipe. None: nothing that a limit says; without a number it is refused."""
     value, kind = goal.get("value"), goal.get("type").text
     if not goal.get("type") or not value.is_number:
         goal.refused("a goal has a type and a number")
@@ -348,15 +348,19 @@ def _values(name: str, value: Any) -> list[Any]:
     """The values of an open field as the recipe has them; none for a field with one value."""
     if name not in names("searched"):
         return []
-    known = names("searched")[name][1]
+    recipe_values = names("searched")[name][1]
     if isinstance(value, Mapping):
         value = value.get(
             "values", SEARCHABLE if str(value.get("type", "")).lower() == "boolean" else None
         )
     if value == SEARCHABLE:
-        return [known[key] for key in known if not key.startswith("q") or name == "quant_format"]
+        return [
+            recipe_values[key]
+            for key in recipe_values
+            if not key.startswith("q") or name == "quant_format"
+        ]
     words = [str(word).lower() for word in value] if isinstance(value, list) else []
-    return list(dict.fromkeys(known[word] for word in words if word in known))
+    return list(dict.fromkeys(recipe_values[word] for word in words if word in recipe_values))
 
 
 def open_fields(draft: Draft, step: Pass) -> None:
@@ -367,7 +371,7 @@ def open_fields(draft: Draft, step: Pass) -> None:
     methods = ("static", "dynamic") if {"quant_mode", "approach"} & opened.keys() else (method,)
     for name, (node, values) in opened.items():
         key = names("searched")[name][0]
-        for place in dict.fromkeys(key.replace("*", each) for each in methods):
+        for place in dict.fromkeys(key.replace("*", method_name) for method_name in methods):
             add(draft.search.space.setdefault(place, []), values)
         if node is not None:
             draft.opened.add(node.path)

@@ -61,21 +61,25 @@ def read(draft: Draft, steps: list[Pass]) -> None:
 
 def _alternative(draft: Draft, other: Pass) -> None:
     """Add what may take the place of a pass to the search; without a search, the pass itself is taken."""
-    own = Draft(draft.config)
+    alternative = Draft(draft.config)
     if draft.search and draft.method and other.kind in names("passes") and other.quantizes:
-        read(own, [other])
-    if draft.search is None or own.method is None:
+        read(alternative, [other])
+    if draft.search is None or alternative.method is None:
         other.node.refused(
             "an alternative for Olive's search; a recipe has one, and the first is taken"
         )
         return
     space = draft.search.space
     # The name of the recipe's own method means that method with its options.
-    method = {own.method: own.options} if own.options or own.method == draft.method else own.method
+    method = (
+        {alternative.method: alternative.options}
+        if alternative.options or alternative.method == draft.method
+        else alternative.method
+    )
     space.setdefault("quantize", [draft.method]).append(method)
     for key in ("calibrate", "transforms", "corrections"):
-        values = draft.get(key), own.get(key)
-        if (key != "calibrate" or own.method == "static") and (
+        values = draft.get(key), alternative.get(key)
+        if (key != "calibrate" or alternative.method == "static") and (
             values != (None, None) or key in space
         ):
             default = "minmax" if key == "calibrate" else []
@@ -380,11 +384,11 @@ def inc_metric(draft: Draft, node: Node) -> None:
     """The metric of an accuracy-aware quantization: its goal is the criterion, unless the evaluator has one."""
     if draft.search is not None:
         # Each trial of the search has the criterion; the evaluator's goals are limits.
-        own = Draft(draft.config, task=draft.task)
-        goals.read(own, [node])
-        if own.get("accuracy") is not None:
+        metric_draft = Draft(draft.config, task=draft.task)
+        goals.read(metric_draft, [node])
+        if metric_draft.get("accuracy") is not None:
             draft.recipe["accuracy"] = {
-                **own.recipe["accuracy"],
+                **metric_draft.recipe["accuracy"],
                 **draft.recipe.get("accuracy", {}),
             }
     elif draft.get("accuracy") is not None:

@@ -54,7 +54,7 @@ class Pass:
 
     @property
     def quantizes(self) -> bool:
-        """Whether the pass quantizes, or trains for it."""
+        """Return whether the pass quantizes, or trains for it."""
         return "quantization" in self.kind
 
 
@@ -143,7 +143,7 @@ class Config:
         return replace(steps[0], others=tuple(steps[1:]))
 
     def named(self, field: str, reference: Node) -> Node:
-        """What a field refers to: by its name in `systems`, `evaluators` or `data_configs`, or written in place.
+        """The node that a field refers to: by its name in `systems`, `evaluators` or `data_configs`, or written in place.
 
         Raises:
             RecipeError: there is nothing of that name.
@@ -179,7 +179,7 @@ class Config:
 
 @dataclass
 class Search:
-    """What a search will vary, and what it looks for.
+    """The space and the goals of a search.
 
     Args:
         space: recipe key → values.
@@ -360,7 +360,7 @@ def apply_rule(draft: Draft, node: Node, outcome: str, what: Any) -> None:
 
 
 def _holds(draft: Draft, node: Node, condition: Any) -> bool:
-    """Whether a case of a field applies."""
+    """Return whether a case of a field applies."""
     match condition:
         case "otherwise":
             return True

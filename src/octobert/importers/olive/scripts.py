@@ -1,4 +1,4 @@
-"""What a user script says, read and never run: its data set, the head of its model, and what its functions compute.
+"""Facts about a user script, read and never run: its data set, the head of its model, and what its functions compute.
 
 A script that octobert can express by itself needs no permission to run code. Everything here returns None where the text of
 the script leaves a doubt.
@@ -67,7 +67,7 @@ class Script:
         return loaded.pop() if len(loaded) == 1 else None
 
     def takes_best_class(self, function: str) -> bool:
-        """Whether a function only takes the most likely class of each row."""
+        """Return whether a function only takes the most likely class of each row."""
         names_called = self._called(function) - {_REGISTERS}
         takes = any(_last(name) in ("argmax", "max") for name in names_called)
         return takes and all(name in _ARGMAX or name.endswith(".argmax") for name in names_called)
@@ -114,12 +114,12 @@ class Script:
     def _literal(self, node: ast.expr, scope: ast.stmt) -> str | None:
         """A text, a name that the module assigns a text once, or an attribute that the class assigns a text once."""
         if isinstance(node, ast.Name | ast.Attribute):
-            wanted = ast.unparse(node)
+            name = ast.unparse(node)
             assigned = [
                 statement.value
                 for statement in ast.walk(scope if isinstance(node, ast.Attribute) else self.tree)
                 if isinstance(statement, ast.Assign)
-                and [ast.unparse(target) for target in statement.targets] == [wanted]
+                and [ast.unparse(target) for target in statement.targets] == [name]
             ]
             if len(assigned) != 1:
                 return None
@@ -144,9 +144,9 @@ def script_of(draft: Draft, node: Node, field: Node) -> Script:
 
 
 def _only(table: str, words: Iterable[str]) -> str | None:
-    """What a table has for the words, if it is one thing."""
-    known = names(table)
-    meanings: set[str] = {known[word] for word in words if word in known}
+    """The entry of a table for the words, if there is only one."""
+    entries = names(table)
+    meanings: set[str] = {entries[word] for word in words if word in entries}
     return meanings.pop() if len(meanings) == 1 else None
 
 

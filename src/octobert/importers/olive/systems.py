@@ -76,10 +76,10 @@ def provider_of(name: str) -> str:
 
 def measured_on(draft: Draft, providers: Node) -> list[str]:
     """Note the providers that a metric is measured on; their names."""
-    found = [_first(element) for element in providers.elements()]
-    for name in found:
+    provider_names = [_first(element) for element in providers.elements()]
+    for name in provider_names:
         draft.providers[_key(draft, name)].append(providers)
-    return found
+    return provider_names
 
 
 def _key(draft: Draft, name: str) -> tuple[str, str]:
@@ -102,7 +102,7 @@ def _target(draft: Draft, provider: str, device: str) -> str | None:
 
 
 def are(draft: Draft, table: str) -> bool:
-    """Whether all targets of the recipe are in a list of `names.yaml`."""
+    """Return whether all targets of the recipe are in a list of `names.yaml`."""
     return set(draft.recipe["targets"]) <= set(names(table))
 
 

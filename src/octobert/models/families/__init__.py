@@ -9,7 +9,7 @@ from octobert.core.family import EncoderFamily
 
 
 class FamilyPlugin(Protocol):
-    """What a family's module has."""
+    """The interface of a family's module."""
 
     @property
     def FAMILY(self) -> EncoderFamily:

@@ -15,7 +15,7 @@ from octobert import targets
 from octobert.config.choosing import UNITS, Accuracy, objective_named
 from octobert.config.loading import as_plain, changed, options_of, parse
 from octobert.config.recipe import Choice, Recipe
-from octobert.core.axes import Again, Axis, Form, Offer
+from octobert.core.axes import Axis, BuildStep, Form, Offer
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
@@ -34,7 +34,7 @@ _FAMILIES = {
 }
 # Values of one key that `nearer` tries alone, combinations of two keys, and all of them with the fallback.
 _ALONE, _NEARER = 8, 12
-_WORK: tuple[Again, ...] = get_args(Again)
+_WORK: tuple[BuildStep, ...] = get_args(BuildStep)
 
 
 def recipe_of(recipe: Recipe, variant: Variant) -> Recipe:
@@ -147,12 +147,12 @@ def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Var
         axis for axis in axes_of(recipe, variant) if "numbers" in axis.changes and axis.gain == 1
     ]
     moves = [(axis, value) for axis in axes for value in axis.values]
-    # The first value of each axis before all second ones; among equal promises the one that makes least again.
+    # The first value of each axis before all second ones; among equal priors the one that makes least again.
     moves.sort(
         key=lambda move: (
             move[0].values.index(move[1]) > 0,
-            -move[0].promise,
-            -_WORK.index(move[0].again),
+            -move[0].prior,
+            -_WORK.index(move[0].invalidates),
         )
     )
     alone = _distinct((_moved(recipe, variant, [move]) for move in moves), [variant])[:_ALONE]
@@ -160,7 +160,7 @@ def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Var
     pairs = [
         pair for pair in itertools.combinations(firsts, 2) if not _keys(pair[0]) & _keys(pair[1])
     ]
-    pairs.sort(key=lambda pair: -sum(axis.promise for axis, _ in pair))
+    pairs.sort(key=lambda pair: -sum(axis.prior for axis, _ in pair))
     last = fallback(recipe, variant, minutes)
     most = _NEARER - len(alone) - (last is not None)
     both = _distinct(
@@ -268,7 +268,7 @@ def axes_of(recipe: Recipe, variant: Variant) -> tuple[Axis, ...]:
         axis.model_copy(
             update={
                 "together": {
-                    k: v for k, v in axis.together.items() if k in takes and _varies(recipe, k)
+                    k: v for k, v in axis.requires.items() if k in takes and _varies(recipe, k)
                 }
             }
         )
@@ -362,7 +362,7 @@ def _moved(recipe: Recipe, variant: Variant, moves: Iterable[tuple[Axis, Any]]) 
     """A variant with the values of some axes."""
     changes: dict[str, Any] = {}
     for axis, value in moves:
-        changes |= {**axis.together, axis.key: value}
+        changes |= {**axis.requires, axis.key: value}
     return variant_of(recipe, _with_target(variant, changes))
 
 
@@ -375,7 +375,7 @@ def _unnamed(target: str, changes: Mapping[str, Any]) -> Variant:
 
 
 def _keys(move: tuple[Axis, Any]) -> set[str]:
-    return {move[0].key, *move[0].together}
+    return {move[0].key, *move[0].requires}
 
 
 def _distinct(variants: Iterable[Variant], others: Iterable[Variant]) -> list[Variant]:

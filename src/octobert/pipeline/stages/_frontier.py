@@ -32,7 +32,7 @@ def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
     Args:
         whole: metric of the whole model.
     """
-    return all(limit.kept(model.metric, whole) for limit in settings.limits)
+    return all(limit.accepts(model.metric, whole) for limit in settings.limits)
 
 
 def search(

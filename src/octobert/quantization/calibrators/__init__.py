@@ -50,7 +50,7 @@ def sweep() -> tuple[tuple[str, FrozenModel], ...]:
 def axes() -> tuple[Axis, ...]:
     """Return one axis per calibrator, with the settings of its `SWEEP`, its default first.
 
-    A calibrator may say with `PROMISE` how likely it brings back lost accuracy (`Axis.promise`).
+    A calibrator may say with `PRIOR` how likely it brings back lost accuracy (`Axis.prior`).
     """
     found = []
     for name in names():
@@ -59,14 +59,14 @@ def axes() -> tuple[Axis, ...]:
             options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
         ]
         values = tuple({name: each} if each else name for each in sorted(settings, key=bool))
-        promise = float(getattr(module, "PROMISE", 0.1))
+        prior = float(getattr(module, "PRIOR", 0.1))
         found.append(
             Axis(
                 key="calibrate",
                 values=values,
                 changes=("numbers",),
-                again="calibrate",
-                promise=promise,
+                invalidates="calibrate",
+                prior=prior,
             )
         )
     return tuple(found)

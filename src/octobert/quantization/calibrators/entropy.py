@@ -34,7 +34,7 @@ class Options(FrozenModel):
 
 
 SWEEP = (Options(),)
-PROMISE = 0.3
+PRIOR = 0.3
 
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
@@ -52,7 +52,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
         )
     largest = max(abs(statistics.minimum), abs(statistics.maximum))
     if largest == 0.0:
-        return Interval.of(0.0, 0.0)
+        return Interval.from_ends(0.0, 0.0)
     counts = statistics.magnitudes(options.num_bins)
     bins = _smallest_divergence(counts, options.num_quantized_bins)
     bound = largest * bins / options.num_bins

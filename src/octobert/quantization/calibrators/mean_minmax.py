@@ -19,4 +19,4 @@ SWEEP = (Options(),)
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
     """Return the interval between the two means."""
     low, high = (float(mean) for mean in statistics.extremes.mean(axis=0, dtype="float64"))
-    return Interval.of(low, high)
+    return Interval.from_ends(low, high)

@@ -15,4 +15,4 @@ SWEEP = (Options(),)
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
     """Return the interval from minimum to maximum."""
-    return Interval.of(statistics.minimum, statistics.maximum)
+    return Interval.from_ends(statistics.minimum, statistics.maximum)

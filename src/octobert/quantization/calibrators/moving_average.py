@@ -28,4 +28,4 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     for row in statistics.extremes[1:]:
         average += options.constant * (row - average)
     low, high = float(average[0]), float(average[1])
-    return Interval.of(low, high)
+    return Interval.from_ends(low, high)

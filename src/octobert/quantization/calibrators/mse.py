@@ -30,7 +30,7 @@ class Options(FrozenModel):
 
 SWEEP = (Options(),)
 # With SmoothQuant as accurate as the default, and without it better (docs/evidence/accuracy.md).
-PROMISE = 0.6
+PRIOR = 0.6
 
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
@@ -39,7 +39,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     low, high = min(statistics.minimum, 0.0), max(statistics.maximum, 0.0)
     bound = max(-low, high)
     if bound == 0.0:
-        return Interval.of(0.0, 0.0)
+        return Interval.from_ends(0.0, 0.0)
     fractions = np.linspace(0.05, 1.0, options.candidates)
 
     def best(lows: np.ndarray, highs: np.ndarray) -> int:

@@ -26,13 +26,13 @@ class Options(FrozenModel):
 # Accuracy drops sharply on either side of the best percentage, which shows only when several are compared.
 SWEEP = tuple(Options(keep=keep) for keep in (99.9, 99.99, 99.999, 99.9999))
 # On MRPC a little closer to float than the default (docs/evidence/accuracy.md).
-PROMISE = 0.5
+PRIOR = 0.5
 
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
     """Return the interval that covers `keep` percent of the values."""
     if options.keep == 100:
-        return Interval.of(statistics.minimum, statistics.maximum)
+        return Interval.from_ends(statistics.minimum, statistics.maximum)
     cut = (1 - options.keep / 100) / 2
     low, high = statistics.quantiles(cut, 1 - cut)
     values, counts = statistics.points()

@@ -16,7 +16,9 @@ from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
 # On MRPC its effect is within the noise (docs/evidence/accuracy.md).
-AXES = (Axis(key="corrections", values=([],), changes=("numbers",), again="quantize", promise=0.2),)
+AXES = (
+    Axis(key="corrections", values=([],), changes=("numbers",), invalidates="quantize", prior=0.2),
+)
 
 
 class Options(FrozenModel):

@@ -27,8 +27,8 @@ AXES = (
         key="corrections",
         values=(["weight-rounding"],),
         changes=("numbers",),
-        again="quantize",
-        promise=0.8,
+        invalidates="quantize",
+        prior=0.8,
     ),
 )
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.

@@ -293,8 +293,8 @@ def weight_axes(method: str) -> tuple[Axis, ...]:
             values=("mse", "max"),
             names=("mse weights", "max weights"),
             changes=("numbers",),
-            again="quantize",
-            promise=0.4,
+            invalidates="quantize",
+            prior=0.4,
         ),
         # Less accurate. MiniLM at 1 × 128, one thread, AVX512-VNNI: 1.00 times as fast with static activations in ONNX Runtime,
         # 0.95 in OpenVINO, and 1.03 with dynamic ones (2026-11-22, fastest of 89 interleaved runs).
@@ -303,7 +303,7 @@ def weight_axes(method: str) -> tuple[Axis, ...]:
             values=(False, True),
             names=("per tensor", "per channel"),
             changes=("numbers", "time"),
-            again="quantize",
+            invalidates="quantize",
             gain=1.03,
         ),
     )

@@ -237,7 +237,7 @@ def offer(
                 values=kinds,
                 names=names,
                 changes=("numbers", "time"),
-                again="quantize",
+                invalidates="quantize",
                 gain=1.15,
             )
         )
@@ -265,14 +265,14 @@ def _placement_axes(options: Options, capabilities: Capabilities) -> Iterator[Ax
         ):
             (less if kinds < current_kinds else more).append(name)
     # No placement was faster than the target's own (0.91 to 1.00). On other CPUs the order may be another.
-    for names, gain, promise in ((less, 1.0, 0.3), (more, 1.05, 0.1)):
+    for names, gain, prior in ((less, 1.0, 0.3), (more, 1.05, 0.1)):
         if names:
             yield Axis(
                 key=f"{WHERE}.placement",
                 values=tuple(names),
                 names=tuple(names),
                 changes=("numbers", "time"),
-                again="calibrate",
+                invalidates="calibrate",
                 gain=gain,
-                promise=promise,
+                prior=prior,
             )

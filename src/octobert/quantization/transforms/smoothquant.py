@@ -59,17 +59,17 @@ AXES = (
         key="transforms",
         values=([],),
         changes=("numbers",),
-        again="transform",
-        promise=0.9,
-        together={"calibrate": "mse"},
+        invalidates="transform",
+        prior=0.9,
+        requires={"calibrate": "mse"},
     ),
     Axis(
         key="transforms",
         values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8, "one")),
         names=("smoothquant 0.5", "smoothquant 0.8", "smoothquant one α"),
         changes=("numbers",),
-        again="transform",
-        promise=0.4,
+        invalidates="transform",
+        prior=0.4,
     ),
     # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
     Axis(
@@ -77,7 +77,7 @@ AXES = (
         values=([{"smoothquant": {"activation": False}}],),
         names=("smoothquant without Mul",),
         changes=("numbers", "time"),
-        again="transform",
+        invalidates="transform",
         gain=1.04,
     ),
 )

@@ -17,7 +17,7 @@ import numpy as np
 from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.onnx_files import Port, Ports
+from octobert.core.onnx_files import ModelSignature, TensorInfo
 from octobert.core.session import (
     Feeds,
     RuntimeOption,
@@ -179,7 +179,7 @@ def check_entries(entries: SessionEntries, device: str) -> None:
             )
 
 
-def port_of(port: Any) -> Port:
+def port_of(port: Any) -> TensorInfo:
     """Return an input or an output as OpenVINO describes it."""
     name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
     shape, dtype = port.get_partial_shape(), np.dtype(port.get_element_type().to_dtype()).name
@@ -188,17 +188,17 @@ def port_of(port: Any) -> Port:
         if shape.rank.is_static
         else None
     )
-    return Port(name=name, dtype=dtype, shape=sizes)
+    return TensorInfo(name=name, dtype=dtype, shape=sizes)
 
 
-def ports_of(path: Path) -> Ports:
+def ports_of(path: Path) -> ModelSignature:
     """Return the inputs and outputs of an IR.
 
     Raises:
         TargetError: openvino is not installed, or cannot read the file.
     """
     model = _read(path)
-    return Ports(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
+    return ModelSignature(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
 
 
 def _read(path: Path) -> Any:

@@ -21,7 +21,7 @@ from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
 from octobert.core.files import canonical_digest, file_digest, remove, sync
-from octobert.core.onnx_files import Port
+from octobert.core.onnx_files import TensorInfo
 from octobert.core.plain import preview
 from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions
 from octobert.targets.shared import sessions
@@ -334,11 +334,11 @@ class OrtSession:
         return outputs
 
 
-def port_of(port: Any) -> Port:
+def port_of(port: Any) -> TensorInfo:
     """Return an input or an output as onnxruntime describes it."""
     dtype = str(port.type).removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) else -1 for size in port.shape)
-    return Port(name=port.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
+    return TensorInfo(name=port.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _settings(

@@ -14,7 +14,7 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import Probe
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
-from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, Port, input_named
+from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, TensorInfo, input_named
 from octobert.core.session import Feeds, Session, SessionOptions
 from octobert.models.heads import HEADS
 
@@ -93,7 +93,7 @@ class Inputs:
         path: of the file, for errors.
     """
 
-    def __init__(self, ports: Sequence[Port], path: Path) -> None:
+    def __init__(self, ports: Sequence[TensorInfo], path: Path) -> None:
         self._path = path
         self._ports = tuple(ports)
         ids = next((port for port in ports if input_named(port.name) == INPUTS[0]), ports[0])
@@ -107,7 +107,7 @@ class Inputs:
         """
         return {port.name: self._fed(port, feeds) for port in self._ports}
 
-    def _fed(self, port: Port, feeds: Feeds) -> np.ndarray:
+    def _fed(self, port: TensorInfo, feeds: Feeds) -> np.ndarray:
         usual = port.name if port.name in feeds else input_named(port.name)
         if usual == ROW_NUMBERS and INPUTS[0] in feeds:
             return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)

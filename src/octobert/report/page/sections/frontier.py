@@ -197,7 +197,7 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     """The variants of a search."""
-    words, metric = Phrasing.of_selection(choice), choice.metric or ""
+    words, metric = Phrasing.from_selection(choice), choice.metric or ""
     unit, points = words.scale(metric), []
     for result in choices.in_order(choice):
         drop = _finite(result.drops.get(metric))
@@ -331,7 +331,7 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
     limit = choice.accepted_ms if choice.goal not in COSTS else None
     return _axis(
         "goal",
-        Phrasing.of_selection(choice).name(shown),
+        Phrasing.from_selection(choice).name(shown),
         UNITS.get(shown, "ms"),
         figures,
         limit=limit,

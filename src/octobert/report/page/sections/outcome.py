@@ -178,7 +178,7 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "words": Phrasing.of_selection(choice),
+        "words": Phrasing.from_selection(choice),
         "variants": choices.in_order(choice),
         "speed_of": choices.speed_of,
         "drop_title": choices.drop_title(choice),
