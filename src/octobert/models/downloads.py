@@ -349,6 +349,7 @@ def _opened(request: Request) -> Iterator[Any]:
         response = opener.open(request, timeout=_TIMEOUT)
     except HTTPError as error:
         if error.code != 304:
+            error.close()
             raise
         response = error
     with response:

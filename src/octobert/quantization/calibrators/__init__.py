@@ -52,15 +52,17 @@ def axes() -> tuple[Axis, ...]:
 
     A calibrator may say with `PRIOR` how likely it brings back lost accuracy (`Axis.prior`).
     """
-    found = []
+    calibrator_axes = []
     for name in names():
         module = load(name)
         settings = [
             options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
         ]
-        values = tuple({name: each} if each else name for each in sorted(settings, key=bool))
+        values = tuple(
+            {name: setting} if setting else name for setting in sorted(settings, key=bool)
+        )
         prior = float(getattr(module, "PRIOR", 0.1))
-        found.append(
+        calibrator_axes.append(
             Axis(
                 key="calibrate",
                 values=values,
@@ -69,7 +71,7 @@ def axes() -> tuple[Axis, ...]:
                 prior=prior,
             )
         )
-    return tuple(found)
+    return tuple(calibrator_axes)
 
 
 def interval_of(
