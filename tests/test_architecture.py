@@ -93,7 +93,7 @@ def test_the_tree_stays_small() -> None:
     }
     assert rooms <= set(LEVEL)
     assert len(rooms) + len(("benchmarks", "recipes")) <= 22
-    assert len([1 for a, b in arrows if a != b]) <= 90
+    assert len([1 for a, b in arrows if a != b]) <= 85
 
 
 def test_no_two_files_import_each_other() -> None:

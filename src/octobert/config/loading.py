@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -28,6 +28,7 @@ from octobert.config.recipe import (
 )
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
+from octobert.core.files import looks_local
 from octobert.core.user_code import names_code
 
 SCHEMA_FILE = "recipe.schema.json"
@@ -411,20 +412,6 @@ def _short(choice: Any) -> Any:
     if not isinstance(choice, dict):
         return choice
     return {choice["name"]: choice["options"]} if choice.get("options") else choice["name"]
-
-
-def looks_local(name: str, suffixes: Container[str]) -> bool:
-    """Return whether a name that does not exist as a file is a mistyped path rather than a Hub id.
-
-    Example:
-        >>> looks_local("./model", ()), looks_local("google-bert/bert-base-uncased", ())
-        (True, False)
-    """
-    return (
-        name.startswith((".", "/", "~"))
-        or name.count("/") > 1
-        or Path(name).suffix.lower() in suffixes
-    )
 
 
 def with_paths(recipe: Recipe, base: Path | None) -> Recipe:

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, NoReturn
@@ -367,3 +367,17 @@ def sync_all(folder: Path) -> None:
         for path in (*(Path(place, name) for name in names), Path(place)):
             if is_file(path) or path.is_dir():
                 sync(path)
+
+
+def looks_local(name: str, suffixes: Container[str]) -> bool:
+    """Return whether a name that does not exist as a file is a mistyped path rather than a Hub id.
+
+    Example:
+        >>> looks_local("./model", ()), looks_local("google-bert/bert-base-uncased", ())
+        (True, False)
+    """
+    return (
+        name.startswith((".", "/", "~"))
+        or name.count("/") > 1
+        or Path(name).suffix.lower() in suffixes
+    )

@@ -19,11 +19,10 @@ from typing import Any
 
 import psutil
 
-from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
 from octobert.core import user_code
 from octobert.core.errors import DataError, did_you_mean, unreadable
-from octobert.core.files import canonical_digest, file_digest, file_stamp
+from octobert.core.files import canonical_digest, file_digest, file_stamp, looks_local
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code

@@ -11,10 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
-from octobert.config.loading import looks_local
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, hub_error
-from octobert.core.files import canonical_digest, remove
+from octobert.core.files import canonical_digest, looks_local, remove
 from octobert.core.model_config import CONFIG
 from octobert.models import azureml, downloads
 from octobert.models.sentence_transformers import modules_of

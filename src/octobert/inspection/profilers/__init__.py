@@ -16,7 +16,6 @@ from octobert.core import plugins
 from octobert.core.family import EncoderFamily, part_of
 from octobert.core.profile import Operator, Product, Profile
 from octobert.core.session import Feeds, SessionOptions
-from octobert.models import families
 from octobert.targets import runtimes
 
 Place = tuple[int | None, str]
@@ -148,7 +147,8 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    candidates = [families.load(name) for name in ((family,) if family else families.names())]
+    families = [family] if family else plugins.names("families")
+    candidates: list[EncoderFamily] = [plugins.load("families", name).FAMILY for name in families]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,
