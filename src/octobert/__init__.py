@@ -6,22 +6,15 @@ the names and their modules, for this file and for type checkers.
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 from octobert.core import telemetry as _telemetry
 
 _telemetry.switch_off()
 
-_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-# Public name → the module that has it.
-_MODULES = {
-    alias.name: str(statement.module)
-    for statement in ast.parse(_STUB).body
-    if isinstance(statement, ast.ImportFrom)
-    for alias in statement.names
-}
+# Public name → the module that has it. Each line of the list is `from MODULE import NAME as NAME`.
+with open(f"{__file__}i", encoding="utf-8") as _list:
+    _MODULES = {line.split()[-1]: line.split()[1] for line in _list if line.startswith("from ")}
 
 __all__ = sorted(_MODULES.keys() - {"__version__"})
 
