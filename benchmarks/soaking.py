@@ -125,13 +125,15 @@ def litter(folder: Path, reference: set[str]) -> list[str]:
 
 
 def published(out: Path) -> dict[str, str]:
-    """Relative path → digest, for every file that is published in an output directory."""
+    """Relative path → digest, for every file that is published in an output directory; empty for a link to nothing."""
     digests: dict[str, str] = {}
     for folder, inner, files in os.walk(out, followlinks=True):
         if Path(folder) == out and HIDDEN in inner:
             inner.remove(HIDDEN)
         digests |= {
             str((Path(folder) / name).relative_to(out)): file_digest(Path(folder) / name)
+            if (Path(folder) / name).exists()
+            else ""
             for name in files
         }
     return digests
