@@ -123,7 +123,7 @@ def test_a_config_becomes_a_recipe_that_loads(tmp_path: Path) -> None:
         ({"type": "IncDynamicQuantization"}, {"quantize": "dynamic"}),
         ({"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}, {"quantize": "static"}),
         ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": 0.7}}}, {"transforms": [{"smoothquant": {"alpha": 0.7}}]}),
-        ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": "auto"}}}, {"transforms": [{"smoothquant": {"alpha": "per-layer"}}]}),
+        ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": "auto"}}}, {"transforms": [{"smoothquant": {"alpha": "learned"}}]}),
         ({"type": "IncStaticQuantization", "tuning_criterion": {"timeout": 300}}, {"accuracy": {"max_drop": 0.03, "minutes": 5.0}}),
         ({"type": "OrtTransformersOptimization", "float16": True}, {"quantize": {"float": {"float_parts": "float16"}}}),
         ({"type": "OnnxFloatToFloat16"}, {"quantize": {"float": {"float_parts": "float16"}}}),

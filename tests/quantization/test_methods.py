@@ -482,11 +482,24 @@ def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(bert_sites, ber
 
 
 def test_dynamic_activations_are_refused_where_they_would_be_float(bert_sites, bert_ranges) -> None:
-    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("openvino-cpu"), dynamic.Options())
-    words = r"openvino-cpu: the plan breaks 8 rules .*openvino-cpu computes dynamically quantized activations in float.* 3 more"
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("openvino-gpu"), dynamic.Options())
+    words = r"openvino-gpu: the plan breaks 8 rules .*openvino-gpu does not quantize activations per batch.* 3 more"
     with pytest.raises(PlanError, match=words):
-        capability.check(plan, capabilities("openvino-cpu"))
+        capability.check(plan, capabilities("openvino-gpu"))
     capability.check(plan, capabilities("ort-cpu"))
+
+
+def test_each_target_gets_the_dynamic_form_that_it_computes(bert_sites, bert_ranges) -> None:
+    forms = {"ort-cpu": None, "openvino-cpu": 128}
+    for target, group in forms.items():
+        plan = dynamic.plan(bert_sites, bert_ranges, capabilities(target), dynamic.Options())
+        assert {q.group for s, q in plan.quantized if not s.is_weight} == {group}
+        assert plan.group == group
+        capability.check(plan, capabilities(target))
+        other = next(name for name in forms if name != target)
+        with pytest.raises(PlanError, match="does not quantize activations per"):
+            capability.check(plan, capabilities(other))
+        assert all(s.is_weight for s, _ in capability.repaired(plan, capabilities(other)).quantized)
 
 
 # --- sensitivity

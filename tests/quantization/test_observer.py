@@ -400,14 +400,15 @@ class TestSample:
         return observer.sample(path, rows(LENGTHS), 0, NORM, tokens=tokens, seed=seed)
 
     @pytest.mark.parametrize("tokens", [20, 10**6])
-    def test_largest_equals_numpy_over_all_tokens(
+    def test_ranges_equal_numpy_over_all_tokens(
         self, graph, alone, monkeypatch, tokens: int
     ) -> None:
         result = self.sample(graph[0], monkeypatch, tokens)
         for name in NORM:
-            largest = np.abs(np.concatenate(alone[name])).max(axis=0)
-            assert result[name].largest.shape == (32,)
-            np.testing.assert_allclose(result[name].largest, largest, **SAME)
+            tokens_alone = np.concatenate(alone[name])
+            assert result[name].low.shape == (32,)
+            np.testing.assert_allclose(result[name].low, tokens_alone.min(axis=0), **SAME)
+            np.testing.assert_allclose(result[name].high, tokens_alone.max(axis=0), **SAME)
 
     def test_as_many_tokens_as_there_are_or_more_gives_all(self, graph, alone, monkeypatch) -> None:
         for tokens in (sum(LENGTHS), 10**6):

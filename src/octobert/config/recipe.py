@@ -247,7 +247,7 @@ class Recipe(FrozenModel):
     calibration_provider: str = "CPUExecutionProvider"
     quantize: Annotated[Choice, PluginOf("methods")] = Choice(name="static")
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (
-        Choice(name="bias-correction"),
+        Choice(name="weight-rounding"),
     )
     sensitivity: bool = False
     accuracy: Accuracy | None = None

@@ -23,14 +23,15 @@ class Activations(FrozenModel):
         computed: (type, symmetric) pairs whose products are computed in integers; the first is the default.
         simulated: pairs that are accepted, but dequantized and computed in float.
         symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
-        dynamic: the target computes dynamically quantized activations in integers.
+        dynamic: the dynamically quantized activations that the target computes in integers: with one interval per `batch`,
+            or per `token` and group of channels; None for none.
         smallest_range: smallest width of an interval.
     """
 
     computed: tuple[tuple[DType, bool], ...]
     simulated: tuple[tuple[DType, bool], ...] = ()
     symmetric_int8: tuple[str, ...] = ()
-    dynamic: bool = False
+    dynamic: Literal["batch", "token"] | None = None
     smallest_range: float = 0.0
 
     @property
@@ -285,8 +286,10 @@ def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Q
     if site.is_weight:
         return _broken_weight(site, quantizer, capabilities)
     if quantizer.dynamic:
-        sentence = f"{site.value}: {name} computes dynamically quantized activations in float"
-        return [] if capabilities.activations.dynamic else [(sentence, None)]
+        kind = "batch" if quantizer.group is None else "token"
+        if capabilities.activations.dynamic == kind:
+            return []
+        return [(f"{site.value}: {name} does not quantize activations per {kind}", None)]
     accepted = capabilities.activations.accepted
     broken: list[tuple[str, Quantizer | None]] = []
     if (quantizer.dtype, quantizer.symmetric) not in accepted:

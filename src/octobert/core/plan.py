@@ -37,6 +37,8 @@ def middle_of(dtype: str) -> int:
     return (sum(LIMITS.get(dtype, (0, 0))) + 1) // 2
 
 
+# Entry in the metadata of ONNX files: `QuantPlan.group`.
+GROUP = "dynamic_quantization_group"
 # Name of the method that quantizes nothing.
 FLOAT = "float"
 # `Site.input` of an operator's output: all readers of the value read it quantized.
@@ -105,7 +107,9 @@ class Quantizer(FrozenModel):
         axis: one scale per index of this axis; None for one scale per tensor.
         low: lower end of the interval; None for weights, whose values define it, and for dynamic activations.
         high: upper end of the interval; None as for `low`.
-        dynamic: the interval is computed from each batch.
+        dynamic: the interval is computed at run time.
+        group: of dynamic activations, the channels of one token that share an interval; None for one interval per batch. With
+            it the runtime quantizes the values itself: files hold the weights only, and say the group.
         reduce_range: one bit less, for products that would saturate.
         weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
         shared: values, or weights, with the same string share one interval.
@@ -120,6 +124,7 @@ class Quantizer(FrozenModel):
     low: float | None = None
     high: float | None = None
     dynamic: bool = False
+    group: int | None = None
     reduce_range: bool = False
     weight_ranges: Literal["max", "mse"] = "max"
     shared: str | None = None
@@ -191,6 +196,11 @@ class QuantPlan(FrozenModel):
     def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:
         """(site, quantizer) of all quantized sites."""
         return tuple((d.site, d.quantizer) for d in self.decisions if d.quantizer is not None)
+
+    @property
+    def group(self) -> int | None:
+        """Channels that share an interval of activations quantized per token; None where there are none."""
+        return next((q.group for _, q in self.quantized if q.group is not None), None)
 
     def precision(self, reported: str) -> str:
         """The arithmetic of a model with this plan: that of its float operators, after int8 where it quantizes something.

@@ -181,12 +181,19 @@ class Sample:
     """A sample of the tokens of one activation.
 
     Args:
-        largest: [C] largest magnitude of each channel over all tokens.
+        low, high: [C] smallest and largest value of each channel over all tokens.
         rows: [N, C] the sampled tokens.
     """
 
-    largest: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     rows: np.ndarray
+
+    @property
+    def largest(self) -> np.ndarray:
+        """[C] largest magnitude of each channel."""
+        largest: np.ndarray = np.maximum(self.high, -self.low)
+        return largest
 
 
 class Interval(FrozenModel):

@@ -189,6 +189,18 @@ def initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:
     return value
 
 
+def set_constant_(
+    graph: ir.Graph, value: ir.Value, readers: Sequence[ir.Node], array: np.ndarray
+) -> None:
+    """Change a constant for some of its readers, in place. Its other readers get a copy of the old one."""
+    others = [(node, index) for node, index in value.uses() if node not in readers]
+    if others:
+        copy = initializer(graph, f"{value.name}.float", constant_of(value))
+        for node, index in others:
+            node.replace_input_with(index, copy)
+    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+
+
 def shared_initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:
     """Return the initializer of that name if it holds the same numbers, else a new one; for constants that many nodes read."""
     existing, array = graph.initializers.get(name), array_of(numbers)

@@ -5,6 +5,7 @@ Forms:
     output       operator → the same pair → all readers of the value
     weight       int8 initializer → DequantizeLinear(axis) → operator
     weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
+    per token    nothing: the runtime quantizes the activation; the group of channels is in the metadata of the file
     dynamic      x → DynamicQuantizeLinear, once for all readers → MatMulInteger → Cast → Mul with both scales
     embedding    Gather from the int8 table and from its scales, Cast, Mul: only the rows that are read are dequantized
 Operators that the plan leaves in float keep reading the float value, in float32. If the plan asks for float16 or bfloat16,
@@ -23,6 +24,7 @@ import onnx_ir as ir
 from octobert.core.errors import PlanError
 from octobert.core.plan import (
     FLOAT,
+    GROUP,
     LIMITS,
     OUTPUT,
     FloatType,
@@ -215,7 +217,12 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
                 where=site.node,
                 fix="make the plan from this graph",
             )
-        if quantizer.dynamic:
+        if quantizer.group is not None:
+            # OpenVINO leaves layers in float that are narrower than a group.
+            width = operators.constant_of(node.inputs[1]).shape[0]
+            known = int(model.metadata_props.get(GROUP, quantizer.group))
+            model.metadata_props[GROUP] = str(min(known, quantizer.group, width))
+        elif quantizer.dynamic:
             dynamic.append(site)
         elif site.role == "embedding.weight":
             _write_embedding_(graph, node, *_rounded(value, quantizer, scales, plan.float_parts))

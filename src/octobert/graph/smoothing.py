@@ -1,18 +1,24 @@
-"""Move scale between channels of a float graph without changing its outputs (SmoothQuant, Xiao et al. 2022).
+"""Move scale between channels of a float graph, and shift channels, without changing its outputs.
 
 A group is a place where channels can be divided by s on one side and multiplied by s on the other:
     norm        norm / s  →  the linear layers that read it × s; all other readers of the norm read it × s
     value       V / s     →  attention output projection × s; probs·V keeps channels apart
     activation  input of the second feed-forward layer / s  →  that layer × s
     scores      Q / s     →  K × s; Q·Kᵀ is a sum over channels of products of the two
-Norm, value and scores fold into weights. A norm costs one Mul if a residual path reads it, an activation always one Mul.
+Norms and V can also be shifted by z before they are divided; the biases of the linear layers that read them get z W. What the
+other readers of a norm read gets z back. probs·V keeps a shift, because probabilities of a token add up to 1.
+
+Norm, value and scores fold into weights. A norm costs one Mul, and an Add if it is shifted, if a residual path reads it; an
+activation always one Mul.
+Sources: Xiao et al. 2022, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (shifts).
 Layers that share weights are scaled together, as one group of several places. Some places cannot be scaled and are skipped:
 Q and K that are rotated or read by something else, and linear layers that read no norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -206,59 +212,90 @@ def weight_of(graph: ir.Graph, module: str) -> np.ndarray:
     return operators.constant_of(node.inputs[1])
 
 
-def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
-    """Divide the channels of a group by `scales` [C] and multiply the other side by them, in place.
+def can_shift(graph: ir.Graph, group: Group) -> bool:
+    """Return whether a group's channels can be shifted: its source and all its readers have a bias."""
+    nodes = operators.nodes_of(graph)
+    paths = [path for place in group.places for path in (place.source, *place.readers)]
+    return group.kind in ("norm", "value") and all(len(_constants_of(nodes, p)) == 2 for p in paths)
+
+
+def scale_(
+    model: ir.Model, group: Group, scales: np.ndarray, shifts: np.ndarray | None = None
+) -> None:
+    """Make (x - shift) / scale of the channels of a group, and undo it on the other side, in place.
 
     The outputs of the model stay the same, except for float32 rounding.
+
+    Args:
+        scales: [C].
+        shifts: [C], where `can_shift`.
     """
     graph = model.graph
     nodes = operators.nodes_of(graph)
-    up, down = scales.astype(np.float64), 1.0 / scales.astype(np.float64)
-    # Constants that layers share are changed once.
-    changed: set[ir.Value] = set()
+    up = scales.astype(np.float64)
+    zero = np.zeros(len(up)) if shifts is None else shifts.astype(np.float64)
 
-    def edit_(path: str, change: Callable[[np.ndarray], np.ndarray], *, bias: bool) -> None:
-        for value, _ in _constants_of(nodes, path)[: None if bias else 1]:
-            if value not in changed:
-                # Computed in float64 and rounded once.
-                array = change(operators.constant_of(value).astype(np.float64)).astype(np.float32)
-                value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
-                changed.add(value)
+    def edit_(paths: Sequence[str], part: int, change: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Change the weight (part 0) or the bias (1) of modules; what several of them share is changed once."""
+        readers: dict[ir.Value, list[ir.Node]] = {}
+        for path in paths:
+            for value, node in _constants_of(nodes, path)[part : part + 1]:
+                readers.setdefault(value, []).append(node)
+        for value, inside in readers.items():
+            # Computed in float64 and rounded once.
+            array = change(operators.constant_of(value).astype(np.float64)).astype(np.float32)
+            operators.set_constant_(graph, value, inside, array)
 
+    readers = [reader for place in group.places for reader in place.readers]
+    if group.kind == "scores":
+        edit_(readers, 0, lambda weight: weight * up)
+        edit_(readers, 1, lambda bias: bias * up)
+    else:
+        if shifts is not None:
+            # The same reader in all places: they share its weight, and may share its bias.
+            for same in zip(*(place.readers for place in group.places), strict=True):
+                added = zero @ weight_of(graph, same[0])
+                edit_(same, 1, functools.partial(np.add, added))
+        edit_(readers, 0, lambda weight: weight * up[:, None])
     for place in group.places:
         if group.kind == "norm":
-            _divide_norm_(graph, nodes, place, down)
+            _restore_norm_(graph, nodes, place, up, None if shifts is None else zero)
         if group.kind == "activation":
-            _divide_activation_(graph, nodes[place.source], down)
-        else:
-            edit_(place.source, lambda array: array * down, bias=True)
-        for reader in place.readers:
-            if group.kind == "scores":
-                edit_(reader, lambda array: array * up, bias=True)
-            else:
-                edit_(reader, lambda weight: weight * up[:, None], bias=False)
+            _divide_activation_(graph, nodes[place.source], 1.0 / up)
+    if group.kind != "activation":
+        sources = [place.source for place in group.places]
+        edit_(sources, 0, lambda weight: weight / up)
+        edit_(sources, 1, lambda bias: (bias - zero) / up)
 
 
-def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray) -> None:
-    """Multiply the norm by the scales again for all readers outside the group."""
+def _restore_norm_(
+    graph: ir.Graph, nodes: Nodes, place: Place, up: np.ndarray, shifts: np.ndarray | None
+) -> None:
+    """Multiply the norm by the scales, and add the shifts, for all readers outside the group."""
     norm = nodes[place.source]
     inside = {sites.linear_node(nodes, reader) for reader in place.readers}
     output = norm.outputs[0]
     others = [(node, index) for node, index in output.uses() if node not in inside]
     if not others and not output.is_graph_output():
         return
-    back = operators.initializer(
-        graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32)
-    )
-    mul = operators.make_node("Mul", [output, back], f"{place.source}.{UNSMOOTHED}")
-    graph.insert_after(norm, [mul])
+    steps = [("Mul", UNSMOOTHED, "smoothing", up)]
+    if shifts is not None:
+        steps.append(("Add", "unshifted", "shift", shifts))
+    value, added = output, []
+    for op_type, name, constant, array in steps:
+        operand = operators.initializer(
+            graph, f"{place.source}.{constant}", array.astype(np.float32)
+        )
+        added.append(operators.make_node(op_type, [value, operand], f"{place.source}.{name}"))
+        value = added[-1].outputs[0]
+    graph.insert_after(norm, added)
     for node, index in others:
-        node.replace_input_with(index, mul.outputs[0])
+        node.replace_input_with(index, value)
     if output.is_graph_output():
         # The graph output keeps its name and values; the scaled norm gets another name.
         name, position = str(output.name), list(graph.outputs).index(output)
-        output.name, mul.outputs[0].name = f"{name}.smoothed", name
-        graph.outputs[position] = mul.outputs[0]
+        output.name, value.name = f"{name}.smoothed", name
+        graph.outputs[position] = value
 
 
 def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> None:

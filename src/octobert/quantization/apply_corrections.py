@@ -35,8 +35,8 @@ _PARTS = ("weight", "bias", "scale")
 
 # The values that one weight is multiplied with: one, or several where layers share their weights.
 Inputs = tuple[str, ...]
-# A linear layer of a plan: the site of its input, the input's quantizer, the weight's quantizer.
-Linear = tuple[Site, Quantizer, Quantizer]
+# A linear layer of a plan: the site of its input, the input's quantizer (None in float), the weight's quantizer.
+Linear = tuple[Site, Quantizer | None, Quantizer]
 
 
 def correct_layers(
@@ -47,7 +47,7 @@ def correct_layers(
     corrections: Sequence[tuple[Correction, Any]],
     progress: Callable[[str, int, int], None],
 ) -> dict[str, LayerChange]:
-    """Correct every linear layer whose input and weight the plan quantizes with static ranges.
+    """Correct every linear layer whose weight the plan quantizes. Inputs without a static range count as float.
 
     Layers that share a weight are corrected as one, over the inputs of all of them.
 
@@ -145,18 +145,13 @@ def load(path: Path) -> dict[str, LayerChange]:
 
 
 def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[Linear]]:
-    """Return name of a weight → the layers that use it, of those whose input and weight the plan quantizes."""
+    """Return name of a weight → the layers that use it, of those whose weight the plan quantizes."""
     groups: dict[str, list[Linear]] = {}
     weights = {site.node: quantizer for site, quantizer in plan.quantized if site.is_weight}
     outputs = {site.value: quantizer for site, quantizer in plan.quantized if site.input == OUTPUT}
     for decision in plan.decisions:
         site, quantizer = decision.site, decision.quantizer or outputs.get(decision.site.value)
-        if (
-            site.role in ("linear.input", "head.input")
-            and site.node in weights
-            and quantizer
-            and not quantizer.dynamic
-        ):
+        if site.role in ("linear.input", "head.input") and site.node in weights:
             name = str(operators.input_of(nodes[site.node], 1).name)
             groups.setdefault(name, []).append((site, quantizer, weights[site.node]))
     return groups
@@ -200,7 +195,7 @@ def _moments(
     model_path: Path,
     rows: Sequence[Encoded],
     pad_id: int,
-    quantizers: dict[str, Quantizer],
+    quantizers: dict[str, Quantizer | None],
     widths: dict[Inputs, int],
     *,
     products: bool,
@@ -212,7 +207,12 @@ def _moments(
     def take(value: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         # A pooler reads one vector per row: [C] instead of [tokens, C].
         tokens = np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
-        rounded = qdq.rounded_activation(tokens, quantizers[value])
+        quantizer = quantizers[value]
+        rounded = (
+            tokens
+            if quantizer is None or quantizer.dynamic
+            else qdq.rounded_activation(tokens, quantizer)
+        )
         for values, collector in collectors.items():
             if value in values:
                 collector.add(tokens, rounded)
@@ -224,12 +224,5 @@ def _moments(
 
 
 def _set_(graph: ir.Graph, readers: Sequence[ir.Node], array: np.ndarray) -> None:
-    """Change the constant that `readers` read as their second input. Its other readers get a copy of the old constant."""
-    value = readers[0].inputs[1]
-    assert value is not None
-    others = [(node, index) for node, index in value.uses() if node not in readers]
-    if others:
-        copy = operators.initializer(graph, f"{value.name}.float", value.const_value.numpy())  # type: ignore[union-attr]
-        for node, index in others:
-            node.replace_input_with(index, copy)
-    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+    """Change the constant that `readers` read as their second input."""
+    operators.set_constant_(graph, operators.input_of(readers[0], 1), readers, array)

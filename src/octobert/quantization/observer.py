@@ -100,7 +100,7 @@ def sample(
         on_rows: called after each batch with the number of rows done.
 
     Returns:
-        Name of a value → its sample, with the largest magnitude of each channel over all tokens.
+        Name of a value → its sample, with the range of each channel over all tokens.
 
     Raises:
         ModelError: a value is not in the graph.
@@ -109,16 +109,16 @@ def sample(
     share = min(1.0, tokens / max(sum(map(len, rows)), 1))
     chosen = [np.flatnonzero(generator.random(len(row)) < share) for row in rows]
     samples: dict[str, list[np.ndarray]] = {name: [] for name in values}
-    largest: dict[str, np.ndarray] = {}
+    ends: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def take(name: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         for index, part in zip(indices, parts, strict=True):
-            highest = np.maximum(part.max(axis=0), -part.min(axis=0))
-            largest[name] = np.maximum(largest[name], highest) if name in largest else highest
+            low, high = ends.get(name, (np.inf, -np.inf))
+            ends[name] = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
             samples[name].append(part[chosen[index]])
 
     stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
-    return {name: Sample(largest[name], np.concatenate(samples[name])) for name in values}
+    return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
 
 
 def stream(

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
         computed=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
         symmetric_int8=("scores.query", "scores.key"),
         simulated=(("uint16", False), ("int16", True)),
+        dynamic="token",
     ),
     float_parts=FloatParts(
         in_files=("float32", "float16"),
@@ -88,6 +89,8 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
 
     xml_path.parent.mkdir(parents=True, exist_ok=True)
     model = Core().read_model(str(onnx_path))
+    # Else OpenVINO would quantize the activations of all layers with float inputs and 8-bit weights, in groups of 32.
+    model.set_rt_info(openvino.group_of(model), list(openvino.GROUP))
     separate_norms_(model)
     try:
         save_model(model, str(xml_path), compress_to_fp16=False)
@@ -132,13 +135,8 @@ def separate_norms_(model: Any) -> int:
 
 
 def _separate_norm_(mvn: Any) -> bool:
-    affine, last = _Affine(np.ones(1), np.zeros(1)), mvn
-    while len(readers := _readers(last)) == 1:
-        operand = _constant(readers[0].get_node())
-        if operand is None:
-            return False
-        last = readers[0].get_node()
-        affine = affine.then(last.get_type_name(), operand)
+    affine, last = _followed(_Affine(np.ones(1), np.zeros(1)), mvn)
+    readers = _readers(last)
     others = [port for port in readers if port.get_node().get_type_name() != "FakeQuantize"]
     if (
         last is mvn
@@ -166,11 +164,23 @@ def _give_(source: Any, affine: _Affine, ports: list[Any], name: str) -> None:
             port.replace_source_output(source)
             _give_(reader.output(0), affine, readers, reader.get_friendly_name())
         elif reader.get_type_name() == "Multiply" and (factor := _constant(reader)) is not None:
-            copy = _copy(source, affine.then("Multiply", factor), reader.get_friendly_name())
-            for target in _readers(reader):
+            whole, last = _followed(affine.then("Multiply", factor), reader)
+            copy = _copy(source, whole, last.get_friendly_name())
+            for target in _readers(last):
                 target.replace_source_output(copy)
         else:
             port.replace_source_output(_copy(source, affine, f"{name}.shifted"))
+
+
+def _followed(affine: _Affine, node: Any) -> tuple[_Affine, Any]:
+    """Return a function with the Multiplies and Adds that are the only readers after a node, and the last of them."""
+    while (
+        len(readers := _readers(node)) == 1
+        and (operand := _constant(readers[0].get_node())) is not None
+    ):
+        node = readers[0].get_node()
+        affine = affine.then(node.get_type_name(), operand)
+    return affine, node
 
 
 def _takes_rows(node: Any) -> bool:

@@ -32,7 +32,7 @@ CAPABILITIES = Capabilities(
             ("int16", True),
             ("float8e4m3", True),
         ),
-        dynamic=True,
+        dynamic="batch",
     ),
     weights=Weights(types=("int8", "uint8", "float8e4m3")),
     float_parts=FloatParts(in_files=("float32", "float16")),

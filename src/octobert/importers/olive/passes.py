@@ -355,8 +355,8 @@ def inc_recipes(draft: Draft, node: Node) -> None:
     if smooth.value is True:
         alpha = arguments.get("alpha")
         is_searched = alpha.value == "auto"
-        options = {"alpha": "per-layer" if is_searched else alpha.value}
-        alpha.mapped("transforms", "searched for each group of layers" if is_searched else "")
+        options = {"alpha": "learned" if is_searched else alpha.value}
+        alpha.mapped("transforms", "learned for each channel" if is_searched else "")
         draft.set("transforms", [{"smoothquant": options}] if alpha else ["smoothquant"], smooth)
     else:
         smooth.not_needed("off, and the recipe has no transforms")

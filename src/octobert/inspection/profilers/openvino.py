@@ -42,9 +42,9 @@ def profile(
     """Run a model and read its execution graph; see `Profiler.profile`."""
     import openvino
 
-    settings = {**_openvino.settings_of(options), "PERF_COUNT": True}
     try:
         model = openvino.Core().read_model(str(path))
+        settings = {**_openvino.settings_of(options, model), "PERF_COUNT": True}
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
         inputs = sessions.Inputs(
             [_openvino.port_of(port) for port in model.inputs], path

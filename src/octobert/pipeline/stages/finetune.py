@@ -21,7 +21,8 @@ from octobert.core.results import TRAINED
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
-from octobert.models.sentence_transformers import copy_modules
+from octobert.models.heads import head_of
+from octobert.models.sentence_transformers import copy_modules, modules_of
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
@@ -144,7 +145,9 @@ def save(work: Path, lesson: Lesson, model: Any, facts: Summary) -> None:
     folder, side = work / _artifacts.CHECKPOINT, lesson.base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
-    copy_modules(side, folder)
+    # What follows the encoder of an embedding model does not follow the new head.
+    if head_of(lesson.spec.build().head).pooled or len(modules_of(side)) <= 1:
+        copy_modules(side, folder)
     model.save_pretrained(folder)
     # Dropout that was switched off for this training only belongs to the model again.
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from octobert.quantization import observer
 from octobert.quantization.transforms import load
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
-SAMPLED_TOKENS = 512
+SAMPLED_TOKENS = 1024
 # Channels of a group whose magnitudes are kept.
 KEPT_CHANNELS = 128
 

@@ -15,9 +15,14 @@ from octobert.graph import qdq
 from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
-# On MRPC its effect is within the noise (docs/evidence/accuracy.md).
 AXES = (
-    Axis(key="corrections", values=([],), changes=("numbers",), invalidates="quantize", prior=0.2),
+    Axis(
+        key="corrections",
+        values=(["bias-correction"], []),
+        changes=("numbers",),
+        invalidates="quantize",
+        prior=0.1,
+    ),
 )
 
 

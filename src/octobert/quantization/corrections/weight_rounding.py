@@ -15,22 +15,11 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
 from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
-# The smallest error of all on ONNX Runtime, and not slower (docs/evidence/accuracy.md).
-AXES = (
-    Axis(
-        key="corrections",
-        values=(["weight-rounding"],),
-        changes=("numbers",),
-        invalidates="quantize",
-        prior=0.8,
-    ),
-)
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
 _BLOCK = 128
 

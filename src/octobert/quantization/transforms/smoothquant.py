@@ -1,20 +1,26 @@
-"""SmoothQuant: move the scale of outlier channels from activations into weights.
+"""Move the scale of outlier channels from activations into weights, and shift channels to the middle of their range.
 
-Channel j of an activation is divided by s_j = max|x_j|^α / max|w_j|^(1−α), and row j of the weights is multiplied by s_j. α is
-given, or searched per group of layers or for all groups together: the α with the smallest error of the 8-bit product on a
-sample of calibration tokens. Q and K are balanced against each other, which needs no α.
+By default scales are learned: those for which the 8-bit product of each group of layers has the smallest expected error, the
+weights' and the activations' together. Channels that can be shifted at no cost are centred first. With a fixed α channel j of
+an activation is divided by s_j = max|x_j|^α / max|w_j|^(1−α) (SmoothQuant), without a shift. Q and K are balanced against each
+other.
 
-Source: Xiao et al. 2023, arXiv:2211.10438.
+Expected error: the sum over weights of Var[x_j] · e(w_jo, Δ_o / s_j), and over channels of n_j(Δ s_j) · Σ_o w_jo². Δ_o is the
+step of an output channel's weights and Δ that of the activation, which both follow from s; e is the error of a rounded weight,
+at most its own square; n_j is the variance of the rounding error of channel j, as sampled.
+
+Sources: Xiao et al. 2023, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (shifts).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
-from pydantic import field_validator
+from pydantic import Field
+from scipy.optimize import minimize
 
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
@@ -23,34 +29,27 @@ from octobert.core.plan import Quantizer
 from octobert.core.ranges import Sample
 from octobert.graph import qdq, smoothing
 
-# Values of α that a search tries, beside no smoothing. Below 0.3 nearly all of the scale would move into activations.
-_ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
-# Ends of the activation's range that are tried, as fractions of the sample's range.
-_SHRINK = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+LEARNED: Literal["learned"] = "learned"
 # Floor of magnitudes: the scale of a channel that is always zero would be infinite.
 _TINY = 1e-5
 _WEIGHT = Quantizer(dtype="int8", symmetric=True, axis=1)
-
-# Mean squared error of a group's 8-bit product by α; None stands for no smoothing.
-Errors = Mapping[float | None, float]
+_ITERATIONS = 60
+# Steps of activations that the variance of rounding errors is sampled at, and how far apart the smallest and largest are from
+# the step of the whole range: channels are scaled by no more.
+_STEPS, _FINEST, _COARSEST = 28, 1 / 64, 4.0
+# Exponent of the mean that stands for a maximum, which has no gradient.
+_SQUARINGS = 4
 
 
 class Options(FrozenModel):
     """Args:
-    alpha: share of the scale that moves into weights, from 0 to 1; `per-layer` searches it for each group of layers, `one`
-        searches one value for all groups.
-    activation: also smooth the input of the second feed-forward layer, which costs one Mul after the activation function.
+    alpha: `learned`: scales and shifts with the smallest expected error; or the share of the scale that moves into weights,
+        from 0 to 1, the same for all layers and without shifts.
+    activation: also scale the input of the second feed-forward layer, which costs one Mul after the activation function.
     """
 
-    alpha: str | float = "per-layer"
+    alpha: Annotated[float, Field(ge=0, le=1)] | Literal["learned"] = LEARNED
     activation: bool = True
-
-    @field_validator("alpha")
-    @classmethod
-    def _known_alpha(cls, value: str | float) -> str | float:
-        if value in ("per-layer", "one") or (not isinstance(value, str) and 0 <= value <= 1):
-            return value
-        raise ValueError("alpha is a number from 0 to 1, or per-layer, or one")
 
 
 AXES = (
@@ -65,11 +64,11 @@ AXES = (
     ),
     Axis(
         key="transforms",
-        values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8, "one")),
-        names=("smoothquant 0.5", "smoothquant 0.8", "smoothquant one α"),
+        values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8)),
+        names=("smoothquant 0.5", "smoothquant 0.8"),
         changes=("numbers",),
         invalidates="transform",
-        prior=0.4,
+        prior=0.2,
     ),
     # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
     Axis(
@@ -107,51 +106,29 @@ def transform_(
     """
     groups, left = smoothing.find(model.graph, family)
     groups = _enabled(groups, options)
-    balanced = [group for group in groups if group.kind == "scores"]
-    linear = [group for group in groups if group.kind != "scores"]
-    alphas = (None, *_ALPHAS) if isinstance(options.alpha, str) else (options.alpha,)
-    errors: dict[smoothing.Group, Errors] = {}
-    for done, group in enumerate(linear, start=1):
-        weight = _weight(model.graph, group)
-        rows, largest = _sampled(samples, group.values)
-        errors[group] = {
-            alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in alphas
-        }
-        progress(done, len(linear))
-    chosen = _chosen(errors, options)
     records: list[dict[str, Any]] = []
-    for group in linear:
-        alpha = chosen[group]
+    for done, group in enumerate(groups, start=1):
+        sample = _joined([samples[name] for name in group.values])
+        if group.kind == "scores":
+            keys = _joined([samples[place.readers[0]] for place in group.places])
+            scales = np.sqrt(
+                np.maximum(sample.largest, _TINY) / np.maximum(keys.largest, _TINY)
+            ).astype(np.float64)
+            shifts, error = None, None
+        else:
+            scales, shifts, error = _chosen(model, group, sample, options)
+        smoothing.scale_(model, group, scales, shifts)
+        shifted = sample if shifts is None else _shifted(sample, shifts)
         records.append(
             {
                 "kind": group.kind,
                 "module": group.source,
-                "alpha": alpha,
-                "error": errors[group][alpha],
+                "alpha": 0.5 if group.kind == "scores" else options.alpha,
+                "error": error,
+                "channels": np.stack([sample.largest, shifted.largest / scales]),
             }
         )
-        if alpha is not None:
-            largest = _sampled(samples, group.values)[1]
-            scales = _scales(largest, _weight(model.graph, group), alpha)
-            smoothing.scale_(model, group, scales)
-            records[-1]["channels"] = np.stack([largest, largest / scales])
-    for group in balanced:
-        query, key = (
-            _sampled(samples, of)[1]
-            for of in (group.values, [place.readers[0] for place in group.places])
-        )
-        scales = np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY))
-        smoothing.scale_(model, group, scales)
-        channels = np.stack([query, query / scales])
-        records.append(
-            {
-                "kind": group.kind,
-                "module": group.source,
-                "alpha": 0.5,
-                "error": None,
-                "channels": channels,
-            }
-        )
+        progress(done, len(groups))
     records += [
         {"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason}
         for p in left
@@ -163,67 +140,157 @@ def _enabled(groups: Sequence[smoothing.Group], options: Options) -> list[smooth
     return [group for group in groups if group.kind != "activation" or options.activation]
 
 
-def _weight(graph: ir.Graph, group: smoothing.Group) -> np.ndarray:
-    """Return the weights of all layers of a group side by side: [C, out]."""
-    return np.concatenate([smoothing.weight_of(graph, reader) for reader in group.readers], axis=1)
-
-
-def _sampled(samples: Mapping[str, Sample], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows [N, C] and the largest magnitudes [C] of values that get the same scales."""
-    group = [samples[name] for name in names]
-    return np.concatenate([sample.rows for sample in group]), np.max(
-        [sample.largest for sample in group], axis=0
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Return the sample of several values that get the same scales."""
+    return Sample(
+        np.min([sample.low for sample in samples], axis=0),
+        np.max([sample.high for sample in samples], axis=0),
+        np.concatenate([sample.rows for sample in samples]),
     )
 
 
-def _scales(largest: np.ndarray, weight: np.ndarray, alpha: float | None) -> np.ndarray:
-    if alpha is None:
-        return np.ones(len(weight))
+def _shifted(sample: Sample, shifts: np.ndarray) -> Sample:
+    return Sample(sample.low - shifts, sample.high - shifts, sample.rows - shifts)
+
+
+def _chosen(
+    model: ir.Model, group: smoothing.Group, sample: Sample, options: Options
+) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Return scales [C], shifts [C] or None, and the error of the 8-bit product, of a group of linear layers."""
+    readers = [smoothing.weight_of(model.graph, reader) for reader in group.readers]
+    weight = np.concatenate(readers, axis=1)
+    shifts = None
+    if options.alpha == LEARNED:
+        if smoothing.can_shift(model.graph, group):
+            shifts = ((sample.low.astype(np.float64) + sample.high) / 2).astype(np.float32)
+            sample = _shifted(sample, shifts)
+        scales = _learned(sample, weight)
+    else:
+        scales = _fixed(sample.largest, weight, float(options.alpha))
+    return scales, shifts, _error(sample, weight, scales)
+
+
+def _fixed(largest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray:
     activation, rows = np.maximum(largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
     scales: np.ndarray = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (
         1 - alpha
     )
+    return _centred(np.log(scales))
+
+
+def _centred(logarithms: np.ndarray) -> np.ndarray:
     # A common factor has no effect on quantization; a geometric mean of 1 keeps the magnitudes of the float model.
-    return np.asarray(scales / np.exp(np.log(scales).mean()))
+    return np.asarray(np.exp(logarithms - logarithms.mean()))
 
 
-def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
-    """Return the mean squared error of the 8-bit product, relative to the mean square of the float product.
+def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
+    """Return the scales [C] with the smallest expected error of the 8-bit product; see the docstring of this module.
+
+    Args:
+        sample: of the shifted activation.
+        weight: [C, out].
+    """
+    squares = np.maximum(weight.astype(np.float64) ** 2, _TINY**4)
+    totals = squares.sum(axis=1)
+    variance = np.maximum(sample.rows.var(axis=0, dtype=np.float64), _TINY**2)
+    low, high = np.maximum(-sample.low, _TINY**2), np.maximum(sample.high, _TINY**2)
+    noise = _Noise(sample.rows)
+    levels = float(_WEIGHT.weight_limits[1])
+
+    def error(logarithms: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the logarithm of the expected error, and its gradient."""
+        power = np.exp(2 * logarithms)
+        scaled = squares * power[:, None]
+        largest, weights_of_rows = _soft_maximum(scaled, _SQUARINGS)
+        # Variance of the rounding of each weight in units of the unscaled weight, [C, out].
+        step = largest / levels**2 / 12 / power[:, None]
+        share = squares / (squares + step)
+        of_weights = float(variance @ (share * step).sum(axis=1))
+        change = share**2 * step * variance[:, None]
+        gradient = 2 * (weights_of_rows @ change.sum(axis=0) - change.sum(axis=1))
+        above, above_change = _soft_maximum((high / np.exp(logarithms))[:, None], _SQUARINGS + 1)
+        below, below_change = _soft_maximum((low / np.exp(logarithms))[:, None], _SQUARINGS + 1)
+        extent = float(above[0] + below[0])
+        rounding, slope = noise.at(np.log(extent / 255) + logarithms)
+        of_channels, slope = rounding * totals, rounding * totals * slope
+        narrower = (above_change[:, 0] * above[0] + below_change[:, 0] * below[0]) / extent
+        gradient += slope - slope.sum() * narrower
+        total = of_weights + float(of_channels.sum())
+        return float(np.log(total)), gradient / total
+
+    found = minimize(
+        error,
+        np.zeros(len(totals)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": _ITERATIONS},
+    )
+    return _centred(found.x)
+
+
+def _soft_maximum(values: np.ndarray, squarings: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a norm of each column that is close to its largest entry, and how it depends on each entry.
+
+    Args:
+        values: [C, N], positive.
+        squarings: the norm has exponent 2 ** squarings.
+
+    Returns:
+        ([N] norms, [C, N] change of the norm's logarithm by the logarithm of each entry; each column adds up to 1).
+    """
+    top = values.max(axis=0)
+    powers = values / top
+    for _ in range(squarings):
+        powers *= powers
+    sums = powers.sum(axis=0)
+    return top * sums ** (1 / 2**squarings), powers / sums
+
+
+class _Noise:
+    """The variance of each channel's rounding error, by the step.
 
     Args:
         rows: [N, C] sampled activations.
+    """
+
+    def __init__(self, rows: np.ndarray) -> None:
+        whole = max(float(np.abs(rows).max()), _TINY) / 255
+        steps = np.geomspace(whole * _FINEST, whole * _COARSEST, _STEPS)
+        self._first, self._between = np.log(steps[0]), np.log(steps[1] / steps[0])
+        errors = (rows - np.rint(rows / step) * step for step in steps.astype(np.float32))
+        self._table = np.log(
+            [np.maximum(error.var(axis=0, dtype=np.float64), _TINY**3) for error in errors]
+        ).T
+
+    def at(self, logarithms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return variances [C], and the change of their logarithms by that of the step.
+
+        Args:
+            logarithms: [C] of each channel's step. Below the table, a variance falls with the square of the step.
+        """
+        place = np.clip((logarithms - self._first) / self._between, 0, _STEPS - 1.001)
+        index = place.astype(int)
+        lower, upper = (
+            np.take_along_axis(self._table, i[:, None], axis=1)[:, 0] for i in (index, index + 1)
+        )
+        result = lower + (upper - lower) * (place - index)
+        below = logarithms < self._first
+        result = np.where(below, result + 2 * (logarithms - self._first), result)
+        return np.exp(result), np.where(below, 2.0, (upper - lower) / self._between)
+
+
+def _error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> float:
+    """Return the variance of the 8-bit product's error, relative to that of the float product. A bias takes the mean error.
+
+    Args:
+        sample: of the shifted activation [N, C].
         weight: [C, out].
         scales: [C].
     """
-    smoothed = (rows / scales).astype(np.float32)
-    scaled = (weight * scales[:, None]).astype(np.float32)
-    integers, step = qdq.quantize_weight(scaled, _WEIGHT)
-    energy = (scaled**2).sum(axis=1)
-    low, high = min(float(smoothed.min()), 0.0), max(float(smoothed.max()), 0.0)
-    grids = (
-        Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink)
-        for shrink in _SHRINK
-    )
-    candidates = (qdq.rounded_activation(smoothed, grid) for grid in grids)
-    best = min(candidates, key=lambda rounded: float((((rounded - smoothed) ** 2) @ energy).sum()))
-    product = rows @ weight
-    difference = best @ (integers * step) - product
-    return float(np.mean(difference**2) / max(float(np.mean(product**2)), _TINY**2))
-
-
-def _chosen(
-    errors: Mapping[smoothing.Group, Errors], options: Options
-) -> dict[smoothing.Group, float | None]:
-    if options.alpha == "per-layer":
-        return {
-            group: min(by_alpha, key=lambda alpha: by_alpha[alpha])
-            for group, by_alpha in errors.items()
-        }
-    if options.alpha == "one":
-        # Groups differ in scale. The mean of logarithms gives a halved error the same weight in every group.
-        total = {
-            a: float(np.mean([np.log(by[a] + 1e-30) for by in errors.values()]))
-            for a in (None, *_ALPHAS)
-        }
-        return dict.fromkeys(errors, min(total, key=lambda alpha: total[alpha]))
-    return dict.fromkeys(errors, float(options.alpha))
+    low, high = float((sample.low / scales).min()), float((sample.high / scales).max())
+    grid = Quantizer(dtype="uint8", symmetric=False, low=min(low, 0.0), high=max(high, 0.0))
+    rounded = qdq.rounded_activation((sample.rows / scales).astype(np.float32), grid)
+    weights = qdq.dequantized_weight((weight * scales[:, None]).astype(np.float32), _WEIGHT)
+    product = sample.rows @ weight
+    difference = rounded @ weights - product
+    return float(difference.var(axis=0).sum() / max(float(product.var(axis=0).sum()), _TINY**2))

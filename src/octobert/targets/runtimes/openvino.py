@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment, logs
+from octobert.core import environment, logs, plan
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.onnx_files import ModelSignature, TensorInfo
@@ -32,6 +32,8 @@ TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
+# Place in an IR of the group of channels that activations are quantized in per token.
+GROUP = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 _LOG_LEVELS = {
     "debug": "LOG_DEBUG",
     "info": "LOG_INFO",
@@ -39,11 +41,10 @@ _LOG_LEVELS = {
     "error": "LOG_ERR",
 }
 
-# Values of ONEDNN_MAX_CPU_ISA without units for bfloat16, and for float16.
+# Values of ONEDNN_MAX_CPU_ISA without AVX-512, without units for bfloat16, and for float16.
+_WITHOUT_AVX512 = ("SSE41", "AVX", "AVX2")
 _WITHOUT_BF16 = (
-    "SSE41",
-    "AVX",
-    "AVX2",
+    *_WITHOUT_AVX512,
     "AVX2_VNNI",
     "AVX2_VNNI_2",
     "AVX512_CORE",
@@ -240,15 +241,30 @@ def _check_process(path: Path) -> None:
         )
 
 
-def settings_of(options: SessionOptions) -> dict[str, Any]:
+def group_of(model: Any) -> str:
+    """Return the group of channels in which a model wants float activations quantized per token; `0` where it says nothing.
+
+    Args:
+        model: an `openvino.Model`, of an IR or of an ONNX file.
+    """
+    places = (GROUP, ("framework", plan.GROUP))
+    return next(
+        (str(model.get_rt_info(list(at)).value) for at in places if model.has_rt_info(list(at))),
+        "0",
+    )
+
+
+def settings_of(options: SessionOptions, model: Any) -> dict[str, Any]:
     """Return the properties to compile a model with."""
     hint = "LATENCY" if options.streams else "THROUGHPUT"
     settings: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": options.precision or "f32",
         "PERFORMANCE_HINT": hint,
     }
-    # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, whatever the model says.
-    settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
+    # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, unless the model says otherwise.
+    # Nor does it know the limit that simulates other CPUs.
+    limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _WITHOUT_AVX512
+    settings[GROUP[-1]] = "0" if limited else group_of(model)
     if options.cache:
         settings["CACHE_DIR"] = options.cache
     if level := "debug" if options.log else logs.level():
@@ -323,7 +339,7 @@ class OpenvinoSession:
             inputs = [port_of(port) for port in model.inputs]
             outputs = [port_of(port).name for port in model.outputs]
             compiled: Any = core.compile_model(
-                model, options.device or device, settings_of(options)
+                model, options.device or device, settings_of(options, model)
             )
             models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
         self._compiled, self.prepares_shapes = compiled, True
@@ -446,7 +462,8 @@ def _compiled_statically(
                 for port in model.inputs
             }
         )
-        models[length] = core.compile_model(model, options.device or device, settings_of(options))
+        settings = settings_of(options, model)
+        models[length] = core.compile_model(model, options.device or device, settings)
     return models
 
 
