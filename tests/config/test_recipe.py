@@ -37,6 +37,27 @@ def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> No
     assert loading.parse({**GOOD, "quantize": "static"}).transforms[0].name == "smoothquant"
 
 
+@pytest.mark.parametrize(
+    ("method", "targets", "smoothed"),
+    [
+        ("static", ["openvino-cpu"], True),
+        ("dynamic", ["ort-cpu"], True),
+        ("dynamic", ["openvino-cpu"], False),
+        ({"dynamic": {"group": 32}}, ["openvino-cpu"], False),
+        ("dynamic", ["openvino-cpu", "ort-cpu"], True),
+        ("weight-only", ["ort-cpu"], False),
+    ],
+)
+def test_models_are_smoothed_where_many_tokens_share_a_range(method, targets, smoothed) -> None:
+    recipe = loading.parse({**GOOD, "quantize": method, "targets": targets})
+    assert bool(recipe.transforms) is smoothed
+    assert [choice.name for choice in recipe.corrections] == ["weight-rounding"]
+    asked = loading.parse(
+        {**GOOD, "quantize": method, "targets": targets, "transforms": ["smoothquant"]}
+    )
+    assert [choice.name for choice in asked.transforms] == ["smoothquant"]
+
+
 def test_plugins_by_name_or_with_options() -> None:
     recipe = loading.parse(
         {

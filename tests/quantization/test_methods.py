@@ -20,8 +20,16 @@ from octobert.graph import operators, qdq
 from octobert.graph.capture import shapes
 from octobert.quantization import apply_corrections, corrections, placements, sensitivity
 from octobert.quantization.corrections import LinearLayer, Moments, MomentsCollector
-from octobert.quantization.methods import dynamic, static
-from tests.support.graphs import capabilities, constant, encoded, outputs_of, ranges, ranges_for
+from octobert.quantization.methods import dynamic, static, weight_only
+from tests.support.graphs import (
+    capabilities,
+    constant,
+    encoded,
+    outputs_of,
+    outputs_on_batches,
+    ranges,
+    ranges_for,
+)
 
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
 CORRECTIONS = corrections.names()
@@ -840,6 +848,28 @@ def test_corrected_layers_of_a_model_equal_numpy(
     weight, bias = constant(model, f"{module}.weight"), constant(model, f"{module}.bias")
     lost = weight - qdq.dequantized_weight(weight, Quantizer(dtype="int8", symmetric=True, axis=1))
     np.testing.assert_allclose(layers[module].bias - bias, q.mean(axis=0) @ lost, atol=SUMS)
+
+
+@pytest.mark.parametrize("method", [dynamic, weight_only])
+def test_weights_are_corrected_where_inputs_have_no_fixed_range(
+    float_path, bert_sites, bert_ranges, tmp_path, method
+) -> None:
+    """Their inputs count as float: what is left is the error of the weights, which rounding with data makes smaller."""
+    plan = method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options())
+    correction = corrections.load("weight-rounding")
+    layers = apply_corrections.correct_layers(
+        float_path, encoded(), 0, plan, [(correction, correction.Options())], silent
+    )
+    assert len(layers) == 12
+    plain, better = ir.load(float_path), ir.load(float_path)
+    qdq.write(plain, plan)
+    qdq.write(better, plan, apply_corrections.apply_(better, layers, plan))
+    floating = outputs_on_batches(ir.load(float_path), tmp_path, 0)
+    errors = [
+        sum(np.square(ours - theirs).sum() for ours, theirs in zip(outputs, floating, strict=True))
+        for outputs in (outputs_on_batches(model, tmp_path, 0) for model in (plain, better))
+    ]
+    assert errors[1] < errors[0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from octobert.config.recipe import Recipe
 from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.core.evidence import Curve, Evidence
-from octobert.models.heads import has_head
+from octobert.models.heads import check_head, has_head
 from octobert.models.source import resolve
 from octobert.pipeline import runner, work
 from octobert.pipeline.contract import Request
@@ -26,6 +26,7 @@ from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from tests.support import cli
 from tests.support.checkpoints import WORDS
+from tests.support.pooling import write_modules
 from tests.support.stages import Call, call_of, request_of, step_of, stored
 
 TRAINING = {
@@ -148,6 +149,24 @@ def test_a_base_encoder_learns_and_its_8_bits_answer_as_it_does(finished) -> Non
     model = octobert.load(out / "ort-cpu")
     answer = model([("they had", "to the of 7 and in")])[0]
     assert (answer["answer"], answer["start"], answer["end"]) == ("7", 10, 11)
+
+
+def test_an_embedding_model_becomes_a_classifier_alone(checkpoint, tmp_path) -> None:
+    """Its pooling does not follow the new head: the checkpoint is one that the task opens again."""
+    base = tmp_path / "embedder"
+    shutil.copytree(checkpoint("bert", "embedding"), base)
+    write_modules(base, [("Pooling", {"word_embedding_dimension": 32}), ("Normalize", None)])
+    texts = (f"{WORDS[i % 8]} {WORDS[i % 5]} {i}" for i in range(40))
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(texts)]
+    others = [{**row, "text": f"{row['text']} they"} for row in rows[:8]]
+    data = {"train": write(tmp_path / "train.jsonl", rows)}
+    data["validation"] = write(tmp_path / "validation.jsonl", others)
+    settings = {"epochs": 1, "batch": 16}
+    recipe = {"model": str(base), "task": "text-classification", "data": data}
+    octobert.finetune({**recipe, "finetune": settings}, tmp_path / "out")
+    trained = tmp_path / "out" / "checkpoint"
+    assert not (trained / "modules.json").exists()
+    check_head(resolve(trained), "sequence-classification")
 
 
 def test_running_again_does_not_train_again(finished) -> None:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from octobert.config.choosing import Accuracy, Choose, Search, Speed
 from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.training import Finetune, Prune, Qat, Training
+from octobert.core import plugins
 from octobert.core.errors import did_you_mean
 from octobert.core.family import families
 from octobert.core.files import stays_inside
@@ -282,14 +283,23 @@ class Recipe(FrozenModel):
     @model_validator(mode="before")
     @classmethod
     def _none_by_default(cls, raw: Any) -> Any:
-        """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized."""
-        method = raw.get("quantize") if isinstance(raw, dict) else None
-        is_float = (
+        """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
+
+        No transforms where no target has an interval for many tokens: outlier channels disturb only their own token.
+        """
+        if not isinstance(raw, dict):
+            return raw
+        method = raw.get("quantize", "static")
+        name = (
             method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)
-        ) == "float"
-        if isinstance(raw, dict) and (is_float or raw.get("qat") is not None):
+        )
+        if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
-        return raw
+        return (
+            raw
+            if _is_smoothed(name, raw.get("targets", ["ort-cpu"]))
+            else {"transforms": (), **raw}
+        )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -396,6 +406,17 @@ class Recipe(FrozenModel):
         if value is not None and len(set(value)) < len(value):
             raise ValueError("a name is listed twice")
         return value
+
+
+def _is_smoothed(method: Any, targets: Any) -> bool:
+    """Return whether a method's plans gain by smoothing on any target; True also for names that do not exist."""
+    listed = [targets] if isinstance(targets, str) else targets
+    if not isinstance(listed, list | tuple) or not {method} <= set(plugins.names("methods")):
+        return True
+    smoothed = getattr(plugins.load("methods", method), "smoothed", None)
+    if smoothed is None or not set(listed) <= set(plugins.names("targets")):
+        return True
+    return any(smoothed(plugins.load("targets", name).CAPABILITIES) for name in listed)
 
 
 def plugin_families() -> dict[str, str]:

@@ -138,6 +138,13 @@ class Quantizer(FrozenModel):
         return self
 
     @property
+    def when(self) -> str:
+        """When the interval is computed, in words that follow the type; empty where it is fixed."""
+        if self.group is not None:
+            return f" per token and {self.group} channels"
+        return " dynamic" * self.dynamic
+
+    @property
     def weight_limits(self) -> tuple[int, int]:
         """Lowest and highest integer of a weight, around zero. uint8 weights are stored with 128 added."""
         return self._limits("int8" if self.dtype == "uint8" else self.dtype)

@@ -147,10 +147,12 @@ class FinishedModel:
     def ignores_padding(self) -> bool:
         """True if padding, with a mask, does not change its answers, up to the last digits of float sums.
 
-        Ranges of dynamic quantization include all tokens, padding too. The behaviour of a file of another tool is not known.
+        Ranges of a batch include all tokens, padding too; those of a token do not. The behaviour of a file of another tool is
+        not known.
         """
         return self.manifest is not None and not any(
-            quantizer.dynamic for _, quantizer in self.manifest.plan.quantized
+            quantizer.dynamic and quantizer.group is None
+            for _, quantizer in self.manifest.plan.quantized
         )
 
     def entries_on(self, device: str | None = None) -> SessionEntries:

@@ -113,7 +113,7 @@ def _module_row(
         quantizer, short = decision.quantizer, ""
         if quantizer is not None:
             # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
-            short = f"{quantizer.dtype}{' dynamic' * quantizer.dynamic}{' (7 bits)' * quantizer.reduce_range}"
+            short = f"{quantizer.dtype}{quantizer.when}{' (7 bits)' * quantizer.reduce_range}"
         role = decision.site.role
         types.setdefault(short, []).append(role.partition(".")[2] or role)
     floats = types.pop("", [])
@@ -272,7 +272,7 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     """
     if quantizer is None:
         return "float"
-    text = f"{quantizer.dtype}{' symmetric' * quantizer.symmetric}{' dynamic' * quantizer.dynamic}"
+    text = f"{quantizer.dtype}{' symmetric' * quantizer.symmetric}{quantizer.when}"
     text += " reduced to 7 bits" * quantizer.reduce_range
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"

@@ -49,6 +49,11 @@ def plan(
     )
 
 
+def smoothed(capabilities: Capabilities) -> bool:
+    """Return whether smoothing helps: where all tokens of a batch share a range."""
+    return capabilities.activations.dynamic != "token"
+
+
 def activation(capabilities: Capabilities, group: int) -> Quantizer:
     """Return the quantizer of a dynamically quantized activation, in the form that a target computes."""
     if capabilities.activations.dynamic == "token":

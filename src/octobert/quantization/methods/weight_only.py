@@ -44,6 +44,11 @@ def plan(
     )
 
 
+def smoothed(capabilities: Capabilities) -> bool:
+    """Return False: smoothing makes weights harder to round, and nothing else is rounded."""
+    return False
+
+
 def offer(
     options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
 ) -> Offer:
