@@ -206,7 +206,7 @@ def octobert_models(
     }
     data = {"train": files["calibration"], "validation": files["validation"], **few}
     base = {"model": model, "task": experiment.task, "data": data, "baselines": []}
-    base["benchmark"] = {"batch": [1], "sequence": ["data"], "repeats": 3}
+    base |= {"benchmark": {"batch": [1], "sequence": ["data"], "repeats": 3}, "profile": False}
 
     def run(target: str, changes: dict[str, Any]) -> Report:
         return runner.run(parse({**base, "targets": [target], **changes}), folder / "octobert")

@@ -235,9 +235,9 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
     path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
     session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
     theirs = session._compiled
-    ours = runtime.Core().compile_model(
-        str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1))
-    )
+    model = runtime.Core().read_model(str(path))
+    settings = _openvino.settings_of(SessionOptions(threads=1), _openvino.group_of(model))
+    ours = runtime.Core().compile_model(model, "CPU", settings)
     for name in (
         "INFERENCE_PRECISION_HINT",
         "PERFORMANCE_HINT",

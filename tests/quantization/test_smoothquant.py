@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import scipy.optimize
 from pydantic import ValidationError
 
 from octobert.config.loading import parse
@@ -174,7 +175,7 @@ def test_scales_are_learned_by_the_exact_gradient(monkeypatch) -> None:
         return SimpleNamespace(x=start)
 
     sample = Sample(rows.min(axis=0), rows.max(axis=0), rows)
-    monkeypatch.setattr(smoothquant, "minimize", check)
+    monkeypatch.setattr(scipy.optimize, "minimize", check)
     smoothquant._learned(sample, weight)
     monkeypatch.undo()
     at = generator.normal(0, 0.3, 24)

@@ -44,7 +44,7 @@ def profile(
 
     try:
         model = openvino.Core().read_model(str(path))
-        settings = {**_openvino.settings_of(options, model), "PERF_COUNT": True}
+        settings = {**_openvino.settings_of(options, _openvino.group_of(model)), "PERF_COUNT": True}
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
         inputs = sessions.Inputs(
             [_openvino.port_of(port) for port in model.inputs], path

@@ -262,12 +262,16 @@ def plan_of_linears(
     )
 
 
-def offer_of_linears(method: str, form: Form) -> Offer:
-    """Return what a method of `plan_of_linears` offers to a search."""
+def offer_of_linears(method: str, form: Form, *, smoothed: bool) -> Offer:
+    """Return what a method of `plan_of_linears` offers to a search.
+
+    Args:
+        smoothed: whether smoothing helps its plans.
+    """
     return Offer(
         forms=(form,),
         axes=weight_axes(method),
-        varies=("transforms", "corrections"),
+        varies=("transforms", "corrections") if smoothed else ("corrections",),
         falls_back=True,
     )
 

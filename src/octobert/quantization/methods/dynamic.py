@@ -70,7 +70,8 @@ def offer(
         why = f"{capabilities.name} computes dynamically quantized activations in float"
     elif capabilities.activations.dynamic == "token" and options.reduce_range is True:
         why = f"without 8-bit units {capabilities.name} quantizes no activations per token"
-    offered = _common.offer_of_linears("dynamic", Form(precision="int8 dynamic", why_not=why))
+    form = Form(precision="int8 dynamic", why_not=why)
+    offered = _common.offer_of_linears("dynamic", form, smoothed=smoothed(capabilities))
     if capabilities.activations.dynamic != "token":
         return offered
     # BERT-base at 1 × 64, AVX512-VNNI: 29.0 ms in groups of 32, 24.0 of 128, 23.2 of 768 (2026-11-24).

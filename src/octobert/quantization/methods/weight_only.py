@@ -54,5 +54,5 @@ def offer(
 ) -> Offer:
     """Return one form, for searches for small files or little memory: the products are those of the float model."""
     return _common.offer_of_linears(
-        "weight-only", Form(precision="int8 weights", saves=("size", "memory"))
+        "weight-only", Form(precision="int8 weights", saves=("size", "memory")), smoothed=False
     )

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import onnx_ir as ir
 from pydantic import Field
-from scipy.optimize import minimize
 
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
@@ -59,7 +58,7 @@ AXES = (
         values=([],),
         changes=("numbers",),
         invalidates="transform",
-        prior=0.9,
+        prior=0.3,
         requires={"calibrate": "mse"},
     ),
     Axis(
@@ -190,6 +189,8 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
         sample: of the shifted activation.
         weight: [C, out].
     """
+    from scipy.optimize import minimize
+
     squares = np.maximum(weight.astype(np.float64) ** 2, _TINY**4)
     totals = squares.sum(axis=1)
     variance = np.maximum(sample.rows.var(axis=0, dtype=np.float64), _TINY**2)

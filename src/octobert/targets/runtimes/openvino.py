@@ -254,8 +254,12 @@ def group_of(model: Any) -> str:
     )
 
 
-def settings_of(options: SessionOptions, model: Any) -> dict[str, Any]:
-    """Return the properties to compile a model with."""
+def settings_of(options: SessionOptions, group: str = "0") -> dict[str, Any]:
+    """Return the properties to compile a model with.
+
+    Args:
+        group: `group_of` the model.
+    """
     hint = "LATENCY" if options.streams else "THROUGHPUT"
     settings: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": options.precision or "f32",
@@ -264,7 +268,7 @@ def settings_of(options: SessionOptions, model: Any) -> dict[str, Any]:
     # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, unless the model says otherwise.
     # Nor does it know the limit that simulates other CPUs.
     limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _WITHOUT_AVX512
-    settings[GROUP[-1]] = "0" if limited else group_of(model)
+    settings[GROUP[-1]] = "0" if limited else group
     if options.cache:
         settings["CACHE_DIR"] = options.cache
     if level := "debug" if options.log else logs.level():
@@ -339,7 +343,7 @@ class OpenvinoSession:
             inputs = [port_of(port) for port in model.inputs]
             outputs = [port_of(port).name for port in model.outputs]
             compiled: Any = core.compile_model(
-                model, options.device or device, settings_of(options, model)
+                model, options.device or device, settings_of(options, group_of(model))
             )
             models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
         self._compiled, self.prepares_shapes = compiled, True
@@ -462,7 +466,7 @@ def _compiled_statically(
                 for port in model.inputs
             }
         )
-        settings = settings_of(options, model)
+        settings = settings_of(options, group_of(model))
         models[length] = core.compile_model(model, options.device or device, settings)
     return models
 
