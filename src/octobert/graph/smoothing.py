@@ -280,7 +280,8 @@ def _restore_norm_(
         return
     steps = [("Mul", UNSMOOTHED, "smoothing", up)]
     if shifts is not None:
-        steps.append(("Add", "unshifted", "shift", shifts))
+        # The last one has the name that tells a restored norm.
+        steps = [("Mul", "unscaled", "smoothing", up), ("Add", UNSMOOTHED, "shift", shifts)]
     value, added = output, []
     for op_type, name, constant, array in steps:
         operand = operators.initializer(

@@ -219,22 +219,21 @@ def _check_integers(graph: ir.Graph) -> None:
 
 
 def _check_residuals(graph: ir.Graph) -> None:
-    """Require that no Mul of SmoothQuant stands before a residual add: the fused operators have one scale per tensor."""
+    """Require that no smoothed norm is restored before a residual add: the fused operators have one scale per tensor."""
     for add in _residuals(graph):
-        factors = [operators.producer(value, "Mul") for value in add.inputs]
-        mul = next(
+        restored = next(
             (
-                mul
-                for mul in factors
-                if mul is not None and str(mul.name).endswith(f".{smoothing.UNSMOOTHED}")
+                str(node.name)
+                for node in (value.producer() for value in add.inputs if value is not None)
+                if node is not None and str(node.name).endswith(f".{smoothing.UNSMOOTHED}")
             ),
             None,
         )
-        if mul is not None:
+        if restored is not None:
             raise PlanError(
                 "the model does not match the fused operators",
                 where=str(add.name),
-                got=f"a residual path that SmoothQuant rescales ({mul.name})",
+                got=f"a residual path that SmoothQuant rescales ({restored})",
                 expected="a residual path that reads the quantized norm",
                 fix="set transforms: [] in the recipe",
             )
