@@ -205,7 +205,7 @@ def octobert_models(
         "evaluate": {"from": "validation", "samples": 64},
     }
     data = {"train": files["calibration"], "validation": files["validation"], **few}
-    base = {"model": model, "task": experiment.task, "data": data, "baselines": []}
+    base: dict[str, Any] = {"model": model, "task": experiment.task, "data": data, "baselines": []}
     base |= {"benchmark": {"batch": [1], "sequence": ["data"], "repeats": 3}, "profile": False}
 
     def run(target: str, changes: dict[str, Any]) -> Report:
