@@ -181,7 +181,8 @@ class Recipe(FrozenModel):
         training: How training runs: processes, machines, checkpoints.
         prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
             excludes qat.
-        transforms: Graph transforms before calibration. Default: SmoothQuant; none with the method `float`.
+        transforms: Graph transforms before calibration. Default: SmoothQuant; none where no two tokens share a range (methods
+            `float` and `weight-only`, and `dynamic` on openvino-cpu).
         calibrate: The calibrator.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
@@ -49,6 +49,14 @@ class Options(FrozenModel):
 
     alpha: Annotated[float, Field(ge=0, le=1)] | Literal["learned"] = LEARNED
     activation: bool = True
+
+    @field_validator("alpha", mode="before")
+    @classmethod
+    def _known_alpha(cls, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value == LEARNED or (is_number and 0 <= value <= 1):
+            return value
+        raise ValueError(f"alpha is a number from 0 to 1, or {LEARNED}")
 
 
 AXES = (
