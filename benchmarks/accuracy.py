@@ -74,13 +74,13 @@ OCTOBERT_VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "static, not smoothed": ({"transforms": []}, ("ort-cpu", "openvino-cpu")),
     "dynamic": ({"quantize": "dynamic"}, ("ort-cpu",)),
-    "per token, groups of 128": ({"quantize": "dynamic", "transforms": []}, ("openvino-cpu",)),
+    "per token, groups of 128": ({"quantize": "dynamic"}, ("openvino-cpu",)),
     "per token, groups of 32": (
-        {"quantize": {"dynamic": {"group": 32}}, "transforms": []},
+        {"quantize": {"dynamic": {"group": 32}}},
         ("openvino-cpu",),
     ),
     "per token, groups of 128, weights to nearest": (
-        {"quantize": "dynamic", "transforms": [], "corrections": []},
+        {"quantize": "dynamic", "corrections": []},
         ("openvino-cpu",),
     ),
 }
@@ -102,7 +102,7 @@ class Experiment:
         judged: file of evaluation rows; None for half of the training rows.
         texts: the columns that identify a row.
         finetune: settings of a fine-tuning on the training rows; None for a model that does the task.
-        seeds: of the fine-tuning and the halves.
+        seed: of the fine-tuning and the halves.
     """
 
     name: str

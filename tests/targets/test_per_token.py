@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from octobert.core.plan import GROUP, Quantizer, QuantPlan
+from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.quantization.methods import dynamic, weight_only
 from octobert.targets import openvino_cpu
@@ -58,7 +58,7 @@ def answers(path: Path) -> np.ndarray:
 def test_the_files_say_the_group(files, name: str, group: str) -> None:
     """At most the width of the narrowest layer: OpenVINO leaves layers in float that are narrower than a group."""
     onnx, xml = files[name]
-    assert ir.load(onnx).metadata_props.get(GROUP, "0") == group
+    assert ir.load(onnx).metadata_props.get(GROUP_METADATA, "0") == group
     assert runtime.group_of(openvino.Core().read_model(str(onnx))) == group
     assert runtime.group_of(openvino.Core().read_model(str(xml))) == group
 
@@ -78,7 +78,7 @@ def test_an_ir_that_says_nothing_keeps_its_activations_in_float(files, tmp_path)
     nothing = openvino.Model(model.outputs, model.get_parameters(), "nothing")
     openvino.save_model(nothing, tmp_path / "nothing.xml", compress_to_fp16=False)
     read = openvino.Core().read_model(str(tmp_path / "nothing.xml"))
-    assert not read.has_rt_info(list(runtime.GROUP))
+    assert not read.has_rt_info(list(runtime.GROUP_OPTION))
     np.testing.assert_allclose(
         answers(tmp_path / "nothing.xml"), answers(files["weights"][1]), rtol=0, atol=SAME
     )

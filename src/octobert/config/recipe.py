@@ -290,17 +290,15 @@ class Recipe(FrozenModel):
         """
         if not isinstance(raw, dict):
             return raw
-        method = raw.get("quantize", "static")
+        method, targets = (
+            raw.get(key, cls.model_fields[key].default) for key in ("quantize", "targets")
+        )
         name = (
             method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)
         )
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
-        return (
-            raw
-            if _is_smoothed(name, raw.get("targets", ["ort-cpu"]))
-            else {"transforms": (), **raw}
-        )
+        return raw if _is_smoothed(name, targets) else {"transforms": (), **raw}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:

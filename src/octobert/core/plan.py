@@ -38,7 +38,7 @@ def middle_of(dtype: str) -> int:
 
 
 # Entry in the metadata of ONNX files: `QuantPlan.group`.
-GROUP = "dynamic_quantization_group"
+GROUP_METADATA = "dynamic_quantization_group"
 # Name of the method that quantizes nothing.
 FLOAT = "float"
 # `Site.input` of an operator's output: all readers of the value read it quantized.

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from octobert.core.errors import PlanError
 from octobert.core.plan import (
     FLOAT,
-    GROUP,
+    GROUP_METADATA,
     LIMITS,
     OUTPUT,
     FloatType,
@@ -195,6 +195,8 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     # (value, quantizer) → the output of the pair that all sites with both of them share.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
+    # Of layers whose input is quantized per token.
+    widths: list[int] = []
     # Outputs last: until then all readers refer to the value by its own name.
     for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
         node = nodes.get(site.node)
@@ -218,10 +220,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
                 fix="make the plan from this graph",
             )
         if quantizer.group is not None:
-            # OpenVINO leaves layers in float that are narrower than a group.
-            width = operators.constant_of(node.inputs[1]).shape[0]
-            known = int(model.metadata_props.get(GROUP, quantizer.group))
-            model.metadata_props[GROUP] = str(min(known, quantizer.group, width))
+            widths.append(int(operators.constant_of(node.inputs[1]).shape[0]))
         elif quantizer.dynamic:
             dynamic.append(site)
         elif site.role == "embedding.weight":
@@ -237,6 +236,9 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
                 pairs[key] = _write_activation_(graph, node, site, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)
+    if plan.group is not None:
+        # OpenVINO leaves layers in float that are narrower than a group.
+        model.metadata_props[GROUP_METADATA] = str(min(plan.group, *widths))
     set_opset_(model, plan)
     operators.clean_(model)
 

@@ -254,12 +254,13 @@ def scale_(
         if shifts is not None:
             # The same reader in all places: they share its weight, and may share its bias.
             for same in zip(*(place.readers for place in group.places), strict=True):
-                added = zero @ weight_of(graph, same[0])
+                weight = operators.constant_of(sites.linear_node(nodes, same[0]).inputs[1])
+                added = zero @ weight
                 edit_(same, 1, functools.partial(np.add, added))
         edit_(readers, 0, lambda weight: weight * up[:, None])
     for place in group.places:
         if group.kind == "norm":
-            _restore_norm_(graph, nodes, place, up, None if shifts is None else zero)
+            _restore_norm_(graph, nodes, place, up, shifts)
         if group.kind == "activation":
             _divide_activation_(graph, nodes[place.source], 1.0 / up)
     if group.kind != "activation":

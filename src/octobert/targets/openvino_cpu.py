@@ -90,7 +90,7 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
     xml_path.parent.mkdir(parents=True, exist_ok=True)
     model = Core().read_model(str(onnx_path))
     # Else OpenVINO would quantize the activations of all layers with float inputs and 8-bit weights, in groups of 32.
-    model.set_rt_info(openvino.group_of(model), list(openvino.GROUP))
+    model.set_rt_info(openvino.group_of(model), list(openvino.GROUP_OPTION))
     separate_norms_(model)
     try:
         save_model(model, str(xml_path), compress_to_fp16=False)

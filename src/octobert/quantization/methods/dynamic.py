@@ -16,9 +16,6 @@ from octobert.core.plan import FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
-# Channels that share a range, of activations quantized per token.
-GROUP = 128
-
 
 class Options(_common.LinearOptions):
     """Args:
@@ -27,7 +24,7 @@ class Options(_common.LinearOptions):
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` depends on this CPU.
     """
 
-    group: int = Field(default=GROUP, ge=16, le=1024)
+    group: int = Field(default=128, ge=16, le=1024)
 
 
 observed_kinds = _common.no_kinds
@@ -43,7 +40,7 @@ def plan(
         capabilities,
         options,
         placement="linear",
-        inputs=activation(capabilities, options.group),
+        inputs=_activation(capabilities, options.group),
         reason="linear layer",
         otherwise="only linear layers can be quantized dynamically",
     )
@@ -54,7 +51,7 @@ def smoothed(capabilities: Capabilities) -> bool:
     return capabilities.activations.dynamic != "token"
 
 
-def activation(capabilities: Capabilities, group: int) -> Quantizer:
+def _activation(capabilities: Capabilities, group: int) -> Quantizer:
     """Return the quantizer of a dynamically quantized activation, in the form that a target computes."""
     if capabilities.activations.dynamic == "token":
         return Quantizer(dtype="int8", symmetric=True, dynamic=True, group=group)

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
 # Place in an IR of the group of channels that activations are quantized in per token.
-GROUP = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
+GROUP_OPTION = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 _LOG_LEVELS = {
     "debug": "LOG_DEBUG",
     "info": "LOG_INFO",
@@ -247,7 +247,7 @@ def group_of(model: Any) -> str:
     Args:
         model: an `openvino.Model`, of an IR or of an ONNX file.
     """
-    places = (GROUP, ("framework", plan.GROUP))
+    places = (GROUP_OPTION, ("framework", plan.GROUP_METADATA))
     return next(
         (str(model.get_rt_info(list(at)).value) for at in places if model.has_rt_info(list(at))),
         "0",
@@ -268,7 +268,7 @@ def settings_of(options: SessionOptions, group: str = "0") -> dict[str, Any]:
     # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, unless the model says otherwise.
     # Nor does it know the limit that simulates other CPUs.
     limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _WITHOUT_AVX512
-    settings[GROUP[-1]] = "0" if limited else group
+    settings[GROUP_OPTION[-1]] = "0" if limited else group
     if options.cache:
         settings["CACHE_DIR"] = options.cache
     if level := "debug" if options.log else logs.level():
@@ -342,10 +342,10 @@ class OpenvinoSession:
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
             inputs = [port_of(port) for port in model.inputs]
             outputs = [port_of(port).name for port in model.outputs]
-            compiled: Any = core.compile_model(
-                model, options.device or device, settings_of(options, group_of(model))
-            )
-            models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
+            settings = settings_of(options, group_of(model))
+            compiled: Any = core.compile_model(model, options.device or device, settings)
+            static = _compiled_statically(core, path, options, device, settings)
+            models = {_ANY_SHAPE: compiled, **static}
         self._compiled, self.prepares_shapes = compiled, True
         self.streams = options.streams or int(
             compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
@@ -451,7 +451,7 @@ class OpenvinoSession:
 
 
 def _compiled_statically(
-    core: Any, path: Path, options: SessionOptions, device: str
+    core: Any, path: Path, options: SessionOptions, device: str, settings: Mapping[str, Any]
 ) -> dict[int, Any]:
     """The models for single rows: length → the model with inputs [1, length].
 
@@ -466,7 +466,6 @@ def _compiled_statically(
                 for port in model.inputs
             }
         )
-        settings = settings_of(options, group_of(model))
         models[length] = core.compile_model(model, options.device or device, settings)
     return models
 
