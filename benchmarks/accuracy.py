@@ -1,16 +1,16 @@
 """Closeness to float of post-training INT8, and its time, compared with other tools: same float graph, same rows, same scoring.
 
-    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 3]
+    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 3] [--ablation]
 
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
-calibrated on them. mrpc and sst2: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per seed, and
-judged on the other (at most --judged-rows). squad: a checkpoint trained on train-v1.1.json, judged on dev-v1.1.json. stsb:
-all-MiniLM-L6-v2 itself, which was not trained on STS-B. Calibration rows are 256 training rows, sampled with seed 0. No
-evaluation row has the texts (for squad the context) of a training row. All tools get the float ONNX graph that octobert
-captured (its parity with the checkpoint is checked) and the same rows: octobert as a file, other tools as token ids, one row at
-a time and unpadded, because padding would affect their ranges.
+calibrated on them. mrpc, sst2, cola and rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
+seed, and judged on the other (at most --judged-rows). conll: fine-tuned on eng.train, judged on eng.testa. squad: a checkpoint
+trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B. Calibration
+rows are 256 training rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All
+tools get the float ONNX graph that octobert captured (its parity with the checkpoint is checked) and the same rows: octobert as
+a file, other tools as token ids, one row at a time and unpadded, because padding would affect their ranges.
 
-octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS.
+octobert      the recipe with its defaults, the variants of OCTOBERT_VARIANTS, and with --ablation those of ABLATION.
 onnxruntime   after quant_pre_process, as documented (without symbolic shape inference, which fails on these graphs).
               quantize_static with its defaults (QDQ, int8, MinMax, every operator), and as usually copied for BERT on x86
               (uint8 activations, int8 weights, MatMul only); quantize_dynamic, which the documentation recommends for
@@ -18,7 +18,7 @@ onnxruntime   after quant_pre_process, as documented (without symbolic shape inf
 nncf          quantize(model_type=TRANSFORMER) of the OpenVINO model, all rows in the subset, otherwise defaults (smooth
               quantization, fast bias correction); saved by openvino.save_model as documented: float constants in fp16.
 nncf weights  compress_weights with its defaults (INT8_ASYM), and the group of 32 channels in which OpenVINO quantizes the
-              activations of such layers on CPUs by default.
+              activations of such layers on CPUs by default; 4 bits (INT4_SYM, all layers, groups of 128) with their GPTQ.
 
 OpenVINO computes float parts in f32. Ranges of onnxruntime's dynamic methods depend on the batch. Differences are relative to
 float on the same runtime, with an exact McNemar test for accuracy and a paired bootstrap for Spearman. RMSE: of the logits (of
@@ -42,6 +42,7 @@ from peers import (
     ORT_COPIED,
     ORT_DYNAMIC,
     attempt,
+    nncf_four_bits,
     nncf_transformer,
     nncf_weights,
     onnxruntime_model,
@@ -67,20 +68,30 @@ from octobert.tasks import Outputs, Task, rebuild
 # Name → keys that are merged into the recipe, and the targets that know the form.
 OCTOBERT_VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "static": ({}, ("ort-cpu", "openvino-cpu")),
-    "static, bias correction": ({"corrections": ["bias-correction"]}, ("ort-cpu", "openvino-cpu")),
-    "static, SmoothQuant 0.5, bias correction": (
-        {"transforms": [{"smoothquant": {"alpha": 0.5}}], "corrections": ["bias-correction"]},
-        ("ort-cpu", "openvino-cpu"),
-    ),
-    "static, not smoothed": ({"transforms": []}, ("ort-cpu", "openvino-cpu")),
     "dynamic": ({"quantize": "dynamic"}, ("ort-cpu",)),
     "per token, groups of 128": ({"quantize": "dynamic"}, ("openvino-cpu",)),
     "per token, groups of 32": (
         {"quantize": {"dynamic": {"group": 32}}},
         ("openvino-cpu",),
     ),
+    "per token, groups of 128, 4-bit weights": (
+        {"quantize": {"dynamic": {"bits": 4}}},
+        ("ort-cpu", "openvino-cpu"),
+    ),
+}
+ABLATION: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "static, bias correction": ({"corrections": ["bias-correction"]}, ("ort-cpu", "openvino-cpu")),
+    "static, SmoothQuant 0.5, bias correction": (
+        {"transforms": [{"smoothquant": {"alpha": 0.5}}], "corrections": ["bias-correction"]},
+        ("ort-cpu", "openvino-cpu"),
+    ),
+    "static, not smoothed": ({"transforms": []}, ("ort-cpu", "openvino-cpu")),
     "per token, groups of 128, weights to nearest": (
         {"quantize": "dynamic", "corrections": []},
+        ("openvino-cpu",),
+    ),
+    "per token, groups of 128, 4-bit weights to nearest": (
+        {"quantize": {"dynamic": {"bits": 4}}, "corrections": []},
         ("openvino-cpu",),
     ),
 }
@@ -107,7 +118,7 @@ class Experiment:
 
     name: str
     model: str
-    task: str
+    task: str | dict[str, Any]
     train: tuple[Path, ...]
     judged: Path | None
     texts: tuple[str, ...]
@@ -155,6 +166,12 @@ def experiments(shared: Path, seeds: int) -> list[Experiment]:
     short = {"epochs": 1, "learning_rate": 1e-4, "batch": 32}
     columns, pair = ("#1 String", "#2 String"), ("sentence1", "sentence2")
     stsb, squad = data / "stsb", data / "squad"
+    cola, rte = (
+        tuple(data / name / file for file in ("train.tsv", "dev.tsv")) for name in ("cola", "rte")
+    )
+    conll = data / "conll2003"
+    matthews = {"text-classification": {"metric": "matthews"}}
+    longer = {"epochs": 2, "learning_rate": 3e-4, "batch": 32}
     checkpoint = str(shared / "checkpoints" / "minilm-squad")
     questions = squad / "train-v1.1.json"
     judged = squad / "dev-v1.1.json"
@@ -165,6 +182,27 @@ def experiments(shared: Path, seeds: int) -> list[Experiment]:
         ),
         *(
             Experiment("sst2", minilm, "sst2", sst2, None, ("sentence",), short, s)
+            for s in range(seeds)
+        ),
+        *(
+            Experiment("cola", minilm, matthews, cola, None, ("sentence",), settings, s)
+            for s in range(seeds)
+        ),
+        *(
+            Experiment("rte", minilm, "text-classification", rte, None, pair, settings, s)
+            for s in range(seeds)
+        ),
+        *(
+            Experiment(
+                "conll",
+                minilm,
+                "token-classification",
+                (conll / "eng.train",),
+                conll / "eng.testa",
+                ("tokens",),
+                longer,
+                s,
+            )
             for s in range(seeds)
         ),
         Experiment(
@@ -195,7 +233,11 @@ def draw(
 
 
 def octobert_models(
-    experiment: Experiment, model: str, rows: int, folder: Path
+    experiment: Experiment,
+    model: str,
+    rows: int,
+    folder: Path,
+    variants: dict[str, tuple[dict[str, Any], tuple[str, ...]]],
 ) -> tuple[Report, Path, list[Method]]:
     """(a report, a package, the models) of every variant on every target. The runs share one store."""
     files = {name: str(folder / f"{name}.jsonl") for name in ("calibration", "validation")}
@@ -212,7 +254,7 @@ def octobert_models(
         return runner.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
 
     report, package, methods = None, folder, []
-    for variant, (changes, known) in OCTOBERT_VARIANTS.items():
+    for variant, (changes, known) in variants.items():
         kind = "dynamic" if "dynamic" in str(changes.get("quantize")) else "static"
         for target in known:
             runtime, file = TARGETS[target]
@@ -249,6 +291,7 @@ PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
     "onnxruntime dynamic per channel": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=True)),
     "nncf TRANSFORMER": ("static", "openvino", nncf_transformer),
     "nncf weights": ("dynamic", "openvino", nncf_weights),
+    "nncf 4-bit weights": ("dynamic", "openvino", nncf_four_bits),
 }
 
 
@@ -339,7 +382,8 @@ def examine(
         recipe = {"model": model, "task": experiment.task, "data": data, "seed": experiment.seed}
         octobert.finetune({**recipe, "finetune": experiment.finetune}, folder / "trained")
         model = str(folder / "trained" / "checkpoint")
-    report, package, ours = octobert_models(experiment, model, len(calibration), folder)
+    variants = OCTOBERT_VARIANTS | (ABLATION if options.ablation else {})
+    report, package, ours = octobert_models(experiment, model, len(calibration), folder, variants)
     bound = rebuild(report.task)
     encoder = Tokenizer(package, bound.max_length)
 
@@ -416,7 +460,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/accuracy"))
-    parser.add_argument("--only", nargs="+", choices=("mrpc", "sst2", "stsb", "squad"))
+    parser.add_argument(
+        "--only", nargs="+", choices=("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad")
+    )
+    parser.add_argument("--ablation", action="store_true")
     for name, default in (
         ("rounds", 60),
         ("seeds", 3),

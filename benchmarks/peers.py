@@ -78,5 +78,24 @@ def nncf_weights(floating: Path, rows: list[Feeds], folder: Path) -> Path:
     return folder / "model.xml"
 
 
+def nncf_four_bits(floating: Path, rows: list[Feeds], folder: Path) -> Path:
+    """nncf.compress_weights to 4 bits, its group of 128 channels for weights and activations, rounded with data (GPTQ)."""
+    import nncf
+    import openvino
+
+    compressed = nncf.compress_weights(
+        openvino.convert_model(str(floating)),
+        mode=nncf.CompressWeightsMode.INT4_SYM,
+        group_size=128,
+        ratio=1.0,
+        all_layers=False,
+        gptq=True,
+        dataset=nncf.Dataset(rows),
+    )
+    compressed.set_rt_info("128", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    openvino.save_model(compressed, str(folder / "model.xml"))
+    return folder / "model.xml"
+
+
 ORT_DYNAMIC = partial(onnxruntime_model, static=False)
 ORT_COPIED = partial(onnxruntime_model, activations="QUInt8", op_types_to_quantize=["MatMul"])

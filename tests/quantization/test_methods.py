@@ -770,20 +770,29 @@ def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
     assert corrected("bias-correction", layer, moments_of(*correlated(1))) is layer
 
 
-@pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize("axis", [1, None])
-def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
-    plain = layer_of(2, axis=axis)
-    quantizer = plain.quantizer.model_copy(update={"reduce_range": reduced})
+@pytest.mark.parametrize(
+    ("changes", "highest", "shape"),
+    [
+        ({}, 127, (16,)),
+        ({"axis": None}, 127, ()),
+        ({"reduce_range": True}, 63, (16,)),
+        ({"dtype": "int4", "group": 8}, 7, (4, 16)),
+    ],
+    ids=["per channel", "per tensor", "7 bits", "4 bits in groups"],
+)
+def test_rounded_weights_lie_on_the_grid_of_their_scale(changes, highest: int, shape) -> None:
+    plain = layer_of(2)
+    quantizer = plain.quantizer.model_copy(update=changes)
     result = corrected(
         "weight-rounding",
         LinearLayer.uncorrected(plain.weight, plain.bias, quantizer),
         moments_of(*correlated(2)),
     )
-    assert result.scale.shape == (() if axis is None else (16,))
-    codes = result.weight.astype(np.float64) / result.scale
+    assert result.scale.shape == shape
+    steps = np.repeat(result.scale, 8, axis=0) if len(shape) == 2 else result.scale
+    codes = result.weight.astype(np.float64) / steps
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
-    assert np.abs(codes).max() <= (63 if reduced else 127) + 1e-4
+    assert np.abs(codes).max() <= highest + 1e-4
     # So the writer keeps them: it rounds with the same scale.
     integers, _ = qdq.quantize_weight(result.weight, quantizer, result.scale)
     np.testing.assert_array_equal(integers, np.rint(codes))

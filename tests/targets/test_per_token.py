@@ -1,4 +1,4 @@
-"""Activations quantized per token by OpenVINO: the plan's group is in the files, and OpenVINO alone answers as our session does."""
+"""Activations quantized per token: the plan's group is in the files, and the runtime alone answers as our session does."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from octobert.core import capability
+from octobert.core.errors import PlanError
 from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.quantization.methods import dynamic, weight_only
-from octobert.targets import openvino_cpu
+from octobert.targets import openvino_cpu, ort_cpu
 from octobert.targets.runtimes import openvino as runtime
 from tests.support.checkpoints import batch
 from tests.support.graphs import capabilities, ranges, written
 
 openvino = pytest.importorskip("openvino")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 # Of the tiny model: its layers are 32 and 64 wide.
 NARROWEST = 32
 # Two runs of the same file with the same settings.
 SAME = 1e-6
+# Activations with 8 bits per token against float ones, of the largest logit.
+ROUNDED = 0.05
 
 
 def plans(bert_sites) -> dict[str, QuantPlan]:
@@ -31,6 +36,7 @@ def plans(bert_sites) -> dict[str, QuantPlan]:
         "weights": weight_only.plan(bert_sites, empty, target, weight_only.Options()),
         "token": dynamic.plan(bert_sites, empty, target, dynamic.Options()),
         "small": dynamic.plan(bert_sites, empty, target, dynamic.Options(group=16)),
+        "narrow": dynamic.plan(bert_sites, empty, target, dynamic.Options(group=16, bits=4)),
     }
 
 
@@ -53,7 +59,8 @@ def answers(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "group"), [("weights", "0"), ("token", str(NARROWEST)), ("small", "16")]
+    ("name", "group"),
+    [("weights", "0"), ("token", str(NARROWEST)), ("small", "16"), ("narrow", "16")],
 )
 def test_the_files_say_the_group(files, name: str, group: str) -> None:
     """At most the width of the narrowest layer: OpenVINO leaves layers in float that are narrower than a group."""
@@ -63,7 +70,7 @@ def test_the_files_say_the_group(files, name: str, group: str) -> None:
     assert runtime.group_of(openvino.Core().read_model(str(xml))) == group
 
 
-@pytest.mark.parametrize("name", ["weights", "token", "small"])
+@pytest.mark.parametrize("name", ["weights", "token", "small", "narrow"])
 def test_openvino_alone_answers_as_our_session_does(files, name: str) -> None:
     onnx, xml = files[name]
     model = openvino.Core().compile_model(str(xml), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -91,8 +98,77 @@ def test_weights_alone_are_rounded_in_the_file(float_path, bert_sites, tmp_path)
     assert not types & {"QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"}
 
 
+def test_weights_of_4_bits_are_those_of_numpy(float_path, bert_sites, files) -> None:
+    """The file, with the weights of a group of 16 rows rounded to 15 numbers around zero."""
+    graph, rounded = ir.load(float_path).graph, ir.load(files["narrow"][0]).graph
+    weights = {site.value for site in bert_sites if site.role == "linear.weight"}
+    for name in weights:
+        array = graph.initializers[name].const_value.numpy()
+        rows = array.reshape(-1, 16, array.shape[1])
+        scale = np.abs(rows).max(axis=1, keepdims=True) / 7
+        expected = np.rint(rows / scale).reshape(array.shape)
+        tensor = rounded.initializers[f"{name}.quantized"].const_value
+        assert tensor.dtype is ir.DataType.INT4
+        np.testing.assert_array_equal(tensor.numpy().astype(np.float32), expected)
+
+
+def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_path) -> None:
+    """ONNX Runtime fuses them into MatMulNBits; both stay within what 8-bit activations do to the same weights in float."""
+    plan = dynamic.plan(
+        bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(group=16, bits=4)
+    )
+    written(float_path, plan, tmp_path / "ort.onnx")
+    optimized = tmp_path / "optimized.onnx"
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(optimized)
+    alone = onnxruntime.InferenceSession(
+        tmp_path / "ort.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    layers = sum(site.role == "linear.weight" for site in bert_sites)
+    fused = [node for node in ir.load(optimized).graph if node.op_type == "MatMulNBits"]
+    assert len(fused) == layers
+    feeds = batch([9, 5, 2])
+    names = {value.name for value in alone.get_inputs()}
+    logits = alone.run(None, {name: feeds[name] for name in names})[0]
+    session = ort_cpu.open_session(tmp_path / "ort.onnx", SessionOptions())
+    np.testing.assert_allclose(session.run(feeds)["logits"], logits, rtol=0, atol=SAME)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    in_float = onnxruntime.InferenceSession(
+        tmp_path / "ort.onnx", options, providers=["CPUExecutionProvider"]
+    ).run(None, {name: feeds[name] for name in names})[0]
+    for got in (logits, answers(files["narrow"][1])):
+        assert np.abs(got - in_float).max() < ROUNDED * np.abs(in_float).max()
+
+
+def test_a_target_without_weights_of_4_bits_says_so(bert_sites) -> None:
+    with pytest.raises(PlanError, match="tensorrt takes no 4-bit weights"):
+        dynamic.plan(bert_sites, ranges({}), capabilities("tensorrt"), dynamic.Options(bits=4))
+
+
+def test_ort_quantizes_per_token_before_weights_of_4_bits_only(bert_sites) -> None:
+    target = capabilities("ort-cpu")
+    plan = dynamic.plan(bert_sites, ranges({}), capabilities("openvino-cpu"), dynamic.Options())
+    broken = capability.violations(plan, target)
+    assert broken
+    assert all("ort-cpu does not quantize activations per token" in line for line in broken)
+    assert not capability.violations(capability.repaired(plan, target), target)
+    narrow = dynamic.plan(bert_sites, ranges({}), target, dynamic.Options(bits=4))
+    assert not capability.violations(narrow, target)
+
+
+def test_groups_that_do_not_divide_a_layer_are_refused(float_path, bert_sites, tmp_path) -> None:
+    plan = dynamic.plan(
+        bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(group=24, bits=4)
+    )
+    with pytest.raises(PlanError, match=r"32 channels, groups of 24.*a divisor of 32"):
+        written(float_path, plan, tmp_path / "refused.onnx")
+
+
 def test_words_say_when_an_interval_is_computed() -> None:
     made = Quantizer(dtype="int8", symmetric=True, dynamic=True, group=128)
     assert made.when == " per token and 128 channels"
+    weight = Quantizer(dtype="int4", symmetric=True, axis=1, group=128)
+    assert weight.when == " per 128 channels"
     assert Quantizer(dtype="uint8", symmetric=False, dynamic=True).when == " dynamic"
     assert Quantizer(dtype="uint8", symmetric=False).when == ""

@@ -298,7 +298,12 @@ class Recipe(FrozenModel):
         )
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
-        return raw if _is_smoothed(name, targets) else {"transforms": (), **raw}
+        options = (
+            method.get("options", {})
+            if isinstance(method, Mapping)
+            else getattr(method, "options", {})
+        )
+        return raw if _is_smoothed(name, options, targets) else {"transforms": (), **raw}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -407,7 +412,7 @@ class Recipe(FrozenModel):
         return value
 
 
-def _is_smoothed(method: Any, targets: Any) -> bool:
+def _is_smoothed(method: Any, options: Any, targets: Any) -> bool:
     """Return whether a method's plans gain by smoothing on any target; True also for names that do not exist."""
     listed = [targets] if isinstance(targets, str) else targets
     if not isinstance(listed, list | tuple) or not {method} <= set(plugins.names("methods")):
@@ -415,7 +420,7 @@ def _is_smoothed(method: Any, targets: Any) -> bool:
     smoothed = getattr(plugins.load("methods", method), "smoothed", None)
     if smoothed is None or not set(listed) <= set(plugins.names("targets")):
         return True
-    return any(smoothed(plugins.load("targets", name).CAPABILITIES) for name in listed)
+    return any(smoothed(options, plugins.load("targets", name).CAPABILITIES) for name in listed)
 
 
 def plugin_families() -> dict[str, str]:

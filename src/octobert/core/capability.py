@@ -24,7 +24,7 @@ class Activations(FrozenModel):
         simulated: pairs that are accepted, but dequantized and computed in float.
         symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
         dynamic: the dynamically quantized activations that the target computes in integers: with one interval per `batch`,
-            or per `token` and group of channels; None for none.
+            or per `token` and group of channels; None for none. Before 4-bit weights always per token.
         smallest_range: smallest width of an interval.
     """
 
@@ -229,7 +229,8 @@ def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     types = capabilities.float_parts.accepted
     wrong = f"{capabilities.name} takes float parts of type {' or '.join(types)}, not {plan.float_parts}"
     broken = [] if plan.float_parts in types else [wrong]
-    broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
+    narrow = _narrow(plan)
+    broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities, narrow)]
     return list(dict.fromkeys(broken))
 
 
@@ -258,14 +259,20 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
         if plan.float_parts in capabilities.float_parts.accepted
         else capabilities.float_parts.in_files[0]
     )
-    decisions = tuple(_repaired(decision, capabilities) for decision in plan.decisions)
+    narrow = _narrow(plan)
+    decisions = tuple(_repaired(decision, capabilities, narrow) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
 
 
-def _repaired(decision: Decision, capabilities: Capabilities) -> Decision:
+def _narrow(plan: QuantPlan) -> set[str]:
+    """Return the operators with 4-bit weights."""
+    return {site.node for site, quantizer in plan.quantized if quantizer.dtype == "int4"}
+
+
+def _repaired(decision: Decision, capabilities: Capabilities, narrow: set[str]) -> Decision:
     changes: list[str] = []
     # A repaired quantizer may break another rule. No repair breaks a rule that an earlier repair has satisfied.
-    while decision.quantizer is not None and (broken := _broken(decision, capabilities)):
+    while decision.quantizer is not None and (broken := _broken(decision, capabilities, narrow)):
         sentence, quantizer = broken[0]
         changes.append(sentence)
         decision = decision.model_copy(update={"quantizer": quantizer})
@@ -276,7 +283,9 @@ def _repaired(decision: Decision, capabilities: Capabilities) -> Decision:
     )
 
 
-def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Quantizer | None]]:
+def _broken(
+    decision: Decision, capabilities: Capabilities, narrow: set[str]
+) -> list[tuple[str, Quantizer | None]]:
     """Return the rules that a decision breaks: (sentence, the closest quantizer that keeps the rule or None for float)."""
     site, quantizer, name = decision.site, decision.quantizer, capabilities.name
     if quantizer is None:
@@ -287,7 +296,7 @@ def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Q
         return _broken_weight(site, quantizer, capabilities)
     if quantizer.dynamic:
         kind = "batch" if quantizer.group is None else "token"
-        if capabilities.activations.dynamic == kind:
+        if kind == ("token" if site.node in narrow else capabilities.activations.dynamic):
             return []
         return [(f"{site.value}: {name} does not quantize activations per {kind}", None)]
     accepted = capabilities.activations.accepted
@@ -314,7 +323,9 @@ def _broken_weight(
     accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights.types
     axis = 0 if is_table else capabilities.weights.axis
     if quantizer.dtype not in accepted or not quantizer.symmetric:
-        changed = quantizer.model_copy(update={"dtype": accepted[0], "symmetric": True})
+        changed = quantizer.model_copy(
+            update={"dtype": accepted[0], "symmetric": True, "group": None}
+        )
         broken.append((f"{site.value}: weights must be symmetric {' or '.join(accepted)}", changed))
     if quantizer.axis not in (None, axis):
         expected = "one scale each" if axis is None else f"one scale per index of axis {axis}"

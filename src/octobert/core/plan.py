@@ -13,12 +13,13 @@ from pydantic import Field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
-DType = Literal["int8", "uint8", "int16", "uint16", "float8e4m3"]
+DType = Literal["int4", "int8", "uint8", "int16", "uint16", "float8e4m3"]
 FloatType = Literal["float32", "float16", "bfloat16"]
 # Their short names in reports, and as precisions of sessions.
 SHORT: dict[FloatType, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Lowest and highest number of each type. The numbers of float8e4m3 are not equally spaced.
 LIMITS: dict[str, tuple[int, int]] = {
+    "int4": (-8, 7),
     "int8": (-128, 127),
     "uint8": (0, 255),
     "int16": (-32768, 32767),
@@ -108,8 +109,9 @@ class Quantizer(FrozenModel):
         low: lower end of the interval; None for weights, whose values define it, and for dynamic activations.
         high: upper end of the interval; None as for `low`.
         dynamic: the interval is computed at run time.
-        group: of dynamic activations, the channels of one token that share an interval; None for one interval per batch. With
-            it the runtime quantizes the values itself: files hold the weights only, and say the group.
+        group: input channels that share an interval. Of dynamic activations: of one token; None for one interval per batch.
+            With it the runtime quantizes the values itself: files hold the weights only, and say the group. Of weights: of each
+            output channel; None for all.
         reduce_range: one bit less, for products that would saturate.
         weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
         shared: values, or weights, with the same string share one interval.
@@ -139,10 +141,10 @@ class Quantizer(FrozenModel):
 
     @property
     def when(self) -> str:
-        """When the interval is computed, in words that follow the type; empty where it is fixed."""
-        if self.group is not None:
-            return f" per token and {self.group} channels"
-        return " dynamic" * self.dynamic
+        """When the interval is computed, and for what, in words that follow the type; empty where it is fixed for all."""
+        if self.group is None:
+            return " dynamic" * self.dynamic
+        return f" per {'token and ' * self.dynamic}{self.group} channels"
 
     @property
     def weight_limits(self) -> tuple[int, int]:
@@ -207,7 +209,7 @@ class QuantPlan(FrozenModel):
     @property
     def group(self) -> int | None:
         """Channels that share an interval of activations quantized per token; None where there are none."""
-        return next((q.group for _, q in self.quantized if q.group is not None), None)
+        return next((q.group for _, q in self.quantized if q.dynamic and q.group), None)
 
     def precision(self, reported: str) -> str:
         """The arithmetic of a model with this plan: that of its float operators, after int8 where it quantizes something.

@@ -4,6 +4,7 @@ Forms:
     activation   x → QuantizeLinear → DequantizeLinear → operator; sites with the same value and quantizer share the pair
     output       operator → the same pair → all readers of the value
     weight       int8 initializer → DequantizeLinear(axis) → operator
+    groups       int4 initializer → DequantizeLinear(axis=0, block_size) → operator
     weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
     per token    nothing: the runtime quantizes the activation; the group of channels is in the metadata of the file
     dynamic      x → DynamicQuantizeLinear, once for all readers → MatMulInteger → Cast → Mul with both scales
@@ -14,7 +15,7 @@ Operators that the plan leaves in float keep reading the float value, in float32
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -39,7 +40,7 @@ from octobert.graph.passes import float16
 # The smallest normal float32. With smaller scales, 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 # The first opset whose Quantize/DequantizeLinear take the type, if later than the canonical one.
-_OPSETS = {"int16": 21, "uint16": 21, "float8e4m3": 19}
+_OPSETS = {"int4": 21, "int16": 21, "uint16": 21, "float8e4m3": 19}
 # Ends of the interval that `weight_ranges: mse` tries, as fractions of the largest weight.
 _FRACTIONS = np.linspace(0.6, 1.0, 41)
 
@@ -106,23 +107,33 @@ def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 
 
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """Return the scale of a weight, of shape () or (channels,).
+    """Return the scale of a weight, of shape () or (channels,), or (groups, channels) of a weight with groups.
 
-    `weight_ranges: mse` chooses, per channel, the end of the interval with the least squared error.
+    `weight_ranges: mse` chooses, per scale, the end of the interval with the least squared error.
+
+    Raises:
+        PlanError: the input channels of a weight do not divide into groups.
     """
     highest = quantizer.weight_limits[1]
-    axes = (
-        tuple(i for i in range(array.ndim) if i != quantizer.axis)
-        if quantizer.axis is not None
-        else None
-    )
-    bound: np.ndarray = np.abs(array).max(axis=axes)
+    shape: tuple[int, ...] = array.shape
+    axes: tuple[int, ...] | None = None
+    if quantizer.group is not None:
+        if len(array) % quantizer.group:
+            raise PlanError(
+                "the input channels of a layer do not divide into groups",
+                got=f"{len(array)} channels, groups of {quantizer.group}",
+                fix=f"set group to a divisor of {len(array)}",
+            )
+        shape, axes = (-1, quantizer.group, array.shape[1]), (1,)
+    elif quantizer.axis is not None:
+        axes = tuple(i for i in range(array.ndim) if i != quantizer.axis)
+    bound: np.ndarray = np.abs(array.reshape(shape)).max(axis=axes)
     if quantizer.weight_ranges == "max":
         scale: np.ndarray = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
         return scale
     scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
     errors = [
-        ((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes)
+        ((array - dequantized_weight(array, quantizer, scale)) ** 2).reshape(shape).sum(axis=axes)
         for scale in scales
     ]
     best = _FRACTIONS[np.argmin(errors, axis=0)]
@@ -133,15 +144,15 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 def quantize_weight(
     array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a weight as symmetric 8-bit numbers, with its scales.
+    """Return a weight as symmetric integers or 8-bit numbers, with its scales.
 
     Args:
         array: float weights of any shape.
-        quantizer: symmetric; with `axis`, there is one scale per channel.
-        scale: of shape () or (channels,); by default computed from the weights.
+        quantizer: symmetric; with `axis`, there is one scale per channel, or one per group of input channels and channel.
+        scale: as of `weight_scale`, which computes it by default.
 
     Returns:
-        (8-bit numbers around zero in the shape of `array`, scales of shape () or (channels,)).
+        (numbers around zero in the shape of `array`, scales).
 
     Example:
         >>> integers, scale = quantize_weight(np.array([[1.27, -0.5]]), Quantizer(dtype="int8", symmetric=True))
@@ -151,7 +162,7 @@ def quantize_weight(
     scale = weight_scale(array, quantizer) if scale is None else scale
     lowest, highest = quantizer.weight_limits
     integers: np.ndarray = np.clip(
-        _nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest
+        _nearest(array / spread(scale, array.shape, quantizer.axis), quantizer), lowest, highest
     )
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
@@ -161,14 +172,18 @@ def dequantized_weight(
 ) -> np.ndarray:
     """Return a weight after quantization and dequantization."""
     integers, scale = quantize_weight(array, quantizer, scale)
-    weight: np.ndarray = integers.astype(np.float32) * spread(scale, array.ndim, quantizer.axis)
+    weight: np.ndarray = integers.astype(np.float32) * spread(scale, array.shape, quantizer.axis)
     return weight
 
 
-def spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
-    """Return a scale in a shape that broadcasts over an array of `ndim` axes."""
+def spread(scale: np.ndarray, shape: Sequence[int], axis: int | None) -> np.ndarray:
+    """Return a scale in a form that broadcasts over an array of a shape."""
+    if scale.ndim > 1:
+        return np.repeat(scale, shape[0] // len(scale), axis=0)
     return (
-        scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
+        scale.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        if axis is not None
+        else scale
     )
 
 
@@ -219,7 +234,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
                 where=site.node,
                 fix="make the plan from this graph",
             )
-        if quantizer.group is not None:
+        if quantizer.dynamic and quantizer.group is not None:
             widths.append(int(operators.constant_of(node.inputs[1]).shape[0]))
         elif quantizer.dynamic:
             dynamic.append(site)
@@ -353,11 +368,13 @@ def _write_weight_(
         operators.initializer(graph, f"{name}.zero_point", zeros),
     ]
     attributes: dict[str, Any] = {} if quantizer.axis is None else {"axis": quantizer.axis}
+    if quantizer.group is not None:
+        attributes = {"axis": 0, "block_size": quantizer.group}
     chain = operators.Chain(graph, name)
     if quantizer.weight_form == "pair":
         # Store the dequantized integers, not the original weight: QuantizeLinear then yields exactly these integers, whichever
         # way a runtime rounds halves, although it does not know the narrower limits of mse, 7 bits or symmetric int8.
-        exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
+        exact = integers.astype(np.float32) * spread(scale, integers.shape, quantizer.axis)
         weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         integer = ir.DataType.from_numpy(dtype)
         weight = chain.QuantizeLinear("quantized", weight, *constants, dtype=integer, **attributes)

@@ -329,7 +329,7 @@ class _Weight:
         scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
         if quantize is not None:
             name = zero.dtype.name if zero is not None else "uint8"
-            spread = qdq.spread(scale, array.ndim, axis if scale.ndim else None)
+            spread = qdq.spread(scale, array.shape, axis if scale.ndim else None)
             array = np.clip(np.rint(array / spread), *LIMITS[name]).astype(name)
         return _Weight(value, array, scale, axis)
 
@@ -337,7 +337,7 @@ class _Weight:
     def floats(self) -> np.ndarray:
         """The dequantized weight."""
         floats: np.ndarray = self.integers * qdq.spread(
-            self.scale, self.integers.ndim, self.axis if self.scale.ndim else None
+            self.scale, self.integers.shape, self.axis if self.scale.ndim else None
         )
         return floats
 

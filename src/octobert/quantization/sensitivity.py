@@ -115,7 +115,7 @@ def write_switches_(
             node.replace_input_with(site.input, forms[key])
             sites[key].append(site)
             continue
-        if quantizer.group is not None:
+        if quantizer.dynamic and quantizer.group is not None:
             # The runtime rounds these values, not the file.
             continue
         value = node.outputs[0] if is_output else operators.input_of(node, site.input)

@@ -29,6 +29,7 @@ from octobert.core.capability import (
     FloatParts,
     Needs,
     OnnxRules,
+    Weights,
 )
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.core.session import ExportOptions
@@ -47,6 +48,7 @@ CAPABILITIES = Capabilities(
         simulated=(("uint16", False), ("int16", True)),
         dynamic="token",
     ),
+    weights=Weights(types=("int8", "int4")),
     float_parts=FloatParts(
         in_files=("float32", "float16"),
         by_options={

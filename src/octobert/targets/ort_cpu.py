@@ -34,7 +34,7 @@ CAPABILITIES = Capabilities(
         ),
         dynamic="batch",
     ),
-    weights=Weights(types=("int8", "uint8", "float8e4m3")),
+    weights=Weights(types=("int8", "int4", "uint8", "float8e4m3")),
     float_parts=FloatParts(in_files=("float32", "float16")),
     saturates_without=INTEGER_UNITS,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),

@@ -49,7 +49,8 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
         if layer.scale is not None
         else qdq.weight_scale(compensated.astype(np.float32), layer.quantizer)
     )
-    rounded = _rounded(compensated, energy, scale, layer.quantizer.weight_limits).astype(np.float32)
+    steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
+    rounded = _rounded(compensated, energy, steps, layer.quantizer.weight_limits).astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
     bias = layer.float_bias + moments.mean @ weight - moments.mean_quantized @ rounded
@@ -57,26 +58,26 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
 
 
 def _rounded(
-    weight: np.ndarray, energy: np.ndarray, scale: np.ndarray, limits: tuple[int, int]
+    weight: np.ndarray, energy: np.ndarray, steps: np.ndarray, limits: tuple[int, int]
 ) -> np.ndarray:
-    """Round a weight to the grid of its scale.
+    """Round a weight to the grid of its scales.
 
     Args:
         weight: [in, out].
         energy: [in, in] damped covariance of the 8-bit input.
-        scale: [out], or a scalar.
+        steps: [in, out] scale of each number.
         limits: lowest and highest integer.
     """
     order = np.argsort(-np.diag(energy), kind="stable")
     inverse = np.linalg.inv(energy[np.ix_(order, order)])
     spread = np.linalg.cholesky((inverse + inverse.T) / 2).T
-    rest, step = weight[order].copy(), scale.astype(np.float64)
+    rest, step = weight[order].copy(), steps[order].astype(np.float64)
     result = np.empty_like(rest)
     for start in range(0, len(rest), _BLOCK):
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]))
         for row in range(start, stop):
-            result[row] = np.clip(np.rint(rest[row] / step), *limits) * step
+            result[row] = np.clip(np.rint(rest[row] / step[row]), *limits) * step[row]
             errors[row - start] = (rest[row] - result[row]) / spread[row, row]
             rest[row + 1 : stop] -= np.outer(spread[row, row + 1 : stop], errors[row - start])
         rest[stop:] -= spread[start:stop, stop:].T @ errors

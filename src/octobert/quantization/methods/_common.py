@@ -223,6 +223,7 @@ def plan_of_linears(
     *,
     placement: str,
     inputs: Quantizer | None,
+    weights: Quantizer | None = None,
     reason: str,
     otherwise: str,
 ) -> QuantPlan:
@@ -230,6 +231,7 @@ def plan_of_linears(
 
     Args:
         inputs: quantizer of the layers' inputs; None where they stay float.
+        weights: quantizer of their weights; by default that of the options.
         placement: its name in the plan.
         reason: why a site is quantized.
         otherwise: why a site stays float.
@@ -240,7 +242,7 @@ def plan_of_linears(
     switches = Switches(sites, options.disable, options.enable, where=f"quantize.{method}")
     decisions = []
     for site in sites:
-        quantizer = weight(options, capabilities) if site.is_weight else inputs
+        quantizer = weights or weight(options, capabilities) if site.is_weight else inputs
         layer, _, end = site.role.partition(".")
         shared = common_decision(site, switches, options.embeddings, capabilities)
         if shared is not None:
@@ -262,15 +264,18 @@ def plan_of_linears(
     )
 
 
-def offer_of_linears(method: str, form: Form, *, smoothed: bool) -> Offer:
+def offer_of_linears(
+    method: str, *forms: Form, axes: tuple[Axis, ...] = (), smoothed: bool
+) -> Offer:
     """Return what a method of `plan_of_linears` offers to a search.
 
     Args:
+        axes: besides those of weights.
         smoothed: whether smoothing helps its plans.
     """
     return Offer(
-        forms=(form,),
-        axes=weight_axes(method),
+        forms=forms,
+        axes=(*weight_axes(method), *axes),
         varies=("transforms", "corrections") if smoothed else ("corrections",),
         falls_back=True,
     )

@@ -2,16 +2,19 @@
 
 ONNX Runtime takes one range per batch: it fuses the result into DynamicQuantizeMatMul and MatMulIntegerToFloat, and Q, K and V
 share one quantization. OpenVINO takes one range per token and group of channels, which is closer to float and takes longer.
+So does ONNX Runtime where weights have 4 bits: it fuses them with their product into MatMulNBits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
 from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
+from octobert.core.errors import PlanError
 from octobert.core.plan import FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
@@ -19,11 +22,14 @@ from octobert.quantization.methods import _common
 
 class Options(_common.LinearOptions):
     """Args:
-    group: channels with a range of their own, of targets that quantize each token for itself (openvino-cpu); at most the width
-        of the narrowest layer. Smaller groups are closer to float, and slower.
+    bits: of the weights of linear layers. 4 bits have one scale per group of input channels, take half of the bytes, and are
+        further from float.
+    group: channels with a range of their own, where each token is quantized for itself (openvino-cpu, and all 4-bit weights);
+        at most the width of the narrowest layer. Smaller groups are closer to float, and slower.
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` depends on this CPU.
     """
 
+    bits: Literal[8, 4] = 8
     group: int = Field(default=128, ge=16, le=1024)
 
 
@@ -33,51 +39,87 @@ observed_kinds = _common.no_kinds
 def plan(
     sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
 ) -> QuantPlan:
-    """Make a plan: a decision for every site; see `_common.plan_of_linears`."""
+    """Make a plan: a decision for every site; see `_common.plan_of_linears`.
+
+    Raises:
+        PlanError: the target takes no 4-bit weights, or as of `_common.plan_of_linears`.
+    """
+    if options.bits == 4 and "int4" not in capabilities.weights.types:
+        raise PlanError(
+            f"{capabilities.name} takes no 4-bit weights",
+            where="quantize.dynamic.bits",
+            expected="8",
+            fix="set it to 8, or choose another target (octobert targets --json lists the types of their weights)",
+        )
     return _common.plan_of_linears(
         "dynamic",
         sites,
         capabilities,
         options,
         placement="linear",
-        inputs=_activation(capabilities, options.group),
+        inputs=_activation(capabilities, options),
+        weights=_weight(capabilities, options),
         reason="linear layer",
         otherwise="only linear layers can be quantized dynamically",
     )
 
 
-def smoothed(capabilities: Capabilities) -> bool:
+def smoothed(options: Mapping[str, Any], capabilities: Capabilities) -> bool:
     """Return whether smoothing helps: where all tokens of a batch share a range."""
-    return capabilities.activations.dynamic != "token"
+    return capabilities.activations.dynamic != "token" and options.get("bits") != 4
 
 
-def _activation(capabilities: Capabilities, group: int) -> Quantizer:
+def _weight(capabilities: Capabilities, options: Options) -> Quantizer:
+    if options.bits == 8:
+        return _common.weight(options, capabilities)
+    ranges = options.weight_ranges
+    return Quantizer(
+        dtype="int4", symmetric=True, axis=1, group=options.group, weight_ranges=ranges
+    )
+
+
+def _activation(capabilities: Capabilities, options: Options) -> Quantizer:
     """Return the quantizer of a dynamically quantized activation, in the form that a target computes."""
-    if capabilities.activations.dynamic == "token":
-        return Quantizer(dtype="int8", symmetric=True, dynamic=True, group=group)
+    if capabilities.activations.dynamic == "token" or options.bits == 4:
+        return Quantizer(dtype="int8", symmetric=True, dynamic=True, group=options.group)
     return Quantizer(dtype="uint8", symmetric=False, dynamic=True)
 
 
 def offer(
     options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
 ) -> Offer:
-    """Return one form, for targets that compute such activations in integers."""
+    """Return one form per size of weights, for targets that compute such activations in integers."""
+    per_token = capabilities.activations.dynamic == "token"
     why = None
     if capabilities.activations.dynamic is None:
         why = f"{capabilities.name} computes dynamically quantized activations in float"
-    elif capabilities.activations.dynamic == "token" and options.reduce_range is True:
+    elif per_token and options.reduce_range is True:
         why = f"without 8-bit units {capabilities.name} quantizes no activations per token"
-    form = Form(precision="int8 dynamic", why_not=why)
-    offered = _common.offer_of_linears("dynamic", form, smoothed=smoothed(capabilities))
-    if capabilities.activations.dynamic != "token":
-        return offered
-    # BERT-base at 1 × 64, AVX512-VNNI: 29.0 ms in groups of 32, 24.0 of 128, 23.2 of 768 (2026-11-24).
+    forms = [Form(precision="int8 dynamic", options={"bits": 8}, why_not=why)]
+    if "int4" in capabilities.weights.types:
+        # BERT-base against the static model of NNCF in OpenVINO, AVX512-VNNI: in OpenVINO 0.93 × its time at 1 × 16 and 1.1 at
+        # 1 × 64, in ONNX Runtime 1.5 and 3 (2026-11-24).
+        forms.append(
+            Form(
+                precision="int8 dynamic, int4 weights",
+                options={"bits": 4},
+                saves=("time", "size", "memory") if per_token else ("size", "memory"),
+                why_not=why if per_token else None,
+            )
+        )
     groups = Axis(
+        # BERT-base at 1 × 64, AVX512-VNNI: 29.0 ms in groups of 32, 24.0 of 128, 23.2 of 768 (2026-11-24).
         key="quantize.dynamic.group",
         values=(32,),
         names=("groups of 32",),
         changes=("numbers",),
         invalidates="quantize",
         prior=0.6,
+        requires={} if per_token else {"quantize.dynamic.bits": 4},
     )
-    return offered.model_copy(update={"axes": (*offered.axes, groups)})
+    return _common.offer_of_linears(
+        "dynamic",
+        *forms,
+        axes=(groups,) if len(forms) > 1 else (),
+        smoothed=smoothed({}, capabilities),
+    )
