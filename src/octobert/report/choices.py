@@ -243,7 +243,7 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
 
 def _no_eight_bits(choice: Selection, words: Phrasing, limits: Sequence[Limit]) -> str:
     """Why a float model was chosen, without a full stop."""
-    eight = [result for result in choice.found if result.variant.precision.startswith("int8")]
+    eight = [result for result in choice.found if result.variant.precision.startswith("int")]
     admissible = _first(words, [result for result in eight if result.state == "admissible"])
     if admissible is not None:
         behind = words.behind(admissible, choice.best, named=False)

@@ -126,7 +126,7 @@ def of_variant(report: Report, folder: str, variant: Variant) -> str:
         return predict(str(PurePath(folder) / BEST), report.task)
     raw = _without(
         choice.recipe or report.recipe,
-        *(() if variant.precision.startswith("int8") else _OF_EIGHT_BITS),
+        *(() if variant.precision.startswith("int") else _OF_EIGHT_BITS),
     )
     raw |= {key: True for key in ("allow_code", "allow_pickle") if report.recipe.get(key)}
     return _make(

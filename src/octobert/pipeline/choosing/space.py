@@ -101,14 +101,18 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
 
 def precision_of(recipe: Recipe) -> str:
     """Return the precision of most products of a recipe's models: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic`, …"""
-    forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
+    form = _form_of(recipe)
+    return recipe.quantize.name if form is None else form.precision
+
+
+def _form_of(recipe: Recipe) -> Form | None:
+    """The form of a recipe's models: of those whose options the recipe has, the one with the most."""
     chosen = options_of(recipe.quantize, "methods")
     parts = methods.float_parts(chosen, targets.load(recipe.targets[0]).CAPABILITIES)
     options = {**chosen.model_dump(mode="json"), "float_parts": parts}
-    return next(
-        (form.precision for form in forms if form.options.items() <= options.items()),
-        recipe.quantize.name,
-    )
+    forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
+    fitting = [form for form in forms if form.options.items() <= options.items()]
+    return max(fitting, key=lambda form: len(form.options), default=None)
 
 
 def first(recipe: Recipe) -> list[Variant]:
@@ -471,9 +475,11 @@ def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator
         *(offered.axes if offered else ()),
         *(axis for family in _FAMILIES.values() for axis in family()),
     ]
+    form = _form_of(full)
+    said = {f"quantize.{full.quantize.name}.{option}" for option in form.options} if form else set()
     # What layers do comes last.
     for key, value in sorted(flat.items(), key=lambda item: (item[0] == "accuracy", item[0])):
-        if key == f"quantize.{FLOAT}.float_parts":
+        if key in said:
             continue
         listed = next(
             (

@@ -95,13 +95,13 @@ def offer(
         why = f"{capabilities.name} computes dynamically quantized activations in float"
     elif per_token and options.reduce_range is True:
         why = f"without 8-bit units {capabilities.name} quantizes no activations per token"
-    forms = [Form(precision="int8 dynamic", options={"bits": 8}, why_not=why)]
+    forms = [Form(precision="int8 dynamic", why_not=why)]
     if "int4" in capabilities.weights.types:
         # BERT-base against the static model of NNCF in OpenVINO, AVX512-VNNI: in OpenVINO 0.93 × its time at 1 × 16 and 1.1 at
         # 1 × 64, in ONNX Runtime 1.5 and 3 (2026-11-24).
         forms.append(
             Form(
-                precision="int8 dynamic, int4 weights",
+                precision="int4 dynamic",
                 options={"bits": 4},
                 saves=("time", "size", "memory") if per_token else ("size", "memory"),
                 why_not=why if per_token else None,
@@ -115,11 +115,10 @@ def offer(
         changes=("numbers",),
         invalidates="quantize",
         prior=0.6,
-        requires={} if per_token else {"quantize.dynamic.bits": 4},
     )
     return _common.offer_of_linears(
         "dynamic",
         *forms,
-        axes=(groups,) if len(forms) > 1 else (),
+        axes=(groups,) if per_token else (),
         smoothed=smoothed({}, capabilities),
     )

@@ -217,7 +217,7 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
             None if drop is None else drop.times(-unit),
             tuple(details),
             commands.of_variant(report, folder, result.variant) if is_measured else "",
-            floating=not result.variant.precision.startswith("int8"),
+            floating=not result.variant.precision.startswith("int"),
             open=not elsewhere and result.state != "not tried",
             named=result.on_frontier or result.variant.name in (choice.winner, choice.reference),
         )
