@@ -181,28 +181,23 @@ class Ctranslate2(Sessions):
 
 
 class Octobert(Sessions):
-    """A finished package: its session for shapes, `octobert.load` for texts.
+    """A finished package as `octobert.load` opens it.
 
     Args:
         package: its folder.
-        static_up_to: of `octobert.load`, for single rows; 0 for a package whose texts are also answered with goal="throughput".
+        static_up_to: of `octobert.load`, for single rows; None for a package whose texts are also answered with
+            goal="throughput".
     """
 
-    def __init__(self, package: str, static_up_to: int = 0) -> None:
+    def __init__(self, package: str, static_up_to: int | None = None) -> None:
         import octobert
-        from octobert.core import plugins
 
-        target = plugins.load("targets", Path(package).name)
-        options = _options().model_copy(update={"static_up_to": static_up_to})
-        self._session, self._encoder = (
-            target.open_session(target.model_file(Path(package)), options),
-            Tokenizer(Path(package)),
-        )
-        self.precision = self._session.precision
         self._models = {"latency": octobert.load(package, static_up_to=static_up_to)}
-        if not static_up_to:
+        if static_up_to is None:
             self._models["throughput"] = octobert.load(package, goal="throughput")
-        self._scheduler = self._models["latency"]._engine.get().scheduler
+        engine = self._models["latency"]._engine.get()
+        self._session, self._scheduler = engine.session, engine.scheduler
+        self.precision = self._session.precision
 
     def run(self, feeds: Feeds) -> Any:
         """A single row is padded as `octobert.load` would."""

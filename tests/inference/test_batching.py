@@ -13,7 +13,7 @@ import pytest
 
 import octobert
 from octobert import targets
-from octobert.core.session import MAX_RUN_TOKENS, Feeds, SessionOptions, static_lengths
+from octobert.core.session import MAX_RUN_TOKENS, Feeds, SessionOptions
 from octobert.inference import batching, cost_model
 from octobert.inference.batching import Batch, make_batches
 from octobert.inference.cost_model import (
@@ -256,50 +256,12 @@ def test_nothing_is_padded_by_what_a_busy_machine_measured(monkeypatch) -> None:
     assert (cost.lengths, cost.margin > 2 * cost_model._BUSY) == ((), True)
 
 
-STATIC = static_lengths(64)
-
-
-def static_steps(rows: int, length: int) -> float:
-    """Of a session whose models of static lengths take three quarters of the time."""
-    return (2.0 + 0.1 * rows * length) * (0.75 if rows == 1 and length in STATIC else 1.0)
-
-
-def test_single_texts_take_static_lengths_where_these_are_faster(monkeypatch) -> None:
-    cost = measure_cost_model(Clockwork(monkeypatch, static_steps), 128, static=STATIC)
-    assert cost.static_ms == pytest.approx({length: static_steps(1, length) for length in STATIC})
-    for length in range(1, 129):
-        (batch,) = make_batches(
-            [length], cost, max_length=128, seen={(1, n) for n in range(1, 129)}
-        )
-        possible = [length, *[n for n in STATIC if n >= length][:1]]
-        assert batch.length in possible
-        assert static_steps(1, batch.length) == pytest.approx(
-            min(static_steps(1, n) for n in possible), rel=1e-9
-        ), length
-    # The curve is that of the model for all shapes, which batches run on.
-    plain = measure_cost_model(
-        Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length), 128
-    )
-    for rows, length in ((1, 48), (2, 16), (4, 16), (3, 100)):
-        expected = float(plain.batch_ms(np.array([rows]), length)[0])
-        assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(
-            expected, rel=1e-6
-        )
-
-
 @pytest.mark.parametrize("ms", [0.1, 20.0, 2000.0])
 def test_measuring_takes_little_time(monkeypatch, ms: float) -> None:
     session = Clockwork(monkeypatch, lambda rows, length: ms * rows * length / 64)
     measure_cost_model(session, 512)
     # A model of 2 s is run at two shapes, of 0.25 s and 2 s, four times each.
     assert session.seconds <= max(2 * cost_model._SECONDS, 5 * ms / 1e3)
-
-
-def test_measuring_static_lengths_takes_half_as_long_again(monkeypatch) -> None:
-    session = Clockwork(monkeypatch, lambda rows, length: 20.0 * rows * length / 64)
-    cost = measure_cost_model(session, 512, static=static_lengths(512))
-    assert session.seconds <= 3.2 * cost_model._SECONDS
-    assert 8 < len(cost.static_ms) < len(static_lengths(512))
 
 
 # ---- the stored cost model
@@ -323,15 +285,15 @@ def test_a_cost_model_of_a_busy_machine_is_measured_again(monkeypatch, tmp_path:
     path, session = tmp_path / "cost.json", Clockwork(monkeypatch, steps, prepares_shapes=False)
     noisy = STEPS.model_copy(update={"margin": 0.4, "lengths": ()})
     path.write_text(noisy.model_dump_json())
-    assert read_or_measure_cost_model(path, session, 128) == noisy
+    assert read_or_measure_cost_model(path, lambda: session, 128) == noisy
     long_ago = time.time() - 2 * cost_model._BUSY_S
     os.utime(path, (long_ago, long_ago))
-    found = read_or_measure_cost_model(path, session, 128)
+    found = read_or_measure_cost_model(path, lambda: session, 128)
     assert found is not None
     assert found.lengths
     assert CostModel.model_validate_json(path.read_text()) == found
     os.utime(path, (long_ago, long_ago))
-    assert read_or_measure_cost_model(path, session, 128) == found
+    assert read_or_measure_cost_model(path, lambda: session, 128) == found
 
 
 def test_one_text_at_a_time_measures_only_what_can_be_stored(monkeypatch, tmp_path: Path) -> None:
@@ -339,14 +301,14 @@ def test_one_text_at_a_time_measures_only_what_can_be_stored(monkeypatch, tmp_pa
     session = Clockwork(monkeypatch, steps)
     assert (
         read_or_measure_cost_model(
-            tmp_path / "file" / "cost.json", session, 128, only_if_stored=True
+            tmp_path / "file" / "cost.json", lambda: session, 128, only_if_stored=True
         )
         is None
     )
     assert session.seconds == 0.0
     assert (
         read_or_measure_cost_model(
-            tmp_path / "new" / "cost.json", session, 128, only_if_stored=True
+            tmp_path / "new" / "cost.json", lambda: session, 128, only_if_stored=True
         )
         is not None
     )

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -25,8 +27,8 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.session import SessionOptions
-from octobert.inference import streaming
-from octobert.inference.opened import open_model
+from octobert.inference import predictor, streaming
+from octobert.inference.opened import files_of, open_model
 from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
 from tests.support.tolerances import assert_same_rounding
@@ -236,7 +238,7 @@ def test_single_texts_are_answered_by_models_of_static_lengths(finished) -> None
     plain = targets.load("openvino-cpu").open_session(
         model.floating.path, SessionOptions(threads=1)
     )
-    assert list(session._free.get()) == [0, 16, 32]
+    assert list(session._models) == [0]
     generator = np.random.default_rng(0)
     ours, theirs, exact = [], [], []
     for rows, length in ((1, 16), (1, 32), (1, 7), (1, 30), (2, 16), (1, 16)):
@@ -251,7 +253,65 @@ def test_single_texts_are_answered_by_models_of_static_lengths(finished) -> None
         ours.append(session.run(feeds)["logits"])
         theirs.append(free.run(feeds)["logits"])
         exact.append(other)
+    assert list(session._models) == [0, 16, 32]
     assert_same_rounding(np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact))
+
+
+def test_a_static_length_is_made_of_the_model_that_was_opened(finished, tmp_path: Path) -> None:
+    """The file may be replaced, or gone, before the first row of a length comes."""
+    opened = open_model(finished[1] / "openvino-cpu")
+    for file in files_of(opened.file):
+        shutil.copyfile(file, tmp_path / file.name)
+    session = targets.load("openvino-cpu").open_session(
+        tmp_path / opened.file.name, SessionOptions(threads=1, static_up_to=16)
+    )
+    for file in tmp_path.iterdir():
+        file.unlink()
+    ids = np.arange(5, 21).reshape(1, 16)
+    feeds = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
+    assert np.isfinite(session.run(feeds)["logits"]).all()
+    assert list(session._models) == [0, 16]
+
+
+def shapes_run(model: Predictor, inputs: list[list[tuple[str, str]]]) -> list[int]:
+    """The static lengths of which models were made for calls; 0 is the one for all shapes."""
+    for each in inputs:
+        model(each)
+    return list(model._engine.get().session._models)
+
+
+def test_single_texts_are_padded_to_static_lengths_and_lists_are_not(finished) -> None:
+    with octobert.load(finished[1] / "openvino-cpu") as model:
+        # The times by length are those of the model for all shapes.
+        assert list(model._engine.get().session._models) == [0]
+        scheduler = model._engine.get().scheduler
+        assert [scheduler.padded(n) for n in (2, 16, 17, 33, 64)] == [16, 16, 32, 48, 64]
+        assert shapes_run(model, [texts(1) * 3]) == [0]
+        assert shapes_run(model, [texts(1)]) == [0, 16]
+
+
+@pytest.mark.parametrize(
+    ("options", "bound"),
+    [
+        ({"goal": "throughput"}, None),
+        ({"measure": False}, None),
+        ({"device": "CPU"}, None),
+        ({"static_up_to": 0}, None),
+        ({}, 1000),
+    ],
+)
+def test_models_of_static_lengths_are_not_made_where_they_do_not_pay(
+    finished, monkeypatch, options: dict[str, Any], bound: int | None
+) -> None:
+    if bound is not None:
+        # A large model: its copies take much memory, and preparing a shape is a small part of its time.
+        monkeypatch.setattr(predictor, "_STATIC_BYTES", bound)
+    with octobert.load(finished[1] / "openvino-cpu", **options) as model:
+        assert shapes_run(model, [texts(1)]) == [0]
 
 
 def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished) -> None:
@@ -262,10 +322,10 @@ def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished
         octobert.load(finished[1] / "openvino-cpu", static_up_to=32, streams=2) as model,
         ThreadPoolExecutor(4) as pool,
     ):
-        assert set(model._engine.get().scheduler._cost.static_ms) == {16, 32}
         assert [
             answers[0]["label"] for answers in pool.map(lambda text: model([text]), inputs * 4)
         ] == expected * 4
+        assert set(model._engine.get().session._models) == {0, 16, 32}
         assert [answer["label"] for answer in model(inputs)] == expected
 
 

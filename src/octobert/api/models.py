@@ -72,7 +72,7 @@ def load(
     allow_fallback: bool = False,
     verify: bool = False,
     device: str | None = None,
-    static_up_to: Natural = 0,
+    static_up_to: Natural | None = None,
     measure: bool = True,
 ) -> Predictor:
     """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
@@ -90,8 +90,9 @@ def load(
         allow_fallback: Run operators on the CPU that the target's device does not support, instead of failing.
         verify: Compare the content of all files with the manifest first. By default only the sizes of the model files are.
         device: For OpenVINO targets: `CPU`, `GPU`, `NPU`, `AUTO`, `MULTI:…` or `HETERO:…`. Default: the target's.
-        static_up_to: Tokens, for OpenVINO targets: compile the model once more for each of the lengths 16, 32, … up to it, and
-            answer single texts with these, which is faster. Each takes time when it is opened, and memory. 0: none.
+        static_up_to: Tokens, for OpenVINO targets: answer single texts of up to so many with models of the lengths 16, 32, …,
+            which is faster. Each takes time at the first text of its length, and memory. 0: none. Default: 128 for small
+            models on the CPU with the goal `latency`, unless `measure` is false.
         measure: Measure the time by length, which batches and padding follow, where that was not yet done on this machine: up
             to five seconds. False: the first answer comes sooner.
 
@@ -107,7 +108,7 @@ def load(
     from octobert.inference.predictor import Predictor
 
     numbers_of((streams, threads), "streams, threads", least=0)
-    numbers_of((static_up_to,), "static_up_to", least=0)
+    numbers_of(() if static_up_to is None else static_up_to, "static_up_to", least=0)
     return Predictor(
         _opened(package, "package", task=task, target=target, tokenizer=tokenizer),
         goal=goal_named(goal),

@@ -179,8 +179,8 @@ class SessionOptions(FrozenModel):
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
         device: device of the runtime's own, such as `AUTO` or `GPU`, for runtimes that can choose; None for the target's.
         compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
-        static_up_to: tokens of a single row, for targets with `static_lengths`: for `static_lengths(static_up_to)` the session
-            has models of the static shape [1, S] besides the one for all shapes.
+        static_up_to: tokens of a single row, for targets with `static_lengths`: rows of the lengths
+            `static_lengths(static_up_to)` get models of the static shape [1, S], each made at its first row.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
         outputs: name of an output in results → its name in the file; none for those that `read_outputs` names.
     """

@@ -127,11 +127,6 @@ def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.nd
     rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
     if cost.new_shape_ms and rounded > exact:
         ways[rounded] = cost.batch_ms(_COUNTS, rounded)
-    static = min((length for length in cost.static_ms if length >= exact), default=None)
-    if static is not None:
-        # A single row only.
-        ms = np.where(_COUNTS == 1, cost.static_ms[static], np.inf)
-        ways[static] = np.minimum(ways.get(static, np.inf), ms)
     return list(ways.items())
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from octobert.core import environment
 from octobert.core.files import atomic_write, canonical_digest, content_of
@@ -63,7 +62,6 @@ class CostModel(FrozenModel):
         new_shape_ms: extra milliseconds of the first inference with a shape.
         lengths: ends of the steps of a single row, ascending: the lengths to which rows may be padded.
         margin: rows are padded to one of `lengths` only if it is faster by more than this part of the time.
-        static_ms: milliseconds of a single row by length, for the lengths that have a model of a static shape.
     """
 
     tokens: tuple[int, ...]
@@ -72,7 +70,6 @@ class CostModel(FrozenModel):
     new_shape_ms: float = 0.0
     lengths: tuple[int, ...] = ()
     margin: float = _LEAST_MARGIN
-    static_ms: dict[int, float] = Field(default_factory=dict)
 
     def batch_ms(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Return the milliseconds of batches with these numbers of rows, all padded to one length.
@@ -111,27 +108,21 @@ def measure_cost_model(
     session: Session,
     max_length: int,
     *,
-    static: Sequence[int] = (),
     clock: Callable[[], float] | None = None,
 ) -> CostModel:
-    """Time a session on up to about seventy shapes, for at most about five seconds, and static lengths for half as long.
+    """Time a session on up to about seventy shapes, for at most about five seconds.
 
     Args:
         max_length: most tokens that a row may have.
-        static: lengths for which the session has a model of a static shape, for single rows; ascending.
         clock: in seconds. Default: `time.perf_counter`.
     """
     timed = _Timed(session, clock or time.perf_counter)
     for shapes in _COARSE:
         timed.add([(rows, min(width, max_length)) for rows, width in shapes])
-        if (
-            timed.seconds > timed.budget_s
-            and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1
-        ):
+        if timed.seconds > _SECONDS and len(timed.ms) > 1:
             break
-    static = timed.add_lengths([length for length in static if length <= max_length])
     lengths: list[int] = []
-    base = _fitted(timed.least(), static)
+    base = _fitted(timed.least())
     if (
         timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS
         and timed.noise() <= _BUSY
@@ -147,12 +138,10 @@ def measure_cost_model(
             ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (
                 1 + _LEAST_REPEATS
             )
-            if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > timed.budget_s:
+            if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > _SECONDS:
                 break
             timed.add(new)
-            lengths += [
-                length for length in lengths_of if length % block == 0 and length not in static
-            ]
+            lengths += [length for length in lengths_of if length % block == 0]
         timed.repeat()
     noise = timed.noise()
     margin, least = max(_LEAST_MARGIN, 2 * noise), timed.least()
@@ -169,9 +158,7 @@ def measure_cost_model(
         "lengths": tuple(end for end, shorter in confirmed if shorter),
         "margin": margin,
     }
-    return _fitted(least, static).model_copy(
-        update={**update, "static_ms": {n: least[1, n] for n in static}}
-    )
+    return _fitted(least).model_copy(update=update)
 
 
 def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
@@ -207,7 +194,6 @@ class _Timed:
     def __init__(self, session: Session, clock: Callable[[], float]) -> None:
         self._session, self._clock, self._started = session, clock, clock()
         self.ms: dict[tuple[int, int], list[float]] = {}
-        self.budget_s = _SECONDS
         self._first: list[float] = []
 
     @property
@@ -238,21 +224,11 @@ class _Timed:
             for shape in new:
                 self.ms[shape].append(self._run(shape))
 
-    def add_lengths(self, lengths: Sequence[int]) -> list[int]:
-        """Time single rows of new lengths, in time of their own; return those that fit into it."""
-        timed, began = [], self.seconds
-        for length in lengths:
-            if self.seconds - began <= _SECONDS:
-                self.add([(1, length)])
-                timed.append(length)
-        self.budget_s += self.seconds - began
-        return timed
-
     def repeat(self) -> None:
         """Time all shapes again, in turn, while there is time: what else the machine does then hits neighbours alike."""
         round_s = sum(map(min, self.ms.values())) / 1e3
         for _ in range(_MOST_REPEATS - _LEAST_REPEATS):
-            if self.seconds + round_s > self.budget_s:
+            if self.seconds + round_s > _SECONDS:
                 break
             for shape, times in self.ms.items():
                 times.append(self._run(shape))
@@ -301,16 +277,11 @@ def run_ms(
     return 1e3 * (clock() - started)
 
 
-def _fitted(all_least: dict[tuple[int, int], float], static: Sequence[int]) -> CostModel:
-    """The curve over tokens through single rows, and beyond the longest of them through batches; without static shapes.
+def _fitted(least: dict[tuple[int, int], float]) -> CostModel:
+    """The curve over tokens through single rows, and beyond the longest of them through batches.
 
     A long row takes more time than short rows with as many tokens; the difference is attention.
     """
-    least = {
-        (rows, length): ms
-        for (rows, length), ms in all_least.items()
-        if rows > 1 or length not in static
-    }
     short = {
         rows * length: (ms, rows * length**2)
         for (rows, length), ms in least.items()
@@ -346,17 +317,17 @@ def read_cost_model(path: Path) -> CostModel | None:
 
 def read_or_measure_cost_model(
     path: Path,
-    session: Session,
+    opened: Callable[[], Session],
     max_length: int,
     *,
-    static: Sequence[int] = (),
     only_if_stored: bool = False,
 ) -> CostModel | None:
     """Read a stored cost model, or measure it and store it.
 
     Args:
         path: where it is stored, `stored_path`.
-        max_length, static: those of `measure_cost_model`.
+        opened: returns the session to measure.
+        max_length: that of `measure_cost_model`.
         only_if_stored: return None without measuring where nothing can be stored, because it would be measured every time.
     """
     cost = read_cost_model(path)
@@ -366,7 +337,7 @@ def read_or_measure_cost_model(
             path.parent.mkdir(parents=True, exist_ok=True)
         if only_if_stored and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             return None
-        cost = measure_cost_model(session, max_length, static=static)
+        cost = measure_cost_model(opened(), max_length)
         with contextlib.suppress(OSError), atomic_write(path) as partial:
             partial.write_text(cost.model_dump_json(), encoding="utf-8")
     return cost

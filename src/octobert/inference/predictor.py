@@ -32,7 +32,7 @@ from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
-from octobert.inference.opened import FinishedModel, open_model
+from octobert.inference.opened import FinishedModel, files_of, open_model
 from octobert.inference.package_files import read_tuned
 from octobert.inference.streaming import Scheduler
 from octobert.targets import runtimes
@@ -40,6 +40,9 @@ from octobert.targets import runtimes
 Listed = Mapping[str, tuple[RuntimeOption, ...]]
 # A list of up to this many inputs is answered on the calling thread.
 _FEW = 4
+# By default single texts of up to so many tokens have models of static lengths, if the weights of all of these are less than
+# so many bytes: those of MiniLM with 12 layers fit, those of DistilBERT do not.
+_STATIC_UP_TO, _STATIC_BYTES = 128, 300 * 10**6
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,11 @@ class Predictor:
         device: for OpenVINO targets, the device to open the model on instead of the target's, as OpenVINO names it: `AUTO`,
             `GPU.1`, `MULTI:GPU,CPU`. Tuned settings are those of the target's device, and are not used then.
         precision: of the float operators; None for what the target prefers.
-        static_up_to: tokens, for OpenVINO targets. The model is compiled once more for each of the lengths 16, 32, 48, …, and
-            from 128 in steps of 32, up to the one that takes so many. Single texts are answered with these, padded where that
-            is faster: for a server that answers text by text. Each takes time to load, and memory for another copy of the
-            weights. An 8-bit answer may differ from that of the model for all shapes, by about a tenth of the error of
-            quantization.
+        static_up_to: tokens, for OpenVINO targets. Single texts of so many tokens are answered by models of the lengths 16, 32,
+            48, …, and from 128 in steps of 32. Each is compiled when the first text of its length comes, and takes memory for
+            another copy of the weights. An 8-bit answer may differ from that of the model for all shapes, by about a fifth of
+            the error of quantization. None: 128 with the goal `latency` on the CPU, where these copies are small; 0 with a
+            device, and without `measure`.
         measure: measure the time by length where that was not yet done on this machine.
 
     Raises:
@@ -103,7 +106,7 @@ class Predictor:
         verify: bool = False,
         device: str | None = None,
         precision: str | None = None,
-        static_up_to: int = 0,
+        static_up_to: int | None = None,
         measure: bool = True,
     ) -> None:
         goal = goal_named(goal)
@@ -119,7 +122,10 @@ class Predictor:
             package_files.verify(self.folder)
         elif self.manifest is not None:
             package_files.check_sizes(self.folder, self.manifest, self.opened.file)
-        if static_up_to:
+        if static_up_to is None:
+            wanted = goal == "latency" and measure and device is None
+            static_up_to = _default_static(self.opened) if wanted else 0
+        elif static_up_to:
             _check_static(static_up_to, self.opened)
         self.setting = _setting(
             None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads
@@ -243,7 +249,9 @@ def _engine(
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
     cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
-    return _Engine(tokenizer, session, Scheduler(task, tokenizer, session, cost, setting.tokens))
+    static = static_lengths(options.static_up_to) if model.ignores_padding else ()
+    scheduler = Scheduler(task, tokenizer, session, cost, setting.tokens, static)
+    return _Engine(tokenizer, session, scheduler)
 
 
 def _cost(
@@ -256,21 +264,35 @@ def _cost(
     measure: bool,
 ) -> CostModel:
     """The measured times of a session, or a default where measuring is of no use."""
-    plain = options.model_dump(mode="json", exclude={"cache", "log"})
+    # What is measured, and chosen by it, is the model for all shapes.
+    free = options.model_copy(update={"static_up_to": 0})
+    plain = free.model_dump(mode="json", exclude={"cache", "log"})
     path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
-    static = static_lengths(options.static_up_to)
     # Without padding there is nothing to choose for a single text.
     if measure and (goal == "throughput" or model.ignores_padding):
-        once = goal == "latency" and not static
         cost = cost_model.read_or_measure_cost_model(
-            path, session, max_length, static=static, only_if_stored=once
+            path,
+            lambda: model.session(free) if options.static_up_to else session,
+            max_length,
+            only_if_stored=goal == "latency",
         )
     else:
         cost = cost_model.read_cost_model(path)
     cost = cost or cost_model.default_cost_model(session)
-    return (
-        cost if model.ignores_padding else cost.model_copy(update={"lengths": (), "static_ms": {}})
-    )
+    return cost if model.ignores_padding else cost.model_copy(update={"lengths": ()})
+
+
+def _default_static(model: FinishedModel) -> int:
+    """Tokens up to which single texts get models of static lengths, where the caller leaves it open.
+
+    They save the preparation of a shape, which is the same time for every text: much of that of a small model.
+    """
+    table = targets.load(model.target).CAPABILITIES
+    if not (table.static_lengths and table.device == "CPU" and model.ignores_padding):
+        return 0
+    up_to = min(_STATIC_UP_TO, model.longest or _STATIC_UP_TO)
+    weights = sum(file.stat().st_size for file in files_of(model.file))
+    return up_to if weights * len(static_lengths(up_to)) <= _STATIC_BYTES else 0
 
 
 def _check_static(up_to: int, model: FinishedModel) -> None:

@@ -55,14 +55,22 @@ class Scheduler:
         tokenizer: of the model.
         cost: decides which rows run together.
         tokens: most tokens of a batch, padding included.
+        static: lengths, ascending, for which the session has models of a static shape: a single row is padded to the next.
     """
 
     def __init__(
-        self, task: Task, tokenizer: Tokenizer, session: Session, cost: CostModel, tokens: int
+        self,
+        task: Task,
+        tokenizer: Tokenizer,
+        session: Session,
+        cost: CostModel,
+        tokens: int,
+        static: Sequence[int] = (),
     ) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
-        self._seen = {(1, length) for length in cost.static_ms}
+        self._static = [length for length in static if length <= tokenizer.max_length]
+        self._seen = set[tuple[int, int]]()
         # For single rows, which come again and again: that a shape is slow at first does not count.
         self._steady, self._padded = cost.model_copy(update={"new_shape_ms": 0.0}), dict[int, int]()
         self._process, self._closed = os.getpid(), False
@@ -124,11 +132,12 @@ class Scheduler:
 
     def padded(self, tokens: int) -> int:
         """Return the length to which a single row is padded."""
-        length = self._padded.get(tokens)
-        if length is None:
-            (batch,) = make_batches([tokens], self._steady, max_length=self._tokenizer.max_length)
-            length = self._padded[tokens] = batch.length
-        return length
+        if tokens not in self._padded:
+            longest = self._tokenizer.max_length
+            (batch,) = make_batches([tokens], self._steady, max_length=longest)
+            static = (length for length in self._static if length >= tokens)
+            self._padded[tokens] = next(static, batch.length)
+        return self._padded[tokens]
 
     def close(self) -> None:
         """Finish the work in progress and end the threads."""

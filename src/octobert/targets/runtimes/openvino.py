@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -343,19 +343,22 @@ class OpenvinoSession:
             inputs = [port_of(port) for port in model.inputs]
             outputs = [port_of(port).name for port in model.outputs]
             settings = settings_of(options, group_of(model))
-            compiled: Any = core.compile_model(model, options.device or device, settings)
-            static = _compiled_statically(core, path, options, device, settings)
-            models = {_ANY_SHAPE: compiled, **static}
+            self._compile: Callable[[Any], Any] = functools.partial(
+                core.compile_model, device_name=options.device or device, config=settings
+            )
+            compiled = self._compile(model)
         self._compiled, self.prepares_shapes = compiled, True
         self.streams = options.streams or int(
             compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         )
+        self._lengths = static_lengths(options.static_up_to)
+        # Models of static lengths are made of it when the first row comes: by then the file may be another one.
+        self._model: Any = model if self._lengths else None
+        self._models, self._compiling = {_ANY_SHAPE: compiled}, threading.Lock()
         # Per stream the requests of all models: static length of a single row → request.
         self._free: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
         for _ in range(self.streams):
-            self._free.put(
-                {length: model.create_infer_request() for length, model in models.items()}
-            )
+            self._free.put({})
         self._inputs = sessions.Inputs(inputs, path)
         reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
@@ -402,16 +405,33 @@ class OpenvinoSession:
             for array in self._inputs.model_feeds(feeds).values()
         ]
         rows, length = next(array.shape for array in arrays if array.ndim == 2)
+        static = length if rows == 1 and length in self._lengths else _ANY_SHAPE
         requests = self._free.get()
-        request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
         try:
             with sessions.runtime_errors("openvino cannot run the model", self._path):
+                if static not in requests:
+                    requests[static] = self._compiled_for(static).create_infer_request()
+                request = requests[static]
                 for i, array in enumerate(arrays):
                     request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
                 return self._outputs(request)
         finally:
             self._free.put(requests)
+
+    def _compiled_for(self, length: int) -> Any:
+        """The model for single rows of a static length. It has weights of its own: OpenVINO packs them for a shape."""
+        with self._compiling:
+            if length not in self._models:
+                model = self._model.clone()
+                model.reshape(
+                    {
+                        port: [1, length][: port.get_partial_shape().rank.get_length()]
+                        for port in model.inputs
+                    }
+                )
+                self._models[length] = self._compile(model)
+            return self._models[length]
 
     def run_each(
         self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]
@@ -448,26 +468,6 @@ class OpenvinoSession:
             name: sessions.wide(np.array(request.get_output_tensor(i).data))
             for name, i in self._reads.items()
         }
-
-
-def _compiled_statically(
-    core: Any, path: Path, options: SessionOptions, device: str, settings: Mapping[str, Any]
-) -> dict[int, Any]:
-    """The models for single rows: length → the model with inputs [1, length].
-
-    Each has weights of its own: OpenVINO packs them for a shape.
-    """
-    models: dict[int, Any] = {}
-    for length in static_lengths(options.static_up_to):
-        model = core.read_model(str(path))
-        model.reshape(
-            {
-                port: [1, length][: port.get_partial_shape().rank.get_length()]
-                for port in model.inputs
-            }
-        )
-        models[length] = core.compile_model(model, options.device or device, settings)
-    return models
 
 
 def _property(compiled: Any, name: str) -> list[Any]:
