@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 3] [--ablation]
 
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
-calibrated on them. mrpc, sst2, cola and rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
+calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
 seed, and judged on the other (at most --judged-rows). conll: fine-tuned on eng.train, judged on eng.testa. squad: a checkpoint
 trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B. Calibration
 rows are 256 training rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All
