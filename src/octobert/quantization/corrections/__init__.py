@@ -103,7 +103,9 @@ class MomentsCollector:
         self._sum_quantized += quantized.sum(axis=0, dtype=np.float64)
         if self._products is not None and self._lost is not None:
             self._products += quantized.T @ quantized
-            self._lost += quantized.T @ (values - quantized)
+            # Of an input that stays float, nothing is lost.
+            if quantized is not values:
+                self._lost += quantized.T @ (values - quantized)
 
     def moments(self) -> Moments:
         """Return the moments of all tokens so far."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
+from scipy.linalg.lapack import dtrtri
 
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
@@ -69,8 +70,9 @@ def _rounded(
         limits: lowest and highest integer.
     """
     order = np.argsort(-np.diag(energy), kind="stable")
-    inverse = np.linalg.inv(energy[np.ix_(order, order)])
-    spread = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    # The upper triangular U with Uᵀ U = energy⁻¹: of the Cholesky factor from the last channel to the first, the inverse.
+    backwards = np.linalg.cholesky(energy[np.ix_(order[::-1], order[::-1])])
+    spread, _ = dtrtri(backwards[::-1, ::-1])
     rest, step = weight[order].copy(), steps[order].astype(np.float64)
     result = np.empty_like(rest)
     for start in range(0, len(rest), _BLOCK):
