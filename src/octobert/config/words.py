@@ -173,7 +173,8 @@ class Phrasing:
         else:
             bound, more = limit.at_least, "less"
         unit = _unit(limit.of)
-        interval = "" if value.low == value.high else f" ({value.low:.4g} to {value.high:.4g})"
+        ends = f" ({value.low:.4g} to {value.high:.4g})".replace("inf", "∞")
+        interval = "" if value.low == value.high else ends
         missed = f"{abs(value.value - (bound or 0.0)):.2g}{unit} {more} than the limit"
         return f"{self.name(limit.of)} is {value.value:.4g}{unit}{interval}, {missed}"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from octobert.config.checks import EXACT, bounds
+from octobert.config.checks import EXACT, bound_of
 from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
 from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
@@ -55,14 +55,11 @@ def missed(
             figure_of(reference, limit.of, metric),
         )
         if figure is not None and baseline is not None:
-            checked = bounds(
-                limit, words, figure, result.drops.get(words.key(limit.of)), baseline.value
-            )
-            problems += [
-                (bound.misses, bound.excess / bound.scale)
-                for bound in checked
-                if bound.excess > EXACT
-            ]
+            drop = result.drops.get(words.key(limit.of))
+            for part in limit.parts:
+                bound = bound_of(part, words, figure, drop, baseline.value)
+                if bound is not None and bound.excess > EXACT:
+                    problems.append((bound.misses, bound.excess / bound.scale))
     return problems
 
 
