@@ -385,16 +385,6 @@ def _last_race(search: Search) -> None:
     search.best = ranked[0]
 
 
-def _beside(search: Search, result: VariantResult, chosen: VariantResult) -> VariantResult:
-    """A variant with its times relative to the chosen one, from the last race of both. Times of other races do not compare."""
-    timed = result.ratio is not None and result.variant != search.trials.reference
-    if not timed or chosen.ratio is None or chosen.time_ms is None:
-        return result
-    ratio = search.trials.ratio(result.variant, chosen.variant)
-    times = {"ratio": ratio.times(chosen.ratio.value), "time_ms": ratio.times(chosen.time_ms.value)}
-    return result.model_copy(update=times)
-
-
 def _results(search: Search) -> list[VariantResult]:
     """What was found out of all variants, the chosen one first."""
     trials = search.trials
@@ -410,7 +400,7 @@ def _results(search: Search) -> list[VariantResult]:
         )
     else:
         chosen = trials.found(search.best)
-    others = [_beside(search, result, chosen) for result in results.values()]
+    others = list(results.values())
     left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
     others += [
         VariantResult(variant=variant, state="excluded", reason=why) for variant, why in left_out

@@ -150,9 +150,10 @@ class Ranking:
             )
         words = Phrasing(self.goals[0], self.metric, self.reference(chosen))
         rest = []
-        for result in {
+        for other in {
             other.variant.name: other for other in others if other.variant != chosen.variant
         }.values():
+            result = self._beside(other, chosen)
             if result.state == "not tried" and result.ratio is not None:
                 result = result.model_copy(
                     update={"state": "slower", "reason": words.dropped(result, chosen)}
@@ -167,6 +168,18 @@ class Ranking:
             )
         )
         return _with_frontier([chosen, *rest], self.metric or "")
+
+    def _beside(self, result: VariantResult, chosen: VariantResult) -> VariantResult:
+        """A variant with its times relative to the chosen one, in the last race of both. Others do not compare."""
+        if (
+            result.ratio in (None, Estimate.exactly(1.0))
+            or chosen.ratio is None
+            or chosen.time_ms is None
+        ):
+            return result
+        ratio = self.ratio(result, chosen)
+        times = {"ratio": chosen.ratio.value, "time_ms": chosen.time_ms.value}
+        return result.model_copy(update={name: ratio.times(time) for name, time in times.items()})
 
 
 def as_good(ratio: Estimate) -> bool:
