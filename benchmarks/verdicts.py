@@ -1,14 +1,17 @@
 """How often the words of a report are wrong: simulated models whose true loss is known, judged by the code that judges runs.
 
-    python benchmarks/verdicts.py [--samples 200] [--metrics accuracy f1 …] [--rows 10 40 100 400]
+    python benchmarks/verdicts.py [--samples 200] [--metrics accuracy f1 …] [--rows 10 40 100 400] [--tables counts times …]
 
-Three tables, as Markdown:
+Tables, as Markdown:
 
 1. Each metric, with a limit that is just the true loss of the 8-bit model: how often its limit is called kept, and how often
    clearly missed. Each is an error, and must be at most 2.5 %; `bootstrap` is what the percentile bootstrap would call kept.
 2. The words of a report about accuracy with a limit of one point, for several true losses. "Ship" is wrong where the loss is
    above one point, "no" where it is below.
 3. Speeds: how often a model that is as fast as float is called faster, and slower, for several numbers of rounds.
+4. Counts: of rows that only get worse, how many may be worse where a limit is kept, and how often a model whose true loss is
+   the limit has so few, by the binomial distribution.
+5. Times: how often a percentile is below the true one with its whole interval, so that a limit just below is called kept.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binom
 
 from octobert.config import checks
 from octobert.config.choosing import Limit
 from octobert.config.words import Phrasing
-from octobert.core.measurements import Comparison
+from octobert.core.measurements import Comparison, Latency
 from octobert.core.results import DataFacts, ModelMetadata, Report
 from octobert.evaluation import statistics
 from octobert.tasks import Task, build
@@ -254,6 +258,55 @@ def speed_table(samples: int) -> None:
         )
 
 
+def counts_table(rows: Sequence[int]) -> None:
+    """Print the fourth table."""
+
+    def kept(worse: int, count: int, limit: float) -> bool:
+        theirs, ours = np.ones(count), np.ones(count)
+        ours[:worse] = 0
+        extremes = (np.zeros(count), np.ones(count))
+        low = statistics.paired(lambda items: float(items.mean()), ours, theirs, extremes, seed=0)[
+            1
+        ]
+        return low is not None and low >= -limit - checks.EXACT
+
+    print(f"\n| at most so many worse (wrong, %) | {' | '.join(f'{n:,} rows' for n in rows)} |")
+    print(f"| --- |{' ---: |' * len(rows)}")
+    for limit in (0.01, 0.05, 0.1, 0.3):
+        cells = []
+        for count in rows:
+            # The interval is about that wide, and a few rows fewer are within it for sure.
+            worse = max(0, int(binom.ppf(0.02, count, limit)) - 3)
+            if not kept(worse, count, limit):
+                cells.append("never (0)")
+                continue
+            while kept(worse + 1, count, limit):
+                worse += 1
+            cells.append(f"{worse} ({100 * binom.cdf(worse, count, limit):.1f})")
+        print(f"| limit {100 * limit:g} points | {' | '.join(cells)} |", flush=True)
+
+
+def times_table(samples: int) -> None:
+    """Print the fifth table: exponential times."""
+    rounds = (6, 12, 30, 60, 100, 300, 1000)
+    print(f"\n| kept, % | {' | '.join(f'{n:,} rounds' for n in rounds)} |")
+    print(f"| --- |{' ---: |' * len(rounds)}")
+    generator, words = np.random.default_rng(0), Phrasing.about(None, {})
+    for percent in (50, 90, 95, 99):
+        true, cells = -np.log(1 - percent / 100), []
+        for count in rounds:
+            wrong = 0
+            for times in generator.exponential(size=(20 * samples, count)).tolist():
+                timed = Latency(
+                    candidate="ours", batch=1, sequence="data", samples_ms=times, rows=1, tokens=1
+                )
+                report = Report.model_construct(latencies=(timed,))
+                found = checks.figure_of(report, "ours", words, f"latency@p{percent}")
+                wrong += found is not None and found.high < true
+            cells.append(f"{100 * wrong / (20 * samples):.1f}")
+        print(f"| p{percent} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -261,10 +314,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[10, 40, 100, 400])
     parser.add_argument("--metrics", nargs="*", default=[], help="parts of the names of cases")
+    tables: dict[str, Callable[[argparse.Namespace], None]] = {
+        "speeds": lambda given: speed_table(given.samples),
+        "errors": lambda given: errors_table(given.metrics, given.rows, given.samples),
+        "words": lambda given: words_table(given.rows, given.samples),
+        "counts": lambda given: counts_table(given.rows),
+        "times": lambda given: times_table(given.samples),
+    }
+    parser.add_argument("--tables", nargs="+", choices=tables, default=list(tables))
     arguments = parser.parse_args()
-    speed_table(arguments.samples)
-    errors_table(arguments.metrics, arguments.rows, arguments.samples)
-    words_table(arguments.rows, arguments.samples)
+    for name in arguments.tables:
+        tables[name](arguments)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,23 @@ def test_other_goals(golden) -> None:
     golden(said(without(selection(limits=()), "excluded"), ()))
 
 
+def test_a_tie_is_said_to_be_one() -> None:
+    """Also with a variant of the same runtime and precision, and one whose accuracy was not judged."""
+    winner = found("openvino-cpu int8", 21.7, 0.1, 0.4, 110.0, "chosen")
+    equal = found("openvino-cpu int8 calibrate=mse", 21.8, 0.1, 0.4, 110.0, "admissible")
+    late = found("ort-cpu int8", 21.6, None, 0.0, 109.0, "slower")
+    slower = found("ort-cpu int8 all", 24.0, 0.1, 0.4, 110.0, "admissible")
+
+    def why(*others: VariantResult) -> str:
+        return choices.because(selection(winner, REFERENCE, *others), (WITHIN_A_POINT,))
+
+    assert "as fast as any that keeps" in why(equal)
+    assert "calibrate=mse is as fast within the noise" in why(equal, slower)
+    assert "calibrate=mse and 1 more are as fast within the noise" in why(equal, late)
+    assert "the fastest one that keeps" in why(slower)
+    assert "within the noise" not in why(slower)
+
+
 def test_what_was_not_judged_is_compared_as_well(golden) -> None:
     """The search judges from the fastest on, and ends with the first that keeps the limits."""
     winner = found("openvino-cpu int8", 21.7, 0.1, 0.4, 110.0, "chosen")

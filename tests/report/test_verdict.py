@@ -17,7 +17,7 @@ from octobert.config.choosing import Limit
 from octobert.config.words import Phrasing, words_of
 from octobert.core.errors import AccuracyError
 from octobert.core.estimate import Estimate, quantile
-from octobert.core.measurements import Latency, Score
+from octobert.core.measurements import Latency, Score, Throughput, Turn
 from octobert.core.results import Report
 from octobert.report import commands
 from octobert.report.verdict import Verdict, fastest_float, paired, verdict
@@ -328,6 +328,55 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
     assert "2 calibration rows were dropped" in rest
 
 
+def test_what_the_final_measurement_does_not_have_is_not_kept(report) -> None:
+    made = with_figures(report).model_copy(update={"throughputs": (), "footprints": ()})
+    limit = Limit(of="throughput", at_least=1, min_gain=5)
+    found = checks.check(
+        [limit, Limit(of="size", at_most=999)], words_of(made), made, "openvino-cpu"
+    )
+    assert [(each.state, each.reason) for each in found] == 3 * [
+        ("unclear", "the final measurement does not have this figure")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("percentile", "rounds", "state", "repeats"),
+    [(50, 6, "kept", 0), (90, 30, "unclear", 36), (90, 36, "kept", 0), (99, 100, "unclear", 368)],
+)
+def test_a_percentile_needs_rounds_enough_to_have_an_upper_end(
+    report, percentile: int, rounds: int, state: str, repeats: int
+) -> None:
+    """The slowest of 100 rounds is below the percentile 99 in 37 % of runs, so it proves nothing about it."""
+    made = with_figures(report)
+    times = [
+        each.model_copy(update={"samples_ms": tuple(9 + n / 1000 for n in range(rounds))})
+        for each in made.latencies
+    ]
+    made = made.model_copy(update={"latencies": tuple(times)})
+    limit = Limit(of=f"latency@p{percentile}", at_most=20)
+    (found,) = checks.check([limit], words_of(made), made, "openvino-cpu")
+    assert found.state == state
+    assert (f"set benchmark.repeats to {repeats} or more" in found.reason) == (repeats > 0)
+
+
+def test_a_throughput_has_the_noise_of_its_turns(report) -> None:
+    turns = tuple(Turn(seconds=1, rows=rows, tokens=rows) for rows in (90, 110, 95, 115))
+    timed = Throughput(
+        candidate="openvino-cpu", batch=1, sequence="data", streams=1, requests=1, threads=1,
+        turns=turns, samples_ms=(1.0,),
+    )  # fmt: skip
+    made = with_figures(report).model_copy(update={"throughputs": (timed,)})
+    found = checks.check(
+        [Limit(of="throughput", at_least=least) for least in (70, 100, 105, 150)],
+        words_of(made),
+        made,
+        "openvino-cpu",
+    )
+    assert [(each.state, each.clear) for each in found] == [
+        ("kept", False), ("unclear", False), ("missed", False), ("missed", True)
+    ]  # fmt: skip
+
+
 def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_criterion(
     golden,
     report,
@@ -354,6 +403,9 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
             run_command._check_criterion(searched)
         assert caught.value.exit_code == 9
         assert verdict(searched).state == "no"
+    both = (*checks.check(list(limits.values())[:2], words_of(made), made, "openvino-cpu"),)
+    with pytest.raises(AccuracyError, match=r"at least 0\.9; F1 drops by at most 1 point"):
+        run_command._check_criterion(made.model_copy(update={"choice": selection(checks=both)}))
     kept = checks.check(
         [Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu"
     )

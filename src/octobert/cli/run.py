@@ -255,14 +255,15 @@ def _check_criterion(report: Report) -> None:
     for target in report.plans:
         # A plain run without a criterion of its own is judged in the report only.
         stated = report.choice is not None or report.recipe.get("accuracy") is not None
-        for check in verdict.checks_of(report, target) if stated else ():
-            if check.state == "missed":
-                raise AccuracyError(
-                    f"a limit that the search kept is missed in the final measurement: {check.limit}",
-                    where=target,
-                    got=check.reason,
-                    fix="give more tuning rows (data.tune), allow more, or look at the rows that changed in the report",
-                )
+        checks = verdict.checks_of(report, target) if stated else ()
+        if missed := [check for check in checks if check.state == "missed"]:
+            raise AccuracyError(
+                "a limit that the search kept is missed in the final measurement: "
+                + "; ".join(check.limit for check in missed),
+                where=target,
+                got="; ".join(check.reason for check in missed),
+                fix="give more tuning rows (data.tune), allow more, or look at the rows that changed in the report",
+            )
     for goal in report.speed_goals:
         if goal.state not in ("met", "not measured"):
             # The sentence names the target, the goal, and the slowest shape.

@@ -7,13 +7,12 @@ most 2.5 % of runs, whatever the number of rows. It is `missed` where the figure
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Phrasing
-from octobert.core.estimate import Estimate, quantile
+from octobert.core.estimate import Estimate, geometric_mean, quantile
 from octobert.core.measurements import at_first_shape, in_order, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Check
@@ -26,7 +25,7 @@ EXACT = 1e-9
 
 
 def check(limits: Sequence[Limit], words: Phrasing, report: Report, name: str) -> tuple[Check, ...]:
-    """Check limits on the final figures of a model, as far as these were measured.
+    """Check everything that limits say on the final figures of a model. What was not measured is `unclear`.
 
     Args:
         words: of the run; its reference has the metrics of the float model.
@@ -40,25 +39,25 @@ def check(limits: Sequence[Limit], words: Phrasing, report: Report, name: str) -
         figure, theirs = (figure_of(report, model, words, limit.of) for model in (name, reference))
         drop = _drop(report, name, words.key(limit.of))
         rows = None if objective_named(limit.of).name in UNITS else report.data.evaluation_rows
-        for bound in bounds(limit, words, figure, drop, None if theirs is None else theirs.value):
+        for part in limit.parts:
+            value = None if theirs is None else theirs.value
+            bound = bound_of(part, words, figure, drop, value)
             # Of a gain in time or size no number of rows decides.
-            checks.append(_check(words, bound, rows if bound.limit.min_gain is None else None))
+            checks.append(_check(words, part, bound, rows if part.min_gain is None else None))
     return tuple(checks)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One of the things that a limit says, turned so that less is better.
+    """A part of a limit, turned so that less is better.
 
     Args:
-        limit: with this thing only.
         figure: of a model.
         most: that it may be.
         scale: what an excess is divided by, to be compared with that of other limits.
         misses: the sentence about a model that is beyond it.
     """
 
-    limit: Limit
     figure: Estimate
     most: float
     scale: float
@@ -70,45 +69,37 @@ class Bound:
         return self.figure.value - self.most
 
 
-def bounds(
-    limit: Limit,
+def bound_of(
+    part: Limit,
     words: Phrasing,
     figure: Estimate | None,
     drop: Estimate | None,
     theirs: float | None,
-) -> Iterator[Bound]:
-    """The things that a limit says, as far as the figures that they are about are known.
+) -> Bound | None:
+    """What a part of a limit says; None where a figure that it is about is not known.
 
     Args:
         figure: the limited one of a model.
         drop: of a metric below the float model's.
         theirs: the figure of the float model.
     """
-    if limit.max_drop is not None and drop is not None:
-        only, scale = limit.only("max_drop"), max(abs(theirs or 0.0), EXACT)
-        yield Bound(only, drop, words.accepted_drop(only), scale, words.misses_drop(only, drop))
+    if part.max_drop is not None:
+        if drop is None:
+            return None
+        scale = max(abs(theirs or 0.0), EXACT)
+        return Bound(drop, words.accepted_drop(part), scale, words.misses_drop(part, drop))
     if figure is None:
-        return
-    values: tuple[tuple[Literal["at_least", "at_most"], int], ...] = (
-        ("at_least", -1),
-        ("at_most", 1),
-    )
-    for key, sign in values:
-        value = getattr(limit, key)
+        return None
+    for value, sign in ((part.at_least, -1), (part.at_most, 1)):
         if value is not None:
-            only = limit.only(key)
-            yield Bound(
-                only,
-                figure.times(sign),
-                sign * value,
-                max(abs(value), EXACT),
-                words.misses_value(only, figure),
-            )
-    if limit.min_gain is not None and theirs is not None:
-        only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
-        ends = {end: share * (value - theirs) for end, value in figure}
-        gain = Estimate(**ends).times(1 if limit.objective.more_is_better else -1)
-        yield Bound(only, gain.times(-1), -limit.min_gain, 100, words.misses_gain(only, gain))
+            scale, text = max(abs(value), EXACT), words.misses_value(part, figure)
+            return Bound(figure.times(sign), sign * value, scale, text)
+    if part.min_gain is None or theirs is None:
+        return None
+    share = 100 / max(abs(theirs), EXACT)
+    ends = {end: share * (value - theirs) for end, value in figure}
+    gain = Estimate(**ends).times(1 if part.objective.more_is_better else -1)
+    return Bound(gain.times(-1), -part.min_gain, 100, words.misses_gain(part, gain))
 
 
 def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate | None:
@@ -130,7 +121,9 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
     if figure.name == "throughput":
         measured = [throughput for throughput in report.throughputs if throughput.candidate == name]
         measured.sort(key=lambda throughput: (throughput.sequence != "data", throughput.batch))
-        return Estimate.exactly(measured[0].rows_per_second) if measured else None
+        if not measured:
+            return None
+        return geometric_mean([turn.rows / turn.seconds for turn in measured[0].turns])
     if figure.name == "latency":
         timed = next(
             (latency for latency in at_first_shape(report.latencies) if latency.candidate == name),
@@ -138,7 +131,11 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
         )
         if timed is None:
             return None
-        return quantile(timed.samples_ms, (figure.percentile or 50) / 100)
+        share = (figure.percentile or 50) / 100
+        found = quantile(timed.samples_ms, share)
+        # All of a few rounds may be below the percentile, which then has no upper end.
+        too_few = len(timed.samples_ms) < rounds_needed(share)
+        return found.model_copy(update={"high": math.inf}) if too_few else found
     footprint = next((model for model in report.footprints if model.candidate == name), None)
     if footprint is None:
         return None
@@ -170,33 +167,47 @@ def _drop(report: Report, name: str, metric: str) -> Estimate | None:
     return Estimate(value=compared.difference, low=compared.low, high=compared.high).times(-1)
 
 
-def _check(words: Phrasing, bound: Bound, rows: int | None) -> Check:
+def _check(words: Phrasing, part: Limit, bound: Bound | None, rows: int | None) -> Check:
     """The record of a check.
 
     Args:
+        part: of a limit.
+        bound: what it says; None where the figure was not measured.
         rows: that the figure is of; None for times and sizes.
     """
-    text, figure = words.limit(bound.limit), bound.figure
-    if bound.excess > EXACT:
-        clear = figure.low > bound.most
+    text, needed = words.limit(part), None
+    if bound is None:
+        reason = "the final measurement does not have this figure"
+    elif bound.excess > EXACT:
+        clear = bound.figure.low > bound.most
         reason = f"{bound.misses}{'' if clear else ' (the interval includes the limit)'}"
         return Check(limit=text, state="missed", clear=clear, reason=reason)
-    if figure.high - bound.most <= EXACT:
+    elif bound.figure.high - bound.most <= EXACT:
         return Check(limit=text, state="kept")
-    if rows is None:
-        return Check(
-            limit=text, state="unclear", reason="the interval of the measurement reaches beyond it"
+    elif math.isinf(bound.figure.high):
+        least = rounds_needed((part.objective.percentile or 50) / 100)
+        reason = f"too few rounds to tell; set benchmark.repeats to {least} or more"
+    elif rows is None:
+        reason = "the interval of the measurement reaches beyond it"
+    else:
+        needed = rows_needed(rows, bound.figure.high - bound.figure.value, -bound.excess)
+        enough = (
+            "the figure is at the limit"
+            if needed is None
+            else f"about {needed:,} such rows would do"
         )
-    needed = rows_needed(rows, figure.high - figure.value, -bound.excess)
-    enough = (
-        "the figure is at the limit" if needed is None else f"about {needed:,} such rows would do"
-    )
-    return Check(
-        limit=text,
-        state="unclear",
-        reason=f"{rows_text(rows)} are too few to tell; {enough}",
-        rows=needed,
-    )
+        reason = f"{rows_text(rows)} are too few to tell; {enough}"
+    return Check(limit=text, state="unclear", reason=reason, rows=needed)
+
+
+def rounds_needed(share: float) -> int:
+    """The fewest rounds of which all are below a quantile of times in at most 2.5 % of runs.
+
+    Example:
+        >>> rounds_needed(0.5), rounds_needed(0.9), rounds_needed(0.99)
+        (6, 36, 368)
+    """
+    return math.ceil(math.log(0.025) / math.log(share))
 
 
 def rows_needed(rows: int, reach: float, room: float) -> int | None:

@@ -170,9 +170,15 @@ class Limit(FrozenModel):
         """The figure that it limits."""
         return objective_named(self.of)
 
-    def only(self, key: Literal["max_drop", "at_least", "at_most", "min_gain"]) -> Limit:
-        """One of several things that it says."""
-        return Limit(of=self.of, relative=self.relative, **{key: getattr(self, key)})
+    @property
+    def parts(self) -> tuple[Limit, ...]:
+        """Each thing that it says as a limit of its own."""
+        said = {key: getattr(self, key) for key in ("max_drop", "at_least", "at_most", "min_gain")}
+        return tuple(
+            Limit(of=self.of, relative=self.relative, **{key: value})
+            for key, value in said.items()
+            if value is not None
+        )
 
 
 def doubts(limits: Iterable[Limit]) -> list[str]:

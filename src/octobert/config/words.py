@@ -173,7 +173,8 @@ class Phrasing:
         else:
             bound, more = limit.at_least, "less"
         unit = _unit(limit.of)
-        interval = "" if value.low == value.high else f" ({value.low:.4g} to {value.high:.4g})"
+        ends = f" ({value.low:.4g} to {value.high:.4g})".replace("inf", "∞")
+        interval = "" if value.low == value.high else ends
         missed = f"{abs(value.value - (bound or 0.0)):.2g}{unit} {more} than the limit"
         return f"{self.name(limit.of)} is {value.value:.4g}{unit}{interval}, {missed}"
 
@@ -209,12 +210,18 @@ class Phrasing:
         ratio_of_times = relative(result, best)
         if ratio_of_times is None:
             return "not timed"
-        if ratio_of_times.low <= 1 <= ratio_of_times.high:
+        if self.tied(result, best):
             lost = self._loses(result, best, self.metric or "")
             return f"as fast{as_} within the noise" + (f", and loses {lost} more" if lost else "")
         slower = ratio_of_times.value > 1
         ratio = ratio_of_times.value if slower else 1 / ratio_of_times.value
         return f"{times_text(ratio)} × {'slower' if slower else 'faster'}{than}"
+
+    def tied(self, result: VariantResult, best: VariantResult) -> bool:
+        """True where the goal is time, and that of a variant cannot be told from that of the best one."""
+        goal, ratio = objective_named(self.goal).name, relative(result, best)
+        by_time = goal in UNITS and goal not in COSTS
+        return by_time and ratio is not None and ratio.low <= 1 <= ratio.high
 
     def dropped(self, result: VariantResult, best: VariantResult) -> str:
         """Why a variant was dropped before its accuracy was known."""
@@ -272,11 +279,13 @@ class Phrasing:
 
 
 def relative(result: VariantResult, best: VariantResult) -> Estimate | None:
-    """The time of a variant divided by that of another, each measured in turn with the reference.
-
-    The ends are those of the most different times, so that the interval is rather too wide.
-    """
-    return None if result.ratio is None or best.ratio is None else result.ratio.over(best.ratio)
+    """The time of a variant divided by that of the chosen one, with the interval of their race."""
+    if result.ratio is None or best.ratio is None:
+        return None
+    if result.ratio == Estimate.exactly(1.0):
+        # The reference: the interval is that of the chosen one.
+        return result.ratio.over(best.ratio)
+    return result.ratio.times(1 / best.ratio.value)
 
 
 def cost_of(result: VariantResult, goal: str) -> float | None:

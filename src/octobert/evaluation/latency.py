@@ -29,6 +29,8 @@ from octobert.evaluation.worker import OnProgress, Worker, working
 # Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
 _MIN_ROUNDS = 5
+# Rounds that show that a model is hopelessly slow: fewer give no interval of 95 % for a median of ratios.
+_TELLING_ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,8 @@ def measure(
         seconds_per_shape: time limit of each workload, in seconds.
         warmup: untimed runs of each candidate and workload before the first round.
         pause_ms: before each run of a candidate.
-        hopeless: a candidate that takes more than this factor of the fastest one's time in each of the first rounds is timed no
-            more; it has the samples of these rounds only.
+        hopeless: a candidate that takes more than this factor of the fastest one's time in each of the first six rounds is
+            timed no more; it has the samples of these rounds only.
         seed: of the order in each round.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
@@ -310,13 +312,15 @@ def _time_workload(
         rows += len(feeds["input_ids"])
         lengths.append(int(feeds["attention_mask"].sum()))
         done += 1
-        if done == _FIRST_ROUNDS:
-            fastest = np.min(list(samples.values()), axis=0)
+        if done == _TELLING_ROUNDS:
+            # One model: the fastest of each round would be the one that other programs disturbed least.
+            fastest = np.array(min(samples.values(), key=np.median))
             running = [
                 worker
                 for worker in workers
                 if np.any(samples[worker.candidate.title] <= hopeless * fastest)
             ]
+        if done == _FIRST_ROUNDS:
             per_round = (time.perf_counter() - started) / done
             total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
         on_progress(f"timing {workload.batch} × {workload.sequence}", done, total)

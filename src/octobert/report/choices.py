@@ -97,15 +97,14 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     ]
     those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
     among = f"among {len(results)} variants{f' ({those} not)' if ahead else ''}"
-    first = f"it is {name} that {_keeps(words, limits)}, {among}"
-    rival = _first(
-        words,
-        [
-            result
-            for result in results
-            if result.state in ("admissible", "slower") and _kind(result) != _kind(best)
-        ],
-    )
+    others = [result for result in results if result.state in ("admissible", "slower")]
+    tied = [result for result in others if words.tied(result, best)]
+    first = f"it is {'as fast as any' if tied else name} that {_keeps(words, limits)}, {among}"
+    if tied:
+        are = f" and {len(tied) - 1} more are" if len(tied) > 1 else " is"
+        first += f"; {tied[0].variant.name}{are} as fast within the noise"
+    rest = [result for result in others if result not in tied and _kind(result) != _kind(best)]
+    rival = _first(words, rest)
     return (
         first
         if rival is None

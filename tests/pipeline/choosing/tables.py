@@ -44,7 +44,7 @@ class Table:
         self.seconds, self._random = 0.0, np.random.default_rng(seed)
         # What the final run takes, and trials before the first one of their kind.
         self.final_seconds, self.expected = 0.0, {"judge": 8.0, "race": 0.04}
-        self._races: list[dict[str, np.ndarray]] = []
+        self.races: list[dict[str, np.ndarray]] = []
         self._judged: dict[str, Estimate] = {REFERENCE.name: Estimate(value=0.0, low=0.0, high=0.0)}
         self._made: set[str] = set()
         named = targets or {name.split()[0] for name in self.truths}
@@ -63,7 +63,7 @@ class Table:
             n: self.truths[n].time * common * self._random.lognormal(0, TIME_NOISE, rounds)
             for n in names
         }
-        self._races.append(own)
+        self.races.append(own)
         self.seconds += 1.5 * len(names) + sum(float(times.sum()) for times in own.values()) * 0.02
 
     def judge(self, variants: Sequence[Variant]) -> None:
@@ -77,11 +77,11 @@ class Table:
 
     def known(self, variants: Sequence[Variant]) -> int:
         return sum(
-            v.name in self._judged or any(v.name in race for race in self._races) for v in variants
+            v.name in self._judged or any(v.name in race for race in self.races) for v in variants
         )
 
     def ratio(self, variant: Variant, other: Variant) -> Estimate:
-        both = [race for race in self._races if variant.name in race and other.name in race]
+        both = [race for race in self.races if variant.name in race and other.name in race]
         if not both:
             own, theirs = self.ratio(variant, REFERENCE), self.ratio(other, REFERENCE)
             return own.over(theirs)
@@ -91,7 +91,7 @@ class Table:
     def found(self, variant: Variant) -> VariantResult:
         drop, timed = (
             self._judged.get(variant.name),
-            any(variant.name in race for race in self._races),
+            any(variant.name in race for race in self.races),
         )
         ratio = self.ratio(variant, REFERENCE) if timed else None
         size = Estimate(

@@ -98,6 +98,25 @@ def test_float_wins_where_eight_bits_are_slower(search) -> None:
     assert (found[0].variant.name, found[0].state) == ("a f32", "chosen")
 
 
+def test_a_slower_model_is_judged_where_all_faster_ones_miss_a_limit(search) -> None:
+    """It left the races before anything was judged."""
+    truths = {"a int8": Truth(0.3, 0.2), "b int8": Truth(0.5, 0.0), "a f32": Truth(0.9, 0.0)}
+    found, _, _ = search(truths, list(truths))
+    assert (found[0].variant.name, found[0].state) == ("b int8", "chosen")
+
+
+@pytest.mark.parametrize(("time", "races"), [(0.45, 0), (0.301, 1)])
+def test_only_models_whose_order_is_not_clear_are_timed_once_more(
+    search, monkeypatch, time: float, races: int
+) -> None:
+    monkeypatch.setattr(module.limits, "as_good", lambda _: True)  # So that both are judged.
+    truths = {"a int8": Truth(0.3, 0.0), "b int8": Truth(time, 0.0)}
+    found, _, table = search(truths, list(truths))
+    assert {each.state for each in found[:2]} == {"chosen", "admissible"}
+    last = [race for race in table.races if len(race["a int8"]) == module.LAST_ROUNDS]
+    assert len(last) == races
+
+
 def test_between_equals_the_more_accurate_one_wins(search) -> None:
     found, _, _ = search(
         {"a int8": Truth(0.4, 0.008), "a bf16": Truth(0.402, 0.0)},

@@ -9,12 +9,14 @@ import pytest
 
 import octobert
 from octobert.config import loading
+from octobert.config.choosing import Limit
 from octobert.core.errors import OctobertError, RecipeError
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.executors import inline
 from tests.support.runs import FAST
+from tests.support.selections import final_run, found, selection
 
 
 def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
@@ -91,3 +93,15 @@ def test_figures_are_checked_before_anything_runs(golden, finished, out: Path) -
     with golden.raises(RecipeError):
         runner.run(recipe, out, executor=inline.run)
     assert not (out / "best").exists()
+
+
+def test_all_that_limits_say_is_checked_again_but_the_drop_of_a_float_model() -> None:
+    """Its drop is zero by definition; a smallest value in the same limit is not."""
+    limits = (Limit(max_drop=0.01, at_least=0.9), Limit(of="size", at_most=9))
+    floating = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
+    for best, count in ((floating, 2), (selection().best, 3)):
+        choice = selection(best, floating) if best is floating else selection()
+        won = winner.Winner(facts=None, selection=choice, limits=limits)  # type: ignore[arg-type]
+        run = final_run(scores={}, footprints=(), latencies=(), throughputs=())
+        run = run.model_copy(update={"choice": choice})
+        assert len(won.checked(run).checks) == count

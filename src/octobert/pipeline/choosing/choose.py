@@ -3,13 +3,13 @@
 For the goal latency (throughput, size and memory are the same with another figure as cost):
 
 1. The default of every precision on every target is timed in turn. What is slower than the best by more than its axes can gain
-   is dropped; of the rest, other values of the axes that change time are added. Each further race has fewer models and more
-   rounds.
+   is timed no more; of the rest, other values of the axes that change time are added. Each further race has fewer models and
+   more rounds.
 2. Models are judged in order of time. The first that keeps the limits is the best so far, and rules out all slower ones.
 3. Faster ones that miss a limit on accuracy get other values of the axes that change numbers only, then a search that lets
    layers fall back to float, until one keeps the limits or the time is over.
 4. Where `vary` names `prune`, the best one is pruned within the limit on its drop, judged and timed.
-5. The best few are timed again, in one longer race.
+5. Of the best few, those whose order is not clear are timed again, in one longer race.
 
 The time limit is for all of it and for the final run: nothing is begun that would go beyond it, by the times of trials so far.
 Every result is stored, so that a search that was interrupted goes on, and comes to the same decisions.
@@ -34,8 +34,8 @@ ROUNDS = (12, 30, 60)
 LAST_ROUNDS = 150
 # Models of the last race.
 FINALISTS = 4
-# A model that is slower than the best by more than this, whatever its axes can gain, is dropped: medians of few rounds are
-# uncertain.
+# A model that is slower than the best by more than this, whatever its axes can gain, is timed no more: medians of few rounds
+# are uncertain.
 SLACK = 1.1
 # Attempts to repair the accuracy of a variant, after which it is given up if none of them helps.
 HOPELESS = 3
@@ -55,7 +55,6 @@ class Search:
         settings: of the recipe.
         tell: called with the best so far, how many variants were tried, and how many there are.
         variants: that are known.
-        dropped: names of those that are too slow.
         best: the best one so far that keeps all limits.
         cut: whether the time limit has ended a part of the search.
         spent: kind of trial → seconds so far, and the units that they were spent on.
@@ -66,7 +65,6 @@ class Search:
     settings: Choose
     tell: Callable[[VariantResult | None, int, int], None]
     variants: list[Variant] = field(default_factory=list)
-    dropped: set[str] = field(default_factory=set)
     best: Variant | None = None
     cut: bool = False
     spent: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -228,7 +226,10 @@ def choose(
 
 
 def _in_order_of_cost(search: Search) -> list[Variant]:
-    """Time variants in races with fewer and fewer of them, and return all that are left, cheapest first."""
+    """Time variants in races with fewer and fewer of them, and return all that were timed, cheapest first.
+
+    Those that left a race are among them: all faster ones may miss a limit.
+    """
     trials, recipe = search.trials, search.trials.facts.recipe
     # The two that are always made are the reference and a model in 8 bits, which the search is about.
     first = sorted(space.first(recipe), key=lambda v: v != trials.reference)
@@ -252,16 +253,12 @@ def _in_order_of_cost(search: Search) -> list[Variant]:
             # Two changes may gain more than one.
             best = min(running, key=lambda v: search.cost(v).value)
             running += search.add(space.faster(recipe, best))
-    timed = [
-        v
-        for v in search.variants
-        if v.name not in search.dropped and trials.found(v).ratio is not None
-    ]
+    timed = [v for v in search.variants if trials.found(v).ratio is not None]
     return sorted(timed, key=lambda v: search.cost(v).value)
 
 
 def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -> list[Variant]:
-    """Leave out variants that are slower than the best one for sure, and note why.
+    """Leave out variants that are slower than the best one for sure.
 
     Args:
         reach: consider what other values of their axes can gain.
@@ -272,17 +269,13 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
     if not able or search.by_metric:
         return list(variants)
     best = min(able, key=lambda v: search.cost(v).value)
-    promising = []
-    for variant in variants:
-        gain = space.reach(recipe, variant) if reach else 1.0
-        if (
-            variant == search.trials.reference
-            or search.cost(variant).low <= SLACK * gain * search.cost(best).value
-        ):
-            promising.append(variant)
-        else:
-            search.dropped.add(variant.name)
-    return promising
+    limit = SLACK * search.cost(best).value
+    return [
+        v
+        for v in variants
+        if v == search.trials.reference
+        or search.cost(v).low <= limit * (space.reach(recipe, v) if reach else 1.0)
+    ]
 
 
 def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
@@ -376,6 +369,9 @@ def _last_race(search: Search) -> None:
     if not ranked:
         return
     finalists = ranked[:FINALISTS]
+    if not search.by_metric and objective_named(search.settings.goal).name not in COSTS:
+        # What is slower for sure need not be timed again.
+        finalists = [v for v in finalists if search.ratio(v, ranked[0]).low <= 1 + limits.SAME]
     fitting = (
         rounds
         for rounds in (LAST_ROUNDS, ROUNDS[2], ROUNDS[1])
@@ -387,16 +383,6 @@ def _last_race(search: Search) -> None:
         search.race(finalists, rounds)
         ranked = search.ranked(filter(search.keeps, finalists)) or ranked
     search.best = ranked[0]
-
-
-def _beside(search: Search, result: VariantResult, chosen: VariantResult) -> VariantResult:
-    """A variant with its times relative to the chosen one, from the last race of both. Times of other races do not compare."""
-    timed = result.ratio is not None and result.variant != search.trials.reference
-    if not timed or chosen.ratio is None or chosen.time_ms is None:
-        return result
-    ratio = search.trials.ratio(result.variant, chosen.variant)
-    times = {"ratio": ratio.times(chosen.ratio.value), "time_ms": ratio.times(chosen.time_ms.value)}
-    return result.model_copy(update=times)
 
 
 def _results(search: Search) -> list[VariantResult]:
@@ -414,7 +400,7 @@ def _results(search: Search) -> list[VariantResult]:
         )
     else:
         chosen = trials.found(search.best)
-    others = [_beside(search, result, chosen) for result in results.values()]
+    others = list(results.values())
     left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
     others += [
         VariantResult(variant=variant, state="excluded", reason=why) for variant, why in left_out

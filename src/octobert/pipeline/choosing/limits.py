@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from octobert.config.checks import EXACT, bounds
+from octobert.config.checks import EXACT, bound_of
 from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
 from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
@@ -55,14 +55,11 @@ def missed(
             figure_of(reference, limit.of, metric),
         )
         if figure is not None and baseline is not None:
-            checked = bounds(
-                limit, words, figure, result.drops.get(words.key(limit.of)), baseline.value
-            )
-            problems += [
-                (bound.misses, bound.excess / bound.scale)
-                for bound in checked
-                if bound.excess > EXACT
-            ]
+            drop = result.drops.get(words.key(limit.of))
+            for part in limit.parts:
+                bound = bound_of(part, words, figure, drop, baseline.value)
+                if bound is not None and bound.excess > EXACT:
+                    problems.append((bound.misses, bound.excess / bound.scale))
     return problems
 
 
@@ -153,9 +150,10 @@ class Ranking:
             )
         words = Phrasing(self.goals[0], self.metric, self.reference(chosen))
         rest = []
-        for result in {
+        for other in {
             other.variant.name: other for other in others if other.variant != chosen.variant
         }.values():
+            result = self._beside(other, chosen)
             if result.state == "not tried" and result.ratio is not None:
                 result = result.model_copy(
                     update={"state": "slower", "reason": words.dropped(result, chosen)}
@@ -170,6 +168,18 @@ class Ranking:
             )
         )
         return _with_frontier([chosen, *rest], self.metric or "")
+
+    def _beside(self, result: VariantResult, chosen: VariantResult) -> VariantResult:
+        """A variant with its times relative to the chosen one, in the last race of both. Others do not compare."""
+        if (
+            result.ratio in (None, Estimate.exactly(1.0))
+            or chosen.ratio is None
+            or chosen.time_ms is None
+        ):
+            return result
+        ratio = self.ratio(result, chosen)
+        times = {"ratio": chosen.ratio.value, "time_ms": chosen.time_ms.value}
+        return result.model_copy(update={name: ratio.times(time) for name, time in times.items()})
 
 
 def as_good(ratio: Estimate) -> bool:

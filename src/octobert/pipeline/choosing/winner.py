@@ -66,7 +66,10 @@ class Winner:
         variant = self.selection.best.variant
         # A float32 model is what a drop is compared with.
         limits = [
-            limit for limit in self.limits if variant.precision != "f32" or limit.max_drop is None
+            part
+            for limit in self.limits
+            for part in limit.parts
+            if variant.precision != "f32" or part.max_drop is None
         ]
         checked = checks.check(limits, words_of(report), report, variant.target)
         return self.selection.model_copy(update={"checks": checked})
