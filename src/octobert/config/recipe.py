@@ -183,7 +183,7 @@ class Recipe(FrozenModel):
             excludes qat.
         transforms: Graph transforms before calibration. Default: SmoothQuant; none where no two tokens share a range (methods
             `float` and `weight-only`, and `dynamic` on openvino-cpu).
-        calibrate: The calibrator.
+        calibrate: The calibrator. Default: `minmax`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
         quantize: The quantization method.
@@ -283,19 +283,23 @@ class Recipe(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _none_by_default(cls, raw: Any) -> Any:
+    def _defaults_of_method(cls, raw: Any) -> Any:
         """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
 
         No transforms where no target has an interval for many tokens: outlier channels disturb only their own token.
+        Smoothing does not reach what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
         """
         if not isinstance(raw, dict):
             return raw
         method, targets = (
             raw.get(key, cls.model_fields[key].default) for key in ("quantize", "targets")
         )
-        name = (
-            method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)
+        name, options = (
+            method.get(key) if isinstance(method, Mapping) else getattr(method, key, default)
+            for key, default in (("name", method), ("options", None))
         )
+        if _quantizes_adds(name, options or {}, targets):
+            raw = {"calibrate": Choice(name="mse"), **raw}
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
         return raw if _is_smoothed(name, targets) else {"transforms": (), **raw}
@@ -407,15 +411,36 @@ class Recipe(FrozenModel):
         return value
 
 
-def _is_smoothed(method: Any, targets: Any) -> bool:
-    """Return whether a method's plans gain by smoothing on any target; True also for names that do not exist."""
+def _loaded(method: Any, targets: Any) -> tuple[Any, list[Any]] | None:
+    """Return the module of a method and the capabilities of targets; None if a name does not exist, which others report."""
     listed = [targets] if isinstance(targets, str) else targets
     if not isinstance(listed, list | tuple) or not {method} <= set(plugins.names("methods")):
-        return True
-    smoothed = getattr(plugins.load("methods", method), "smoothed", None)
-    if smoothed is None or not set(listed) <= set(plugins.names("targets")):
-        return True
-    return any(smoothed(plugins.load("targets", name).CAPABILITIES) for name in listed)
+        return None
+    if not set(listed) <= set(plugins.names("targets")):
+        return None
+    capabilities = [plugins.load("targets", name).CAPABILITIES for name in listed]
+    return plugins.load("methods", method), capabilities
+
+
+def _is_smoothed(method: Any, targets: Any) -> bool:
+    """Return whether a method's plans gain by smoothing on any target; True also for names that do not exist."""
+    loaded = _loaded(method, targets)
+    smoothed = loaded and getattr(loaded[0], "smoothed", None)
+    return not loaded or not smoothed or any(map(smoothed, loaded[1]))
+
+
+def _quantizes_adds(method: Any, options: Any, targets: Any) -> bool:
+    """Return whether a method's plans quantize what residual adds read or output, for any target."""
+    loaded = _loaded(method, targets)
+    if loaded is None:
+        return False
+    module, capabilities = loaded
+    try:
+        kinds = module.observed_kinds(module.Options.model_validate(options), capabilities)
+    except ValueError:
+        # Wrong options are reported where they are checked.
+        return False
+    return any(kind.startswith("residual.") for kind in kinds)
 
 
 def plugin_families() -> dict[str, str]:
