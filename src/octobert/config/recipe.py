@@ -414,9 +414,8 @@ class Recipe(FrozenModel):
 def _loaded(method: Any, targets: Any) -> tuple[Any, list[Any]] | None:
     """Return the module of a method and the capabilities of targets; None if a name does not exist, which others report."""
     listed = [targets] if isinstance(targets, str) else targets
-    if not isinstance(listed, list | tuple) or not {method} <= set(plugins.names("methods")):
-        return None
-    if not set(listed) <= set(plugins.names("targets")):
+    known = isinstance(listed, list | tuple) and set(listed) <= set(plugins.names("targets"))
+    if not known or not {method} <= set(plugins.names("methods")):
         return None
     capabilities = [plugins.load("targets", name).CAPABILITIES for name in listed]
     return plugins.load("methods", method), capabilities
@@ -432,15 +431,11 @@ def _is_smoothed(method: Any, targets: Any) -> bool:
 def _quantizes_adds(method: Any, options: Any, targets: Any) -> bool:
     """Return whether a method's plans quantize what residual adds read or output, for any target."""
     loaded = _loaded(method, targets)
-    if loaded is None:
-        return False
-    module, capabilities = loaded
     try:
-        kinds = module.observed_kinds(module.Options.model_validate(options), capabilities)
-    except ValueError:
-        # Wrong options are reported where they are checked.
-        return False
-    return any(kind.startswith("residual.") for kind in kinds)
+        kinds = loaded and loaded[0].observed_kinds(loaded[0].Options(**options), loaded[1])
+    except (TypeError, ValueError):
+        return False  # Wrong options are reported where they are checked.
+    return any(kind.startswith("residual.") for kind in kinds or ())
 
 
 def plugin_families() -> dict[str, str]:
