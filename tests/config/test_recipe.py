@@ -58,6 +58,25 @@ def test_models_are_smoothed_where_many_tokens_share_a_range(method, targets, sm
     assert [choice.name for choice in asked.transforms] == ["smoothquant"]
 
 
+@pytest.mark.parametrize(
+    ("method", "targets", "calibrator"),
+    [
+        ("static", ["ort-cpu"], "minmax"),
+        ("static", ["tensorrt"], "mse"),
+        ("static", ["ort-cpu", "ort-cuda"], "mse"),
+        ({"static": {"placement": "qdqbert"}}, ["ort-cpu"], "mse"),
+        ({"static": {"placement": ["linear.*", "residual.branch"]}}, ["ort-cpu"], "mse"),
+        ("dynamic", ["tensorrt"], "minmax"),
+    ],
+)
+def test_outliers_are_clipped_where_residual_adds_are_quantized(
+    method, targets, calibrator
+) -> None:
+    keys = {**GOOD, "quantize": method, "targets": targets}
+    assert loading.parse(keys).calibrate.name == calibrator
+    assert loading.parse({**keys, "calibrate": "entropy"}).calibrate.name == "entropy"
+
+
 def test_plugins_by_name_or_with_options() -> None:
     recipe = loading.parse(
         {

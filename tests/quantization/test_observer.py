@@ -38,6 +38,8 @@ SAME = {"rtol": 1e-4, "atol": 1e-5}
 SHARE_ACROSS_AN_EDGE = 2e-3
 # An end of the mse calibrator is one of 64 fractions, and the errors are those of a histogram.
 AS_GOOD = 1.02
+# Of float32 sums of two squares.
+RELATIVE = 1e-6
 # What entropy calibration needs at least: as many values as it has bins.
 ENOUGH = entropy.Options().num_bins
 LEVELS = entropy.Options().num_quantized_bins
@@ -81,6 +83,16 @@ def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
     )
     np.testing.assert_array_equal(observed.histogram, other.histogram)
     np.testing.assert_array_equal(observed.extremes, other.extremes)
+    assert (observed.relative is None) == (other.relative is None)
+    if observed.relative is not None and other.relative is not None:
+        np.testing.assert_array_equal(observed.relative, other.relative)
+
+
+def of_tokens(*rows: np.ndarray) -> TensorStatistics:
+    """Statistics of rows [S, C] whose errors count relative to each token."""
+    collector = Collector(len(rows), relative=True)
+    assert collector.add(range(len(rows)), rows) is None
+    return collector.statistics()
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +257,20 @@ def test_a_row_may_come_in_parts() -> None:
     assert_same(collector.statistics(), seen(np.concatenate([first, second])))
 
 
+def test_tokens_count_by_their_inverse_energy() -> None:
+    loud, quiet, silent = np.float32([[30, 40]]), np.float32([[3, 4], [0.3, 0.4]]), np.zeros((1, 2))
+    observed = of_tokens(loud, quiet, silent.astype(np.float32))
+    middles, counts = observed.points(relative=True)
+    # Inverse mean squares: of a token ten times as loud, a hundredth. A token of zeros has no error.
+    expected = {40: 0.0008, 30: 0.0008, 4: 0.08, 3: 0.08, 0.4: 8.0, 0.3: 8.0}
+    for value, count in expected.items():
+        assert counts[np.argmin(np.abs(middles - value))] == pytest.approx(count, rel=RELATIVE)
+    plain, exact = observed.points()
+    np.testing.assert_array_equal(plain, middles)
+    assert exact.tolist() == [2, 1, 1, 1, 1, 1, 1]
+    assert (observed.minimum, observed.maximum, observed.count) == (0.0, 40.0, 8)
+
+
 def test_memory_does_not_grow_with_samples() -> None:
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     observed, many = seen(values), seen(*[values * k for k in range(1, 50)])
@@ -260,6 +286,7 @@ def test_statistics_survive_the_disk(tmp_path) -> None:
         "a.b/c": seen(np.array([1.5, -2.0, 0.0], dtype=np.float32)),
         "d": seen(np.zeros(4, dtype=np.float32)),
         "e": seen(*drawn(0)),
+        "tokens": of_tokens(*(row[:400].reshape(50, 8) for row in drawn(1))),
     }
     observer.save(before, tmp_path / "statistics.npz")
     after = observer.load(tmp_path / "statistics.npz")
@@ -607,6 +634,17 @@ def test_percentile_ignores_an_outlier_that_minmax_keeps() -> None:
     assert interval("percentile", seen(values), keep=99.99).high < 6
     assert interval("minmax", seen(values)).high == 500.0
     assert interval("percentile", seen(values), keep=100) == interval("minmax", seen(values))
+
+
+def test_mse_clips_the_outlier_of_one_token_where_tokens_count_relative_to_their_energy() -> None:
+    tokens = np.random.default_rng(0).standard_normal((50, 384)).astype(np.float32)
+    tokens[0, 99] = 195.0
+    # It costs all other tokens digits, but the square of its own error is larger than the sum of theirs.
+    assert interval("mse", seen(tokens)).high > 150
+    clipped = interval("mse", of_tokens(tokens))
+    assert 4 < clipped.high < 60
+    assert 4 < clipped.bound < 60
+    assert interval("minmax", of_tokens(tokens)).high == 195.0
 
 
 def quantization_error(values: np.ndarray, low: float, high: float) -> float:

@@ -345,7 +345,8 @@ def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     assert (len(moved) > 10) == (ranges != "fixed")
     with np.load(context.work / "scales.npz") as scales:
         assert (len(scales.files) == 12) == (ranges == "learned")
-    assert (result["moved"] > 0) == (ranges != "fixed")
+    # Ends become float32 in training, as they are in the file.
+    assert (result["moved"] > 1e-6) == (ranges != "fixed")
 
 
 def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(

@@ -183,7 +183,7 @@ class Recipe(FrozenModel):
             excludes qat.
         transforms: Graph transforms before calibration. Default: SmoothQuant; none where no two tokens share a range (methods
             `float` and `weight-only`, and `dynamic` on openvino-cpu).
-        calibrate: The calibrator.
+        calibrate: The calibrator. Default: `minmax`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
         quantize: The quantization method.
@@ -283,27 +283,31 @@ class Recipe(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _none_by_default(cls, raw: Any) -> Any:
+    def _defaults_of_method(cls, raw: Any) -> Any:
         """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
 
         No transforms where no target has an interval for many tokens: outlier channels disturb only their own token.
+        Smoothing does not reach what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
         """
         if not isinstance(raw, dict):
             return raw
         method, targets = (
             raw.get(key, cls.model_fields[key].default) for key in ("quantize", "targets")
         )
-        name = (
-            method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)
+        name, options = (
+            method.get(key) if isinstance(method, Mapping) else getattr(method, key, default)
+            for key, default in (("name", method), ("options", None))
         )
+        module, chosen, tables = _chosen(name, options, targets) or (None, None, [])
+        kinds = module.observed_kinds(chosen, tables) if module else ()
+        if any(kind.startswith("residual.") for kind in kinds):
+            raw = {"calibrate": Choice(name="mse"), **raw}
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
-        options = (
-            method.get("options", {})
-            if isinstance(method, Mapping)
-            else getattr(method, "options", {})
-        )
-        return raw if _is_smoothed(name, options, targets) else {"transforms": (), **raw}
+        smoothed = getattr(module, "smoothed", None)
+        if smoothed is None or any(smoothed(chosen, table) for table in tables):
+            return raw
+        return {"transforms": (), **raw}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -412,15 +416,18 @@ class Recipe(FrozenModel):
         return value
 
 
-def _is_smoothed(method: Any, options: Any, targets: Any) -> bool:
-    """Return whether a method's plans gain by smoothing on any target; True also for names that do not exist."""
+def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, Any, list[Any]] | None:
+    """Return a method, its options, and the capabilities of targets; None where one is wrong, which others report."""
     listed = [targets] if isinstance(targets, str) else targets
-    if not isinstance(listed, list | tuple) or not {method} <= set(plugins.names("methods")):
-        return True
-    smoothed = getattr(plugins.load("methods", method), "smoothed", None)
-    if smoothed is None or not set(listed) <= set(plugins.names("targets")):
-        return True
-    return any(smoothed(options, plugins.load("targets", name).CAPABILITIES) for name in listed)
+    known = isinstance(listed, list | tuple) and set(listed) <= set(plugins.names("targets"))
+    if not known or not {method} <= set(plugins.names("methods")):
+        return None
+    module = plugins.load("methods", method)
+    try:
+        chosen = module.Options.model_validate(options or {})
+    except ValueError:
+        return None
+    return module, chosen, [plugins.load("targets", name).CAPABILITIES for name in listed]
 
 
 def plugin_families() -> dict[str, str]:

@@ -21,6 +21,8 @@ BINS = 1 << 16
 # Largest width of a bin relative to its values. The middle of a bin represents it.
 RELATIVE_BIN_WIDTH = 2.0**-7
 _POINTS_PER_BIN = 64
+# Smallest energy of a token that is told from 0.
+_SILENT = 1e-9
 
 
 def _edges(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -52,6 +54,7 @@ class TensorStatistics:
         count: number of values.
         histogram: [65536] counts by the upper 16 bits of the float32 pattern.
         extremes: [rows, 2] minimum and maximum of each row, in the order of the data.
+        relative: the histogram with each value counted by the inverse energy of its token; None where tokens count alike.
     """
 
     minimum: float
@@ -59,11 +62,17 @@ class TensorStatistics:
     count: int
     histogram: np.ndarray
     extremes: np.ndarray
+    relative: np.ndarray | None = None
 
-    def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the occupied bins in order of value: (middles in float64, counts)."""
+    def points(self, *, relative: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return the occupied bins in order of value: (middles in float64, counts).
+
+        Args:
+            relative: counts as in `relative`, where there are any.
+        """
         numbers, middles = _bin_values()
-        counts = self.histogram[numbers]
+        counted = self.relative if relative and self.relative is not None else self.histogram
+        counts = counted[numbers]
         used = counts > 0
         return np.clip(middles[used], self.minimum, self.maximum), counts[used]
 
@@ -133,10 +142,13 @@ class Collector:
 
     Args:
         rows: number of rows of the data.
+        relative: also count each value by the inverse energy of its token. A norm divides a token by its spread, so that its
+            error matters relative to its energy; an outlier in a few tokens must not cost all others their digits.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, *, relative: bool = False) -> None:
         self._histogram = np.zeros(BINS, dtype=np.int64)
+        self._relative = np.zeros(BINS) if relative else None
         self._extremes = np.full((rows, 2), (np.inf, -np.inf), dtype=np.float32)
 
     def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> int | None:
@@ -163,6 +175,11 @@ class Collector:
         # Read the upper halves of the patterns as 16-bit integers, without a copy.
         halves = together.view(np.uint16)[sys.byteorder == "little" :: 2]
         self._histogram += np.bincount(halves, minlength=BINS)
+        if self._relative is not None:
+            energies = [np.square(row).mean(axis=-1) for row in rows]
+            counts = 1 / np.maximum(np.concatenate(energies), _SILENT)
+            width = rows[0].shape[-1]
+            self._relative += np.bincount(halves, counts.repeat(width), minlength=BINS)
         return None
 
     def statistics(self) -> TensorStatistics:
@@ -172,7 +189,12 @@ class Collector:
             self._extremes[:, 1].max(initial=-np.inf),
         )
         return TensorStatistics(
-            float(low), float(high), int(self._histogram.sum()), self._histogram, self._extremes
+            float(low),
+            float(high),
+            int(self._histogram.sum()),
+            self._histogram,
+            self._extremes,
+            self._relative,
         )
 
 

@@ -8,7 +8,7 @@ padded rows and columns of attention scores. Memory holds the activations of one
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ def observe(
     pad_id: int,
     values: Sequence[str],
     *,
+    relative: Collection[str] = (),
     provider: str = CPU,
     name_of: Callable[[int], str] = "row {}".format,
     on_rows: Callable[[int], None] | None = None,
@@ -52,6 +53,7 @@ def observe(
         rows: calibration rows.
         pad_id: id of the padding token.
         values: names of values of the graph.
+        relative: those of shape [B, S, C] whose errors count relative to the energy of their token; see `Collector`.
         provider: the execution provider of ONNX Runtime that computes.
         name_of: index of a row → its name in errors.
         on_rows: called after each batch with the number of rows done.
@@ -62,7 +64,7 @@ def observe(
     Raises:
         ModelError: a value is not in the graph, or contains NaN or infinity.
     """
-    collectors = {name: Collector(len(rows)) for name in values}
+    collectors = {name: Collector(len(rows), relative=name in relative) for name in values}
 
     def take(name: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         bad = collectors[name].add(indices, parts)
@@ -271,6 +273,8 @@ def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:
         arrays[f"{name}/bins"] = bins.astype(np.uint16)
         arrays[f"{name}/counts"] = seen.histogram[bins]
         arrays[f"{name}/extremes"] = seen.extremes
+        if seen.relative is not None:
+            arrays[f"{name}/relative"] = seen.relative[bins]
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
@@ -281,11 +285,15 @@ def load(path: Path) -> dict[str, TensorStatistics]:
         for key in arrays.files:
             name, _, part = key.rpartition("/")
             if part == "summary":
+                bins, extremes = arrays[f"{name}/bins"], arrays[f"{name}/extremes"]
                 histogram = np.zeros(BINS, dtype=np.int64)
-                histogram[arrays[f"{name}/bins"]] = arrays[f"{name}/counts"]
+                histogram[bins] = arrays[f"{name}/counts"]
+                relative = None
+                if f"{name}/relative" in arrays:
+                    relative = np.zeros(BINS)
+                    relative[bins] = arrays[f"{name}/relative"]
                 low, high, count = arrays[key]
-                extremes = arrays[f"{name}/extremes"]
                 statistics[name] = TensorStatistics(
-                    float(low), float(high), int(count), histogram, extremes
+                    float(low), float(high), int(count), histogram, extremes, relative
                 )
     return statistics

@@ -15,6 +15,8 @@ from octobert.pipeline.stages import _artifacts
 from octobert.quantization import observer
 
 _SHOWN_CHARACTERS = 60
+# Roles of values that nothing but a norm reads, after the residual add.
+_NORMED = ("residual.branch", "residual.output")
 
 
 def run(
@@ -56,6 +58,7 @@ def run(
         rows,
         tokenizer.pad_id,
         values,
+        relative={site.value for site in chosen if site.role in _NORMED},
         provider=provider,
         name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),

@@ -17,8 +17,7 @@ from octobert.quantization.methods import _common
 class Method(Protocol):
     """The module of a method. With a function `offer`, as below without `name`, searches try the method as well.
 
-    A function `smoothed(options, capabilities)` says whether smoothing helps its plans for a target; without it, it does. Its
-    options are those that a recipe names.
+    A function `smoothed(options, capabilities)` says whether smoothing helps its plans for a target; without it, it does.
 
     Attributes:
         Options: the model of its options. Every option has a default.

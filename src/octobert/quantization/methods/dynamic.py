@@ -8,7 +8,7 @@ So does ONNX Runtime where weights have 4 bits: it fuses them with their product
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -64,9 +64,9 @@ def plan(
     )
 
 
-def smoothed(options: Mapping[str, Any], capabilities: Capabilities) -> bool:
+def smoothed(options: Options, capabilities: Capabilities) -> bool:
     """Return whether smoothing helps: where all tokens of a batch share a range."""
-    return capabilities.activations.dynamic != "token" and options.get("bits") != 4
+    return capabilities.activations.dynamic != "token" and options.bits == 8
 
 
 def _weight(capabilities: Capabilities, options: Options) -> Quantizer:
@@ -120,5 +120,5 @@ def offer(
         "dynamic",
         *forms,
         axes=(groups,) if per_token else (),
-        smoothed=smoothed({}, capabilities),
+        smoothed=smoothed(Options(), capabilities),
     )

@@ -6,7 +6,7 @@ Weights take a quarter of the bytes. Models are faster only where memory bandwid
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
@@ -44,7 +44,7 @@ def plan(
     )
 
 
-def smoothed(options: Mapping[str, Any], capabilities: Capabilities) -> bool:
+def smoothed(options: Options, capabilities: Capabilities) -> bool:
     """Return False: smoothing makes weights harder to round, and nothing else is rounded."""
     return False
 
