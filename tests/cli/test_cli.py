@@ -350,7 +350,7 @@ def test_inspect(package) -> None:
     assert "\nencoder.layer.1 " in text
     assert "uint8 [" in text
     assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
-    assert "linear.weight        12 of 12 in 8 bits" in text
+    assert "linear.weight        12 of 12 quantized" in text
     assert "residual adds carry outliers" in text
     result = {
         entry["target"]: entry

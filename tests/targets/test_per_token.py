@@ -12,6 +12,7 @@ from octobert.core import capability
 from octobert.core.errors import PlanError
 from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
 from octobert.core.session import SessionOptions
+from octobert.inspection import linter
 from octobert.quantization.methods import dynamic, weight_only
 from octobert.targets import openvino_cpu, ort_cpu
 from octobert.targets.runtimes import openvino as runtime
@@ -124,9 +125,11 @@ def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_
     alone = onnxruntime.InferenceSession(
         tmp_path / "ort.onnx", options, providers=["CPUExecutionProvider"]
     )
+    found = linter.lint(tmp_path / "ort.onnx", capabilities("ort-cpu"))
+    assert not [finding for finding in found.findings if finding.severity == "refused"]
     layers = sum(site.role == "linear.weight" for site in bert_sites)
     fused = [node for node in ir.load(optimized).graph if node.op_type == "MatMulNBits"]
-    assert len(fused) == layers
+    assert len(fused) == found.integer == layers
     feeds = batch([9, 5, 2])
     names = {value.name for value in alone.get_inputs()}
     logits = alone.run(None, {name: feeds[name] for name in names})[0]

@@ -67,7 +67,7 @@ def command(
         _show.render(plans.plan_table(manifest.plan, every=every))
         for role, (done, total) in manifest.plan.counts().items():
             if done:
-                _show.line(f"{role:<18} {done:>4} of {total} in 8 bits")
+                _show.line(f"{role:<18} {done:>4} of {total} quantized")
         if manifest.sensitivity is not None:
             _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:

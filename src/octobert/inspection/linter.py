@@ -45,6 +45,7 @@ _FLOATS = {
     ir.DataType.BFLOAT16: "bfloat16",
 }
 _DTYPES: dict[ir.DataType, DType] = {
+    ir.DataType.INT4: "int4",
     ir.DataType.INT8: "int8",
     ir.DataType.UINT8: "uint8",
     ir.DataType.INT16: "int16",
@@ -259,7 +260,7 @@ def _about_weight(
             f"{target.name} takes symmetric {expected} weights, not {kind_of(dtype, symmetric)}",
             f"quantize weights to {expected}",
         )
-    if scale is not None and scale.size > 1:
+    if scale is not None and scale.size > 1 and dtype != "int4":
         yield from _about_channels(node, target)
     if target.weights.form == "pair" and operators.const_array(node.inputs[0]) is not None:
         yield _Rule(
@@ -327,6 +328,10 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
         return "neither input is quantized", None
     if not target.qdq:
         return f"{target.name} computes only its own integer operators, not Q/DQ", "placement: auto"
+    weight = sides[1]
+    if weight is not None and _type_of(weight)[0] == "int4" and "int4" in target.weights.types:
+        # The runtime quantizes the other input itself, per token.
+        return None
     if any(side is None for side in sides):
         side = sides[0] or sides[1]
         which = "weight" if side is not None and _weight_behind(side) is not None else "activation"

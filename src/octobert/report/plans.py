@@ -70,7 +70,7 @@ def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> Fi
 
 def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> FittedTable:
     """A row for each module of the layers that are alike."""
-    table = table_of(title, ("module", "8 bits", "float", "why"))
+    table = table_of(title, ("module", "quantized", "float", "why"))
     groups = _groups(plan.decisions, every=False)
     # Most layers are alike; of the others only what differs is shown.
     usual = max((layers for layers, _ in groups if layers), key=len, default=[])
