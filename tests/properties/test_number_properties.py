@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -54,22 +54,35 @@ def test_activations(quantizer: Quantizer, places: np.ndarray) -> None:
     np.testing.assert_array_equal(qdq.rounded_activation(rounded, quantizer), rounded)
 
 
-@given(WEIGHTS, st.sampled_from([None, 0, 1]), st.sampled_from(["max", "mse"]), st.booleans())
-def test_weights(array: np.ndarray, axis: int | None, ranges: str, reduce_range: bool) -> None:
+@given(
+    WEIGHTS,
+    st.sampled_from([{"axis": None}, {"axis": 0}, {"axis": 1}, {"axis": 1, "group": 2}]),
+    st.sampled_from(["int8", "int4"]),
+    st.sampled_from(["max", "mse"]),
+    st.booleans(),
+)
+def test_weights(
+    array: np.ndarray, scales: dict, dtype: str, ranges: str, reduce_range: bool
+) -> None:
+    assume(len(array) % scales.get("group", 1) == 0)
     quantizer = Quantizer(
-        dtype="int8", symmetric=True, axis=axis, weight_ranges=ranges, reduce_range=reduce_range
+        dtype=dtype, symmetric=True, weight_ranges=ranges, reduce_range=reduce_range, **scales
     )
     integers, scale = qdq.quantize_weight(array, quantizer)
     back = qdq.dequantized_weight(array, quantizer)
     lowest, highest = quantizer.weight_limits
-    assert integers.dtype == np.int8
+    assert integers.dtype == np.dtype(dtype)
+    integers = integers.astype(np.int8)
     assert lowest <= integers.min()
     assert integers.max() <= highest
     assert np.all(back[array == 0] == 0)
     if ranges == "max":
-        assert np.all(np.abs(back - array) <= qdq.spread(scale, 2, axis) * 0.501 + 1e-30)
+        assert np.all(
+            np.abs(back - array) <= qdq.spread(scale, array.shape, quantizer.axis) * 0.501 + 1e-30
+        )
     # Integers are kept when the rounded weight is quantized again with its scale.
-    np.testing.assert_array_equal(qdq.quantize_weight(back, quantizer, scale)[0], integers)
+    again = qdq.quantize_weight(back, quantizer, scale)[0].astype(np.int8)
+    np.testing.assert_array_equal(again, integers)
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.none() | activation_quantizers()), max_size=4))

@@ -180,7 +180,7 @@ class Capabilities(FrozenModel):
         Example:
             >>> from octobert.targets import ort_cpu
             >>> ort_cpu.CAPABILITIES.but(name="ort-cpu-per-tensor", weights={"axis": None}).weights.types
-            ('int8', 'uint8', 'float8e4m3')
+            ('int8', 'int4', 'uint8', 'float8e4m3')
         """
         for name, change in changes.items():
             group = getattr(self, name, None)

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
-from scipy.linalg.lapack import dtrtri
 
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
@@ -69,6 +68,8 @@ def _rounded(
         steps: [in, out] scale of each number.
         limits: lowest and highest integer.
     """
+    from scipy.linalg.lapack import dtrtri
+
     order = np.argsort(-np.diag(energy), kind="stable")
     # The upper triangular U with Uᵀ U = energy⁻¹: of the Cholesky factor from the last channel to the first, the inverse.
     backwards = np.linalg.cholesky(energy[np.ix_(order[::-1], order[::-1])])
