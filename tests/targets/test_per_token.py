@@ -110,6 +110,7 @@ def test_weights_of_4_bits_are_those_of_numpy(float_path, bert_sites, files) -> 
         expected = np.rint(rows / scale).reshape(array.shape)
         tensor = rounded.initializers[f"{name}.quantized"].const_value
         assert tensor.dtype is ir.DataType.INT4
+        assert f"{name}.zero_point" not in rounded.initializers
         np.testing.assert_array_equal(tensor.numpy().astype(np.float32), expected)
 
 

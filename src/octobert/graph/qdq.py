@@ -362,13 +362,13 @@ def _write_weight_(
     scale: np.ndarray,
 ) -> ir.Value:
     dtype, zero = numpy_type(quantizer), middle_of(quantizer.dtype)
-    zeros = np.full_like(scale, zero, dtype=dtype)
-    constants = [
-        operators.initializer(graph, f"{name}.scale", scale),
-        operators.initializer(graph, f"{name}.zero_point", zeros),
-    ]
+    constants = [operators.initializer(graph, f"{name}.scale", scale)]
     attributes: dict[str, Any] = {} if quantizer.axis is None else {"axis": quantizer.axis}
-    if quantizer.group is not None:
+    if quantizer.group is None:
+        zeros = np.full_like(scale, zero, dtype=dtype)
+        constants.append(operators.initializer(graph, f"{name}.zero_point", zeros))
+    else:
+        # Without zero points, which are 0: OpenVINO subtracts them at run time, half as much time again.
         attributes = {"axis": 0, "block_size": quantizer.group}
     chain = operators.Chain(graph, name)
     if quantizer.weight_form == "pair":
