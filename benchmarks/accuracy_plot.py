@@ -19,6 +19,7 @@ import numpy as np
 BASE = "nncf TRANSFORMER"
 COLOURS = {"octobert": "#0b7285", "nncf": "#e8590c", "onnxruntime": "#868e96"}
 MARKERS = {"ort": "s", "openvino": "o"}
+TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4)
 
 
 def points(methods: list[dict[str, Any]]) -> list[tuple[float, float, str, str]]:
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     found = points(json.loads(options.results.read_text(encoding="utf-8"))[options.experiment])
+    plt.rcParams["svg.fonttype"] = "none"
     figure, axes = plt.subplots(figsize=(9, 5.5))
     best = np.inf
     front = [(x, y) for x, y, *_ in sorted(found) if y < best and (best := y) is not None]
@@ -51,12 +53,24 @@ def main() -> None:
     for x, y, name, runtime in found:
         tool, _, form = name.partition(" ")
         axes.scatter(x, y, color=COLOURS[tool], marker=MARKERS[runtime], s=40)
-        axes.annotate(f" {form}", (x, y), fontsize=7, va="center")
+        text = form.replace("per token, groups of ", "per token ").replace(
+            "4-bit weights", "4 bits"
+        )
+        below = -11 if runtime == "ort" or tool == "nncf" else 3
+        axes.annotate(text, (x, y), (5, below), textcoords="offset points", fontsize=7)
     for label, colour in COLOURS.items():
         axes.scatter([], [], color=colour, label=label)
     for runtime, marker in MARKERS.items():
         axes.scatter([], [], color="black", marker=marker, label=runtime)
-    axes.set(yscale="log", xlabel=f"time ÷ {BASE}", ylabel="RMSE of the logits")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(0.8, 5),
+        xlabel=f"time ÷ {BASE}",
+        ylabel="RMSE of the logits",
+    )
+    axes.set_xticks(TICKS, map(str, TICKS), minor=False)
+    axes.minorticks_off()
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(options.out)

@@ -97,8 +97,8 @@ def offer(
         why = f"without 8-bit units {capabilities.name} quantizes no activations per token"
     forms = [Form(precision="int8 dynamic", why_not=why)]
     if "int4" in capabilities.weights.types:
-        # BERT-base against the static model of NNCF in OpenVINO, AVX512-VNNI: in OpenVINO 0.93 × its time at 1 × 16 and 1.1 at
-        # 1 × 64, in ONNX Runtime 1.5 and 3 (2026-11-24).
+        # BERT-base against the static model of NNCF in OpenVINO, AVX512-VNNI: in OpenVINO 0.91 × its time at 1 × 16 and 1.12 at
+        # 1 × 64, in ONNX Runtime 1.5 and 2.2 (2026-11-24).
         forms.append(
             Form(
                 precision="int4 dynamic",
