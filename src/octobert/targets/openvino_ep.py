@@ -16,6 +16,9 @@ CAPABILITIES = openvino_cpu.CAPABILITIES.but(
     runtime="ort",
     description="OpenVINO as a provider of ONNX Runtime, on the CPU",
     baseline_precisions=("f32",),
+    # The group of channels is in the metadata of the file, which the provider does not read.
+    activations={"dynamic": None},
+    weights={"types": ("int8",)},
     onnx={"domains": ("com.microsoft",)},
     static_lengths=False,
     formats=("onnx",),
