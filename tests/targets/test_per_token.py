@@ -159,6 +159,13 @@ def test_ort_quantizes_per_token_before_weights_of_4_bits_only(bert_sites) -> No
     assert not capability.violations(capability.repaired(plan, target), target)
     narrow = dynamic.plan(bert_sites, ranges({}), target, dynamic.Options(bits=4))
     assert not capability.violations(narrow, target)
+    # A target that takes neither: both are repaired.
+    qnn = capabilities("qnn")
+    assert any(
+        "qnn does not quantize activations per token" in line
+        for line in capability.violations(narrow, qnn)
+    )
+    assert not capability.violations(capability.repaired(narrow, qnn), qnn)
 
 
 def test_groups_that_do_not_divide_a_layer_are_refused(float_path, bert_sites, tmp_path) -> None:

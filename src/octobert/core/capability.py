@@ -229,7 +229,7 @@ def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     types = capabilities.float_parts.accepted
     wrong = f"{capabilities.name} takes float parts of type {' or '.join(types)}, not {plan.float_parts}"
     broken = [] if plan.float_parts in types else [wrong]
-    narrow = _narrow(plan)
+    narrow = _narrow(plan, capabilities)
     broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities, narrow)]
     return list(dict.fromkeys(broken))
 
@@ -259,13 +259,15 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
         if plan.float_parts in capabilities.float_parts.accepted
         else capabilities.float_parts.in_files[0]
     )
-    narrow = _narrow(plan)
+    narrow = _narrow(plan, capabilities)
     decisions = tuple(_repaired(decision, capabilities, narrow) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
 
 
-def _narrow(plan: QuantPlan) -> set[str]:
-    """Return the operators with 4-bit weights."""
+def _narrow(plan: QuantPlan, capabilities: Capabilities) -> set[str]:
+    """Return the operators with 4-bit weights, where the target takes these."""
+    if "int4" not in capabilities.weights.types:
+        return set()
     return {site.node for site, quantizer in plan.quantized if quantizer.dtype == "int4"}
 
 

@@ -223,7 +223,7 @@ def plan_of_linears(
     *,
     placement: str,
     inputs: Quantizer | None,
-    weights: Quantizer | None = None,
+    weights: Quantizer,
     reason: str,
     otherwise: str,
 ) -> QuantPlan:
@@ -231,7 +231,7 @@ def plan_of_linears(
 
     Args:
         inputs: quantizer of the layers' inputs; None where they stay float.
-        weights: quantizer of their weights; by default that of the options.
+        weights: quantizer of their weights.
         placement: its name in the plan.
         reason: why a site is quantized.
         otherwise: why a site stays float.
@@ -242,7 +242,7 @@ def plan_of_linears(
     switches = Switches(sites, options.disable, options.enable, where=f"quantize.{method}")
     decisions = []
     for site in sites:
-        quantizer = weights or weight(options, capabilities) if site.is_weight else inputs
+        quantizer = weights if site.is_weight else inputs
         layer, _, end = site.role.partition(".")
         shared = common_decision(site, switches, options.embeddings, capabilities)
         if shared is not None:

@@ -39,6 +39,7 @@ def plan(
         options,
         placement="weights",
         inputs=None,
+        weights=_common.weight(options, capabilities),
         reason="weight of a linear layer",
         otherwise="the method quantizes weights only",
     )
