@@ -43,39 +43,45 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(
         len(weight)
     )
-    compensated = weight + np.linalg.solve(energy, moments.lost @ weight)
+    order = np.argsort(-np.diag(energy), kind="stable")
+    spread = _inverse_factor(energy[np.ix_(order, order)])
+    compensated = weight[order] + spread.T @ (spread @ (moments.lost[order] @ weight))
     scale = (
         layer.scale
         if layer.scale is not None
-        else qdq.weight_scale(compensated.astype(np.float32), layer.quantizer)
+        else qdq.weight_scale(compensated[np.argsort(order)].astype(np.float32), layer.quantizer)
     )
     steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
-    rounded = _rounded(compensated, energy, steps, layer.quantizer.weight_limits).astype(np.float32)
+    limits = layer.quantizer.weight_limits
+    rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits)
+    rounded = rounded[np.argsort(order)].astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
     bias = layer.float_bias + moments.mean @ weight - moments.mean_quantized @ rounded
     return replace(layer, weight=rounded, bias=bias.astype(np.float32), scale=scale)
 
 
+def _inverse_factor(energy: np.ndarray) -> np.ndarray:
+    """Return the upper triangular U with Uᵀ U = energy⁻¹: the Cholesky factor from the last channel to the first, inverted."""
+    from scipy.linalg.lapack import dtrtri
+
+    backwards = np.linalg.cholesky(energy[::-1, ::-1])
+    factor: np.ndarray = dtrtri(backwards[::-1, ::-1])[0]
+    return factor
+
+
 def _rounded(
-    weight: np.ndarray, energy: np.ndarray, steps: np.ndarray, limits: tuple[int, int]
+    weight: np.ndarray, spread: np.ndarray, step: np.ndarray, limits: tuple[int, int]
 ) -> np.ndarray:
-    """Round a weight to the grid of its scales.
+    """Round a weight to the grid of its scales, from the first input channel to the last.
 
     Args:
         weight: [in, out].
-        energy: [in, in] damped covariance of the 8-bit input.
-        steps: [in, out] scale of each number.
+        spread: [in, in] factor of the inverse energy, as `_inverse_factor` returns it.
+        step: [in, out] scale of each number.
         limits: lowest and highest integer.
     """
-    from scipy.linalg.lapack import dtrtri
-
-    order = np.argsort(-np.diag(energy), kind="stable")
-    # The upper triangular U with Uᵀ U = energy⁻¹: of the Cholesky factor from the last channel to the first, the inverse.
-    backwards = np.linalg.cholesky(energy[np.ix_(order[::-1], order[::-1])])
-    spread, _ = dtrtri(backwards[::-1, ::-1])
-    rest, step = weight[order].copy(), steps[order].astype(np.float64)
-    result = np.empty_like(rest)
+    rest, result = weight.copy(), np.empty_like(weight)
     for start in range(0, len(rest), _BLOCK):
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]))
@@ -84,4 +90,4 @@ def _rounded(
             errors[row - start] = (rest[row] - result[row]) / spread[row, row]
             rest[row + 1 : stop] -= np.outer(spread[row, row + 1 : stop], errors[row - start])
         rest[stop:] -= spread[start:stop, stop:].T @ errors
-    return result[np.argsort(order)]
+    return result
