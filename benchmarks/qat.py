@@ -3,8 +3,8 @@
     python benchmarks/qat.py mrpc BASE DATA --out runs/qat
 
 Each line is one recipe. Lines of one seed share an output directory, so common steps run once and an interrupted benchmark
-resumes. The float model trained further with itself as teacher is the control for distillation: its gain does not come from
-quantization.
+resumes. Float models trained on for as long, on labels alone and with the float model as teacher, are the controls: their gain
+does not come from quantization.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from octobert.pipeline import runner
 
 TARGETS = ("ort-cpu", "openvino-cpu")
 FLOAT = "ort-f32"
-QDQBERT = {"static": {"placement": "qdqbert"}}
-# Float training with the same length and learning rate as QAT.
-SAME = {"epochs": 0.5, "learning_rate": 5e-5, "schedule": "cosine", "dropout": False}
-DISTILLED = {**SAME, "distill": {"share": 0.9}}
-# Only learned ranges shrink the residual stream of `qdqbert`. Moving averages follow it.
-LEARNED = {"ranges": "learned"}
+# Training beyond the float model: of QAT, and of float models with the same length and learning rate.
+SAME = {"epochs": 0.5, "learning_rate": 1e-5, "schedule": "cosine", "dropout": False}
 
-LINES: dict[str, dict[str, Any]] = {
-    "float": {},
-    "float trained on, distilled": {"again": DISTILLED},
-    "PTQ, defaults": {},
-    "PTQ, qdqbert": {"quantize": QDQBERT},
-    "QAT, qdqbert": {"quantize": QDQBERT, "qat": {**SAME, **LEARNED}},
-    "QAT, qdqbert, distilled": {"quantize": QDQBERT, "qat": {**DISTILLED, **LEARNED}},
-    "QAT, defaults, distilled": {"qat": DISTILLED},
-}
+
+def lines_of(placement: str, training: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name of a line → keys of its recipe; `again` trains the float model further."""
+    placed = {"static": {"placement": placement}}
+    distilled = {**training, "distill": {"share": 0.9}}
+    # Only learned ranges shrink a residual stream that is quantized. Moving averages follow it.
+    learned = {"ranges": "learned"}
+    return {
+        "float": {},
+        "float trained on": {"again": training},
+        "float trained on, distilled": {"again": distilled},
+        "PTQ, defaults": {},
+        f"PTQ, {placement}": {"quantize": placed},
+        f"QAT, {placement}": {"quantize": placed, "qat": {**training, **learned}},
+        f"QAT, {placement}, distilled": {"quantize": placed, "qat": {**distilled, **learned}},
+        "QAT, defaults, distilled": {"qat": distilled},
+    }
 
 
 def main() -> None:
@@ -58,11 +62,18 @@ def main() -> None:
     parser.add_argument(
         "--set", dest="changes", default="{}", help="keys to change in every recipe, as JSON"
     )
+    parser.add_argument("--placement", default="qdqbert", help="what QAT quantizes")
+    parser.add_argument(
+        "--training",
+        default="{}",
+        help="settings of QAT, and of the float models that are trained on, as JSON",
+    )
     parser.add_argument("--only", nargs="*", help="only lines with these prefixes")
     options = parser.parse_args()
+    lines = lines_of(options.placement, {**SAME, **json.loads(options.training)})
     results: dict[str, list[dict[str, dict[str, float]]]] = {}
     for seed in range(options.seeds):
-        for name, line in LINES.items():
+        for name, line in lines.items():
             if options.only and not any(name.startswith(prefix) for prefix in options.only):
                 continue
             report = carry_out(options, seed, line)
@@ -79,10 +90,12 @@ def carry_out(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> R
     recipe, after = recipe_for(options, seed, line), "again" in line
     if after:
         # The float model first. Further training starts from its checkpoint.
-        runner.run(recipe_for(options, seed, LINES["float"]), out)
+        runner.run(recipe_for(options, seed, {}), out)
         trained = sorted((out / ".octobert" / "store").glob("finetune-*/checkpoint"))
         first = str(trained[0]) if trained else options.base
-        settings = {**line["again"], "distill": {**line["again"]["distill"], "teacher": first}}
+        settings = dict(line["again"])
+        if "distill" in settings:
+            settings["distill"] = {**settings["distill"], "teacher": first}
         recipe, out = (
             recipe_for(options, seed, {"model": first, "finetune": settings}),
             options.out / f"{options.task}-{seed}-again",
