@@ -113,15 +113,21 @@ def set_targets(draft: Draft) -> None:
         RecipeError: there are providers, and none of them has a target.
     """
     targets: dict[str, None] = {}
+    # Path of a field → the field, targets of its providers, providers without one.
+    named: dict[str, tuple[Node, list[str], list[str]]] = {}
     for (provider, device), fields in draft.providers.items():
         target = _target(draft, provider, device)
         if target is not None:
             targets[target] = None
         for field in fields:
-            if target is None:
-                field.refused(f"octobert has no target for {provider}ExecutionProvider")
-            else:
-                field.mapped("targets", target)
+            _, known, unknown = named.setdefault(field.path, (field, [], []))
+            (unknown if target is None else known).append(target or f"{provider}ExecutionProvider")
+    for field, known, unknown in named.values():
+        missing = f"octobert has no target for {', '.join(unknown)}" if unknown else ""
+        if known:
+            field.mapped("targets", "; ".join(filter(None, (", ".join(known), missing))))
+        else:
+            field.refused(missing)
     for target, field in draft.implied.items():
         targets[target] = None
         field.mapped("targets", target)
@@ -161,6 +167,9 @@ def fit_to_targets(draft: Draft) -> None:
             draft.set("format", "qoperator", field)
         else:
             field.refused("integer operators are a form of ort-cpu; other targets take Q/DQ")
+    if draft.options.get("placement") == "whole" and not are(draft, "any_plan"):
+        # The quantizer takes all operators; what the target does not compute stays float there, too.
+        draft.set("repair", True)
     if draft.options.get("weights") == "uint8" and not are(draft, "uint8_weights"):
         del draft.options["weights"]
     if draft.method is not None:
