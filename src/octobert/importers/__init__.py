@@ -84,7 +84,7 @@ class Node:
         named = set()
         for key, value in self.value.items():
             node = self._inner(value, joined(self.path, key))
-            if key in self.groups and isinstance(value, Mapping):
+            if key in self.groups and isinstance(value, Mapping) and value:
                 inner = list(node.items())
             else:
                 inner = [(str(key), node)]

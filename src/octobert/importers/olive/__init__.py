@@ -196,6 +196,7 @@ def convert(
         draft,
         goals.leading(draft, metrics),
         _calibrated(config, steps),
+        [*metrics, *(step.node for step in steps)],
         ranges=any(step.takes_ranges for step in steps),
     )
     systems.read(draft)

@@ -41,27 +41,62 @@ class _Rows:
     samples: int = 0
 
 
-def read(draft: Draft, evaluated: Node, calibrated: list[Node], *, ranges: bool) -> None:
+def read(
+    draft: Draft,
+    evaluated: Node,
+    calibrated: list[Node],
+    others: list[Node],
+    *,
+    ranges: bool,
+) -> None:
     """Set the data.
 
     Args:
         evaluated: the data config of the leading metric.
         calibrated: data configs of passes that quantize or train.
-        ranges: whether a pass takes ranges from them.
+        others: metrics and passes, which may name a function of a script that loads rows.
+        ranges: whether a pass takes ranges from calibration rows.
     """
-    main = evaluated or next(iter(calibrated), evaluated)
+    of_model = draft.config.model.get("dataset")
+    main = evaluated or next(iter(calibrated), of_model)
+    if not main:
+        _from_functions(draft, others)
     if main:
         rows = _main(draft, main, "data.evaluate" if evaluated else "data.calibrate")
-        others = [
+        more = [
             _only_calibrated(draft, other, rows) for other in calibrated if other.path != main.path
         ]
-        calibration_rows = others[-1] if others else rows if calibrated else _Rows()
+        calibration_rows = more[-1] if more else rows if calibrated else _Rows()
         samples = calibration_rows.samples
         if ranges and calibrated and not samples and not calibration_rows.span:
             samples = _all_rows(calibrated[-1], calibration_rows)
         _evaluation(draft, rows, calibration_rows, samples, is_scored=bool(evaluated))
     for other in draft.config.objects("data_configs").values():
         other.refused("a recipe has one data set; the one of the first metric is taken")
+
+
+def _from_functions(draft: Draft, nodes: list[Node]) -> None:
+    """The data set of the first function that loads rows, in the scripts of old configs: read there, and not run."""
+    found = None
+    for node in nodes:
+        function, script = node.get("dataloader_func"), node.get("user_script")
+        if not function or not script:
+            continue
+        hub = scripts.script_of(draft, node, script).hub_data(function.text)
+        if hub is None or found not in (None, (hub.source, hub.config)):
+            continue
+        found = hub.source, hub.config
+        if draft.get("data.source") is None:
+            draft.set("data.source", hub.source)
+            if hub.config is not None:
+                draft.set("data.config", hub.config)
+            columns = [task for *data, task in names("data_tasks") if data == [draft.task, *found]]
+            draft.task = columns[0] if columns else draft.task
+        note = (
+            "the script loads this data set; octobert tokenizes its texts itself, and runs no code"
+        )
+        for field in (function, script):
+            field.mapped("data.source", note)
 
 
 def _main(draft: Draft, node: Node, use: str) -> _Rows:

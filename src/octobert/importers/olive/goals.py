@@ -460,7 +460,7 @@ def strategy(draft: Draft, node: Node) -> None:
     """The strategy of a search, or of one that has nothing to vary."""
     is_mapping = isinstance(node.value, Mapping)
     if draft.search is None and is_mapping:
-        apply(draft, node, "no_search")
+        apply(draft, _flat(node), "no_search")
     elif draft.search is None and node.value is True and draft.get("accuracy") is None:
         node.refused("a search needs a goal for a metric")
     elif draft.search is None:
@@ -469,16 +469,17 @@ def strategy(draft: Draft, node: Node) -> None:
         )
     else:
         draft.set("search.sampler", "exhaustive")
-        apply(
-            draft,
-            replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config")),
-            "search",
-        )
+        apply(draft, _flat(node), "search")
         if not is_mapping:
             node.mapped(
                 "search",
                 "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",
             )
+
+
+def _flat(node: Node) -> Node:
+    """A strategy whose sampler has settings of its own."""
+    return replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config"))
 
 
 @computed

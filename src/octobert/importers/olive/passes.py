@@ -82,6 +82,7 @@ def _chosen_by_olive(draft: Draft) -> None:
         draft.options["float_parts"] = "float16"
         node.mapped("quantize.float", "without passes Olive's auto-optimizer takes float16 on GPUs")
     else:
+        node.mapped("quantize", "without passes Olive's auto-optimizer quantizes on CPUs")
         step = replace(node, value={"type": "OnnxQuantization"}, path="passes.OnnxQuantization")
         read(draft, [Pass("OnnxQuantization", "onnxquantization", step)])
 
@@ -437,6 +438,27 @@ def calibration_provider(draft: Draft, node: Node) -> None:
         draft.set("calibration_provider", providers[0], node)
     else:
         node.refused("calibration runs on one provider, or on the CPU")
+
+
+@computed
+def four_bits(draft: Draft, step: Node) -> None:
+    """NVIDIA's quantization of ONNX files: 4-bit weights."""
+    precision, algorithm = step.get("precision"), step.get("algorithm")
+    if precision and precision.lower != "int4":
+        where = f"{draft.config.where}: {precision.path}"
+        raise RecipeError(
+            "Olive's pass makes 4-bit weights only",
+            where=where,
+            got=precision.text,
+            expected="int4",
+        )
+    set_method(draft, "dynamic", step.get("type"))
+    draft.option(
+        "bits", 4, precision, "before them activations have 8 bits, one range per token and group"
+    )
+    draft.set(
+        "corrections", ["weight-rounding"], algorithm, "weights are rounded with data, by GPTQ"
+    )
 
 
 @computed

@@ -29,7 +29,7 @@ def read(draft: Draft) -> None:
     providers = root.get("execution_providers")
     if system:
         _system(draft, system)
-    else:
+    if not draft.providers:
         for element in providers.elements():
             draft.providers[provider_of(element.text), ""].append(providers)
     for other in systems.values():
@@ -45,10 +45,15 @@ def _system(draft: Draft, system: Node) -> None:
     else:
         kind.refused(f"{_HERE}: start it inside that container, environment or machine")
     devices = names("device_providers")
-    for accelerator in system.get("accelerators").elements():
+    accelerators = system.get("accelerators")
+    for accelerator in accelerators.elements():
         if not isinstance(accelerator.value, Mapping):
-            provider = provider_of(devices.get(accelerator.lower, accelerator.text))
-            draft.providers[provider, accelerator.lower].append(accelerator)
+            # In old configs a list of devices; execution providers stand beside it, if anywhere.
+            if not draft.config.root.get("execution_providers"):
+                provider = provider_of(devices.get(accelerator.lower, accelerator.text))
+                draft.providers[provider, accelerator.lower].append(accelerators)
+            else:
+                accelerators.not_needed("the execution providers say the device")
             continue
         device, providers = accelerator.get("device"), accelerator.get("execution_providers")
         for element in providers.elements():
