@@ -56,6 +56,11 @@ def test_defaults_of_onnx_runtimes_quantizer_are_in_the_recipe() -> None:
     )
 
 
+def test_embeddings_are_rounded_as_activations_are() -> None:
+    wide = quantized(STATIC | {"activation_type": "uint16", "precision": "uint8"})
+    assert wide["quantize"]["static"]["embeddings"] == "float"
+
+
 def test_a_named_field_is_no_default() -> None:
     named = STATIC | {"per_channel": True, "weight_type": "QUInt8", "op_types_to_quantize": None}
     imported = converted(config({"quant": named}))

@@ -62,8 +62,8 @@ def import_olive(config: PathLike | Mapping[str, Any], *, as_octobert: bool = Fa
 
     Args:
         config: The JSON or YAML file, or its content as a mapping. User scripts of the config are read, and never run.
-        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does what
-            the config does, defaults of its tools included.
+        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does
+            what the config does, defaults of its tools included.
 
     Returns:
         The recipe, and for each field of the config what became of it: mapped, not needed, or refused.

@@ -29,8 +29,8 @@ def command(
     Args:
         config: Config of Olive, JSON or YAML.
         out: Write the recipe to this file. Default: print it.
-        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does what
-            the config does, defaults of its tools included.
+        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does
+            what the config does, defaults of its tools included.
         every: Also list the fields that octobert needs no key for.
     """
     imported = octobert.import_olive(config, as_octobert=as_octobert)

@@ -41,7 +41,7 @@ SIGNATURES: dict[Kind, str] = {
 _LONGEST = 300
 # What scripts of Olive's examples use, and what has taken its place.
 _RENAMED = {
-    "neural_compressor": "remove the import: octobert calibrates on rows of the data, and Neural Compressor 3.8 has no neural_compressor.data",
+    "neural_compressor": "remove the import: octobert calibrates on rows of the data; Neural Compressor 3.8 has no such module",
     "torchmetrics": "install torchmetrics, or remove the import: octobert has accuracy, f1, auroc and others",
     "'evaluation_strategy'": "write eval_strategy, its name in transformers 5",
     "'tokenizer'": "write processing_class, its name in the Trainer of transformers 5",

@@ -35,7 +35,7 @@ _PERCENTILES = ("p50", "p75", "p90", "p95", "p99")
 _OTHER_FRAMEWORKS = ("pytorch", "snpe", "openvino", "qnn", "tensorflow")
 
 
-_UNSEARCHED = "Olive judges goals in a search only; the report has both models' figures, and accuracy: {max_drop: …} makes one a criterion"
+_UNSEARCHED = "Olive judges goals in a search only; the report has the figures; accuracy: {max_drop: …} makes one a criterion"
 # Options that both methods have.
 _SHARED = ("per_channel", "reduce_range", "embeddings", "disable", "enable")
 
@@ -232,7 +232,7 @@ def _speed(draft: Draft, goal: Node, kind: str) -> None:
     value = goal.get("value")
     if kind == "throughput":
         goal.refused(
-            "octobert's speed criterion is of the latency; search: {limits: [{of: throughput, min_gain: 20}]} is one of the throughput"
+            "the speed criterion is of the latency; a search has others: search: {limits: [{of: throughput, min_gain: 20}]}"
         )
         return
     is_gain = value.is_number and goal.get("type").text == "percent-min-improvement"

@@ -339,7 +339,9 @@ def only_operators(draft: Draft, node: Node) -> None:
     if node.is_default:
         if "placement" not in draft.options:
             draft.option("placement", "whole", node, "every operator that can be quantized")
-            draft.options.setdefault("embeddings", "int8")
+            # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
+            is_wide = str(draft.options.get("activations")).endswith("16")
+            draft.options.setdefault("embeddings", "float" if is_wide else "int8")
         return
     _place(draft, node, _words(node))
 
