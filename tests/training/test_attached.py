@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,57 @@ def test_rounding_can_be_switched_off(planned) -> None:
         assert np.abs(model(**batch).logits.numpy() - before).max() > 1e-4
         attached.quantize(False)
         np.testing.assert_allclose(model(**batch).logits.numpy(), before, atol=1e-5)
+        attached.detach()
+
+
+def copies(model: Any, tmp_path: Path) -> dict[str, Any]:
+    """Copies of a model, by how they were made."""
+    path = tmp_path / "model.pt"
+    torch.save(model, path)
+    return {
+        "deepcopy": copy.deepcopy(model),
+        "pickle": pickle.loads(pickle.dumps(model)),
+        "torch.save": torch.load(path, weights_only=False),
+    }
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_copy_of_an_attached_model_is_attached(planned, tmp_path, learned: bool) -> None:
+    """Loops of other tools copy the model, also in the middle of a step, and train the copy."""
+    model, package = planned
+    batch = AutoTokenizer.from_pretrained(model.config._name_or_path)(
+        "the of", "and", return_tensors="pt"
+    )
+    attached = octobert.attach(model, package.plan, learned=learned)
+    try:
+        model.train()
+        loss = model(**batch).logits.square().sum()
+        made = copies(model, tmp_path)
+        loss.backward()
+        made |= {f"{name} after": copied for name, copied in copies(model, tmp_path).items()}
+        model.eval()
+        attached.observe(False)
+        with torch.no_grad():
+            expected = model(**batch).logits
+            attached.quantize(False)
+            floating = model(**batch).logits
+            attached.quantize(True)
+        for name, copied in made.items():
+            copied.eval()
+            copied.load_state_dict(model.state_dict())
+            with torch.no_grad():
+                torch.testing.assert_close(copied(**batch).logits, expected, msg=name)
+            assert not torch.allclose(expected, floating, atol=1e-5)
+            # The copy has weights and ranges of its own.
+            copied.train()
+            copied(**batch).logits.square().sum().backward()
+            weight = next(p for n, p in copied.named_parameters() if n.endswith("query.weight"))
+            assert weight.grad is not None
+            with torch.no_grad():
+                weight.add_(1.0)
+                assert not torch.allclose(copied.eval()(**batch).logits, expected, atol=1e-4), name
+                torch.testing.assert_close(model(**batch).logits, expected)
+    finally:
         attached.detach()
 
 

@@ -586,6 +586,47 @@ def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:
         )
 
 
+OLIVE_LOOP = """
+import copy
+import torch
+from olive.data.registry import Registry
+
+
+def loop(net):
+    start = copy.deepcopy(net)
+    trained = copy.deepcopy(start)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
+    for step in range(3):
+        ids = torch.randint(5, 20, (4, 8))
+        trained(input_ids=ids, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        best = copy.deepcopy(trained)
+    assert hasattr(best, "octobert"), "the copy rounds as the plan says"
+    return best
+"""
+
+
+def test_a_loop_of_olive_trains_the_model(finished, tmp_path) -> None:
+    """It copies the model, trains the copy with an optimizer of its own, and returns it; its parameter has any name."""
+    recipe, out, _ = finished
+    script = tmp_path / "user_script.py"
+    script.write_text(OLIVE_LOOP)
+    made = made_of(recipe, out)
+    context = context_for(recipe, tmp_path / "run", made, code=f"{script}:loop", distill=None)
+    assert context.run()["moved"] > 0
+    script.write_text("import neural_compressor.data\n" + OLIVE_LOOP)
+    with pytest.raises(RecipeError, match="remove the import: octobert calibrates"):
+        context_for(recipe, tmp_path / "old", made, code=f"{script}:loop", distill=None).run()
+    old = OLIVE_LOOP.replace(
+        "    return best",
+        "    import transformers\n    transformers.TrainingArguments('o', evaluation_strategy='no')",
+    )
+    script.write_text(old)
+    with pytest.raises(RecipeError, match="write eval_strategy"):
+        context_for(recipe, tmp_path / "named", made, code=f"{script}:loop", distill=None).run()
+
+
 def test_labels_out_of_range_are_refused_before_training(checkpoint, tmp_path) -> None:
     for name in ("train", "validation"):
         rows = [{"text": f"the of {name} {i}", "label": i % 2} for i in range(30)]

@@ -57,11 +57,13 @@ def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     return loading.of_file(olive.read(file).recipe, changes, file)
 
 
-def import_olive(config: PathLike | Mapping[str, Any]) -> Imported:
+def import_olive(config: PathLike | Mapping[str, Any], *, as_octobert: bool = False) -> Imported:
     """Make a recipe from a config of Olive. `run` and `load_recipe` take such a config, too.
 
     Args:
         config: The JSON or YAML file, or its content as a mapping. User scripts of the config are read, and never run.
+        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does
+            what the config does, defaults of its tools included.
 
     Returns:
         The recipe, and for each field of the config what became of it: mapped, not needed, or refused.
@@ -72,8 +74,8 @@ def import_olive(config: PathLike | Mapping[str, Any]) -> Imported:
     from octobert.importers import olive
 
     if isinstance(config, Mapping):
-        return olive.convert(config)
-    return olive.read(path_of(config, "config"))
+        return olive.convert(config, as_octobert=as_octobert)
+    return olive.read(path_of(config, "config"), as_octobert=as_octobert)
 
 
 def refused_fields(path: RecipeLike) -> list[str]:

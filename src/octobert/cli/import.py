@@ -21,25 +21,34 @@ def command(
     config: Path,
     *,
     out: Path | None = None,
+    as_octobert: bool = False,
+    every: bool = False,
 ) -> Iterator[Any]:
     """Make a recipe from a config of Olive, and say what became of each of its fields.
 
     Args:
         config: Config of Olive, JSON or YAML.
         out: Write the recipe to this file. Default: print it.
+        as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does
+            what the config does, defaults of its tools included.
+        every: Also list the fields that octobert needs no key for.
     """
-    imported = octobert.import_olive(config)
+    imported = octobert.import_olive(config, as_octobert=as_octobert)
     if out is not None:
         with storage_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(out.parent), atomic_write(out) as file:
-            file.write_text(imported.text(out.parent), encoding="utf-8")
+            file.write_text(imported.text(out.parent, every=every), encoding="utf-8")
     yield {"recipe": imported.recipe, "fields": imported.to_rows()}
     if out is None:
-        _show.line(imported.text(Path()).rstrip())
+        _show.line(imported.text(Path(), every=every).rstrip())
         return
     from octobert.report import terminal
 
-    _show.render(terminal.outcomes_table(imported.to_rows()))
+    rows = imported.to_rows()
+    shown = [row for row in rows if every or row["verdict"] != "not needed"]
+    _show.render(terminal.outcomes_table(shown))
+    if len(shown) < len(rows):
+        _show.line(f"{len(rows) - len(shown)} more fields need no key: --all lists them")
     _show.line(f"\nRecipe   {out}")
     _show.line(f"   try   octobert run {out} --dry-run")

@@ -39,6 +39,14 @@ SIGNATURES: dict[Kind, str] = {
     "model": "def model(): … returning a PyTorch model or the path of an .onnx file",
 }
 _LONGEST = 300
+# What scripts of Olive's examples use, and what has taken its place.
+_RENAMED = {
+    "neural_compressor": "remove the import: octobert calibrates on rows of the data; Neural Compressor 3.8 has no such module",
+    "torchmetrics": "install torchmetrics, or remove the import: octobert has accuracy, f1, auroc and others",
+    "'evaluation_strategy'": "write eval_strategy, its name in transformers 5",
+    "'tokenizer'": "write processing_class, its name in the Trainer of transformers 5",
+    "'no_cuda'": "write use_cpu, its name in transformers 5",
+}
 
 
 class UserCode(FrozenModel):
@@ -196,8 +204,8 @@ def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
         line = lines[-1] if lines else None
     where = f"{code.where}: {code.path}" + (f", line {line}" if line else "")
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    fix = None
-    if isinstance(error, ModuleNotFoundError):
+    fix = next((new for old, new in _RENAMED.items() if old in message), None)
+    if fix is None and isinstance(error, ModuleNotFoundError):
         if (code.path.parent / f"{error.name}.py").is_file():
             fix = "put it into the same file: octobert imports one file, and its key depends on that file alone"
         else:
@@ -360,8 +368,12 @@ def for_olive() -> Iterator[None]:
 
 
 def training_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes a `model` and returns it trained, as one that trains the model of a job; others unchanged."""
-    if list(inspect.signature(function).parameters) != ["model"]:
+    """A function of a job unchanged; one that takes a model and returns it trained, as Olive's do, as a function of a job.
+
+    A function of a job calls its parameter `job`. Any other name stands for the model.
+    """
+    first = next(iter(inspect.signature(function).parameters), "job")
+    if first == "job":
         return function
 
     @functools.wraps(function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from octobert.core.frozen import FrozenModel
@@ -23,6 +23,7 @@ class Outcome(FrozenModel):
         verdict: `mapped`, `not needed`, or `refused`.
         key: the recipe key of a mapped field.
         note: why it is not needed or refused, or what differs from the source.
+        default: the config does not name the field; the value is what its tool then takes.
     """
 
     field: str
@@ -30,6 +31,7 @@ class Outcome(FrozenModel):
     verdict: Verdict
     key: str | None = None
     note: str = ""
+    default: bool = False
 
     def sentence(self) -> str:
         """The outcome on one line.
@@ -39,7 +41,8 @@ class Outcome(FrozenModel):
             'passes.q.per_channel = false: mapped to quantize'
         """
         what = f"mapped to {self.key}" if self.key else self.verdict
-        return f"{self.field} = {self.value}: {what}{'; ' if self.key and self.note else ': ' if self.note else ''}{self.note}"
+        value = f"{self.value} (not named: the default)" if self.default else self.value
+        return f"{self.field} = {value}: {what}{'; ' if self.key and self.note else ': ' if self.note else ''}{self.note}"
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,16 @@ class Node:
     Args:
         outcomes: path of a leaf → its outcome, for the whole document. The first outcome of a leaf stays.
         groups: names of mappings that only group the fields of the mapping around them; `get` and `items` look through them.
+        defaults: names of a field, separated by commas → the value that the config's tool takes where the field has none.
+        is_default: this value is one of those.
     """
 
     value: Any
     path: str
     outcomes: dict[str, Outcome]
     groups: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    is_default: bool = False
 
     def __bool__(self) -> bool:
         return self.value is not None
@@ -64,23 +71,30 @@ class Node:
     def get(self, *names: str) -> Node:
         """The first of these fields that has a value. A null before it is recorded as not needed."""
         for name in names:
-            node = next((node for key, node in self.items() if key == name), None)
-            if node:
-                return node
-            if node is not None:
+            for node in [node for key, node in self.items() if key == name]:
+                if node:
+                    return node
                 node.not_needed("null is the default")
         return self._inner(None, joined(self.path, names[0]))
 
     def items(self) -> Iterator[tuple[str, Node]]:
-        """The fields of a mapping, those inside its groups included."""
+        """The fields of a mapping, those inside its groups and defaults included."""
         if not isinstance(self.value, Mapping):
             return
+        named = set()
         for key, value in self.value.items():
             node = self._inner(value, joined(self.path, key))
-            if key in self.groups and isinstance(value, Mapping):
-                yield from node.items()
+            if key in self.groups and isinstance(value, Mapping) and value:
+                inner = list(node.items())
             else:
-                yield str(key), node
+                inner = [(str(key), node)]
+            named |= {name for name, node in inner if node}
+            yield from inner
+        for names, value in self.defaults.items():
+            first, *others = names.split(", ")
+            if named.isdisjoint((first, *others)):
+                node = self._inner(value, joined(self.path, first))
+                yield first, replace(node, is_default=True)
 
     def elements(self) -> list[Node]:
         """The elements of a list; a single value is a list of one, and an absent one of none."""
@@ -92,7 +106,7 @@ class Node:
         return [self] if self else []
 
     def _inner(self, value: Any, path: str) -> Node:
-        return Node(value, path, self.outcomes, self.groups)
+        return Node(value, path, self.outcomes, self.groups, is_default=self.is_default)
 
     @property
     def text(self) -> str:
@@ -119,8 +133,9 @@ class Node:
         self._record("mapped", note, key)
 
     def not_needed(self, why: str) -> None:
-        """Record that octobert needs no key for this value."""
-        self._record("not needed", why)
+        """Record that octobert needs no key for this value; of a default there is then nothing to say."""
+        if not self.is_default:
+            self._record("not needed", why)
 
     def refused(self, why: str) -> None:
         """Record that octobert does not do what this value asks for."""
@@ -130,7 +145,12 @@ class Node:
         for path, leaf in leaves(self.value, self.path):
             if path not in self.outcomes:
                 self.outcomes[path] = Outcome(
-                    field=path, value=shown(leaf), verdict=verdict, key=key, note=note
+                    field=path,
+                    value=shown(leaf),
+                    verdict=verdict,
+                    key=key,
+                    note=note,
+                    default=self.is_default,
                 )
 
 
@@ -138,9 +158,11 @@ ABSENT = Node(None, "", {})
 
 
 def outcomes_of(document: Node) -> tuple[Outcome, ...]:
-    """One outcome for each leaf of a document, in its order. A leaf that nothing asked for is refused."""
+    """One outcome for each leaf of a document, in its order, and for each default. A leaf that nothing asked for is refused."""
     document.refused(UNKNOWN)
-    return tuple(document.outcomes[path] for path, _ in leaves(document.value, ""))
+    of_leaves = {path: document.outcomes[path] for path, _ in leaves(document.value, "")}
+    defaults = (outcome for outcome in document.outcomes.values() if outcome.default)
+    return (*of_leaves.values(), *(each for each in defaults if each.field not in of_leaves))
 
 
 def joined(path: str, key: object) -> str:

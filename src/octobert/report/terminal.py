@@ -361,7 +361,7 @@ def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
     for row in rows:
         table.add_row(
             row["field"] or "",
-            row["value"] or "",
+            f"{row['value']} (default)" if row["default"] else row["value"] or "",
             row["key"] or row["verdict"] or "",
             row["note"] or "",
         )

@@ -61,6 +61,11 @@ class ModuleNames:
                     norms.add(family.module(layer, role))
         self.branch = {site.module: site.value for site in sites if site.role == "residual.branch"}
         self.branches = set(self.branch.values())
+        self._family, self._norm_paths = family, norms
+        self.identify(model)
+
+    def identify(self, model: Any) -> None:
+        """Take down which parameter is the weight of which module. A copy of a model has other parameters."""
         self.linears: dict[int, str] = {}
         self.norms: dict[int, str] = {}
         self.tables: dict[int, str] = {}
@@ -68,14 +73,14 @@ class ModuleNames:
         # A decoder over the vocabulary and the word embeddings are two modules with one parameter.
         for name, parameter in model.named_parameters(remove_duplicate=False):
             module, _, kind = name.rpartition(".")
-            path = family.strip_prefix(module)
+            path = self._family.strip_prefix(module)
             if kind != "weight":
                 continue
             if isinstance(modules[module], torch.nn.Linear):
                 self.linears[id(parameter)] = path
             elif isinstance(modules[module], torch.nn.Embedding):
                 self.tables[id(parameter)] = path
-            elif path in norms:
+            elif path in self._norm_paths:
                 self.norms[id(parameter)] = path
 
     def at_call(self, path: str | None, call: int) -> str | None:

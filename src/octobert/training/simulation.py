@@ -73,7 +73,11 @@ class Simulation:
         self.ranges = ActivationRanges(self._read(plan), learned=learned)
         self._bounds = self._weight_bounds(scales or {}, learned=learned)
         self._handles: list[Any] = []
-        self._interceptor = Interceptor(self)
+        self._interceptor: Interceptor | None = Interceptor(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without what belongs to this model's tensors: a copy's parameters are others, and it starts anew."""
+        return {**vars(self), "_interceptor": None}
 
     def _read(self, plan: QuantPlan) -> list[Quantizer]:
         """Read the sites of the plan; the quantizer of each range."""
@@ -226,11 +230,15 @@ class Simulation:
         return torch.stack([weight_bound(matrices[p], quantizer.axis) for p in group]).amax(dim=0)
 
     def _start(self, _: Any, args: Any, kwargs: Any) -> None:
+        if self._interceptor is None:
+            self.names.identify(self.model)
+            self._interceptor = Interceptor(self)
         mask = kwargs.get("attention_mask")
         self._interceptor.start(None if mask is None or bool(mask.all()) else mask.bool())
         self._interceptor.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self, *_: Any) -> None:
+        assert self._interceptor is not None
         self._interceptor.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self.observing and self.model.training:
             self.ranges.update(*self._interceptor.observations(), self._rate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ MARKS = ("input_model", "passes", "pass_flows", "evaluators", "data_configs", "e
 # A config nested more deeply is damaged or hostile.
 _DEEPEST = 50
 _HEADINGS = {
-    "mapped": "Fields that became keys of this recipe",
-    "not needed": "Fields that octobert needs no key for",
     "refused": "Fields that octobert does not do",
+    "mapped": "Fields that became keys of this recipe, and defaults of their tool",
+    "not needed": "Fields that octobert needs no key for",
 }
+# Keys that say how a model is quantized.
+_METHOD = ("quantize", "transforms", "calibrate", "corrections", "repair", "format", "search")
 # Keys whose values may be paths of files, or code in them.
 _PATHS = (
     "model",
@@ -60,18 +62,19 @@ class Imported(Tabular):
     folder: Path
     source: str
 
-    def text(self, folder: Path | None = None) -> str:
-        """The text of a recipe file, with one comment for each field of the config.
+    def text(self, folder: Path | None = None, *, every: bool = False) -> str:
+        """The text of a recipe file, with one comment for each field of the config that is refused or mapped.
 
         Args:
             folder: where the file will be; relative paths follow. Default: the folder of the config.
+            every: also the fields that octobert needs no key for.
         """
         recipe = _moved(self.recipe, self.folder, folder or self.folder)
         lines = [f"# Imported from {_line(self.source)}, a config of Olive.", ""]
         lines += [yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=120).rstrip()]
         for verdict, heading in _HEADINGS.items():
             chosen = [outcome for outcome in self.outcomes if outcome.verdict == verdict]
-            if chosen:
+            if chosen and (every or verdict != "not needed"):
                 lines += [
                     "",
                     f"# {heading}:",
@@ -80,8 +83,10 @@ class Imported(Tabular):
         return "\n".join(lines) + "\n"
 
     def to_rows(self) -> list[Row]:
-        """One row for each field: field, value, verdict, key, note."""
-        return [outcome.model_dump() for outcome in self.outcomes]
+        """One row for each field: field, value, verdict, key, note, default. Refused ones come first, then mapped ones."""
+        order = list(_HEADINGS)
+        ordered = sorted(self.outcomes, key=lambda outcome: order.index(outcome.verdict))
+        return [outcome.model_dump() for outcome in ordered]
 
 
 def is_config(raw: Any) -> bool:
@@ -147,17 +152,28 @@ def _check_depth(value: Any, where: str, depth: int = 0) -> None:
         _check_depth(item, where, depth + 1)
 
 
-def read(path: Path) -> Imported:
-    """Convert a config file.
+def read(path: Path, *, as_octobert: bool = False) -> Imported:
+    """Convert a config file; see `convert`.
 
     Raises:
         RecipeError: it cannot be read, is not an Olive config, or asks for what changes the result and octobert cannot do.
     """
-    return convert(_content_of(path), where=str(path), folder=path.parent, name=path.name)
+    return convert(
+        _content_of(path),
+        where=str(path),
+        folder=path.parent,
+        name=path.name,
+        as_octobert=as_octobert,
+    )
 
 
 def convert(
-    raw: Any, *, where: str = "config", folder: Path = Path(), name: str = "config"
+    raw: Any,
+    *,
+    where: str = "config",
+    folder: Path = Path(),
+    name: str = "config",
+    as_octobert: bool = False,
 ) -> Imported:
     """Convert a config given as plain data.
 
@@ -166,6 +182,7 @@ def convert(
         where: name of the config in errors.
         folder: that relative paths are relative to.
         name: of the file, for the recipe's first line.
+        as_octobert: keep model, data, targets and goals, and leave the method to octobert.
 
     Raises:
         RecipeError: it is not an Olive config, or asks for what changes the result and octobert cannot do.
@@ -175,12 +192,17 @@ def convert(
     draft = Draft(config, search=goals.search_of(config, steps))
     model.read(draft)
     metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
-    data.read(draft, goals.leading(draft, metrics), _calibrated(config, steps))
+    data.read(
+        draft,
+        goals.leading(draft, metrics),
+        _calibrated(config, steps),
+        [*metrics, *(step.node for step in steps)],
+        ranges=any(step.takes_ranges for step in steps),
+    )
     systems.read(draft)
-    goals.read(draft, metrics)
+    goals.read(draft, metrics, judged=config.searches)
     passes.read(draft, steps)
-    if steps:
-        systems.set_method_options(draft)
+    systems.set_method_options(draft)
     systems.set_targets(draft)
     goals.set_sessions(draft)
     systems.fit_to_targets(draft)
@@ -190,9 +212,32 @@ def convert(
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    return Imported(
-        recipe=draft.ordered(), outcomes=outcomes_of(config.root), folder=folder, source=name
-    )
+    outcomes = outcomes_of(config.root)
+    if as_octobert:
+        outcomes = _without_method(draft, outcomes)
+    return Imported(recipe=draft.ordered(), outcomes=outcomes, folder=folder, source=name)
+
+
+def _without_method(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """Remove the method from a recipe. A search for limits stays one, over octobert's own forms."""
+    search = draft.recipe.get("search")
+    for key in _METHOD:
+        draft.recipe.pop(key, None)
+    if search is not None:
+        kept = {key: search[key] for key in ("limits", "minutes") if key in search}
+        draft.recipe["choose"] = kept
+    calibrate = draft.recipe.get("data", {}).get("calibrate", {})
+    calibrate.pop("samples", None)
+    taken = {"verdict": "not needed", "key": None, "note": "the method is octobert's own"}
+    removed = (*_METHOD, "data.calibrate.samples")
+    result = []
+    for outcome in outcomes:
+        key = (outcome.key or "").replace("search.limits", "choose.limits")
+        if not key.startswith(removed):
+            result.append(outcome.model_copy(update={"key": key or None}))
+        elif not outcome.default:
+            result.append(outcome.model_copy(update=taken))
+    return tuple(result)
 
 
 def _config_of(raw: Any, *, where: str, folder: Path) -> Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octobert.config.recipe import SPLITS
 from octobert.importers import Node
@@ -18,6 +18,8 @@ _RANDOM = "drawn at random with the recipe's seed, not the first ones"
 _NO_COLUMN = "no column is named"
 # Rows that are evaluated where the config evaluates none.
 _ENOUGH = 500
+# Rows of a split of unknown size that is read whole.
+_ALL = 10_000
 FROM_TRAIN = "octobert calibrates on training rows, and not on the rows that it scores"
 
 
@@ -26,37 +28,75 @@ class _Rows:
     """The rows of a data config.
 
     Args:
+        split: that octobert reads.
+        named: the split that the config names.
         span: the slice behind the split, such as `[:10]`.
     """
 
     source: str | None = None
     config: str | None = None
     split: str = ""
+    named: str = ""
     span: str = ""
     samples: int = 0
 
 
-def read(draft: Draft, evaluated: Node, calibrated: list[Node]) -> None:
+def read(
+    draft: Draft,
+    evaluated: Node,
+    calibrated: list[Node],
+    others: list[Node],
+    *,
+    ranges: bool,
+) -> None:
     """Set the data.
 
     Args:
         evaluated: the data config of the leading metric.
         calibrated: data configs of passes that quantize or train.
+        others: metrics and passes, which may name a function of a script that loads rows.
+        ranges: whether a pass takes ranges from calibration rows.
     """
-    main = evaluated or next(iter(calibrated), evaluated)
+    of_model = draft.config.model.get("dataset")
+    main = evaluated or next(iter(calibrated), of_model)
+    if not main:
+        _from_functions(draft, others)
     if main:
         rows = _main(draft, main, "data.evaluate" if evaluated else "data.calibrate")
-        others = [
+        more = [
             _only_calibrated(draft, other, rows) for other in calibrated if other.path != main.path
         ]
-        _evaluation(
-            draft,
-            rows,
-            others[-1] if others else rows if calibrated else _Rows(),
-            is_scored=bool(evaluated),
-        )
+        calibration_rows = more[-1] if more else rows if calibrated else _Rows()
+        samples = calibration_rows.samples
+        if ranges and calibrated and not samples and not calibration_rows.span:
+            samples = _all_rows(calibrated[-1], calibration_rows)
+        _evaluation(draft, rows, calibration_rows, samples, is_scored=bool(evaluated))
     for other in draft.config.objects("data_configs").values():
         other.refused("a recipe has one data set; the one of the first metric is taken")
+
+
+def _from_functions(draft: Draft, nodes: list[Node]) -> None:
+    """The data set of the first function that loads rows, in the scripts of old configs: read there, and not run."""
+    found = None
+    for node in nodes:
+        function, script = node.get("dataloader_func"), node.get("user_script")
+        if not function or not script:
+            continue
+        hub = scripts.script_of(draft, node, script).hub_data(function.text)
+        if hub is None or found not in (None, (hub.source, hub.config)):
+            continue
+        found = hub.source, hub.config
+        if draft.get("data.source") is None:
+            draft.set("data.source", hub.source)
+            if hub.config is not None:
+                draft.set("data.config", hub.config)
+            columns = [task for *data, task in names("data_tasks") if data == [draft.task, *found]]
+            draft.task = columns[0] if columns else draft.task
+        note = (
+            "the script loads this data set; octobert tokenizes its texts itself, and runs no code"
+        )
+        for field in (function, script):
+            field.mapped("data.source", note)
 
 
 def _main(draft: Draft, node: Node, use: str) -> _Rows:
@@ -109,6 +149,14 @@ def _load(draft: Draft, node: Node, use: str) -> _Rows:
             kind.not_needed("a Hub data set is the usual source")
     script.not_needed("nothing of the script is used for this data config")
     source = load.get(*_SOURCE)
+    if rows.source is not None and ".py:" in rows.source:
+        # Olive calls the function with the other fields.
+        for name, field in load.items():
+            if name not in ("type", "max_samples"):
+                field.refused(
+                    "octobert calls the function with the name of a split alone: give its other arguments defaults"
+                )
+        return rows
     if source:
         rows.source = source.text
         draft.set("data.source", source.text, source)
@@ -131,6 +179,7 @@ def _load(draft: Draft, node: Node, use: str) -> _Rows:
 def _split(rows: _Rows, text: str) -> None:
     match = _SLICE.fullmatch(text)
     rows.split, rows.span = (match["split"], match["span"] or "") if match else (text, "")
+    rows.named = rows.split
 
 
 def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows) -> None:
@@ -217,16 +266,30 @@ def post_process(draft: Draft, node: Node, function: Node) -> None:
         )
 
 
-def _evaluation(draft: Draft, rows: _Rows, calibration_rows: _Rows, *, is_scored: bool) -> None:
+def _all_rows(node: Node, rows: _Rows) -> int:
+    """The rows of a split without a limit, which Olive reads to its end."""
+    known = names("split_rows")
+    here = [rows.source, rows.config, rows.named]
+    size = next((size for *split, size in known if split == here), _ALL)
+    limit = node.get("pre_process_data_config").get("max_samples")
+    replace(limit, value=size, is_default=True).mapped(
+        "data.calibrate.samples",
+        "all rows of the split" if size < _ALL else "all rows of the split, and no more than these",
+    )
+    return size
+
+
+def _evaluation(
+    draft: Draft, rows: _Rows, calibration_rows: _Rows, samples: int, *, is_scored: bool
+) -> None:
     """Set which rows are evaluated, and on which others the model is calibrated.
 
     Args:
         rows: of the main data config.
         calibration_rows: of the one that calibrates, which may be the same; without rows if nothing is calibrated.
+        samples: how many of them calibrate; 0 for octobert's default.
     """
-    calibrate: dict[str, object] = (
-        {"samples": calibration_rows.samples} if calibration_rows.samples else {}
-    )
+    calibrate: dict[str, object] = {"samples": samples} if samples else {}
     part = bool(rows.samples or rows.span)
     if not is_scored and rows.split == "train":
         # Nothing is scored there: the rows are calibration rows, and octobert evaluates others.
@@ -239,9 +302,11 @@ def _evaluation(draft: Draft, rows: _Rows, calibration_rows: _Rows, *, is_scored
             {"from": "train", "samples": _ENOUGH} if rows.span else {"from": "validation"},
         )
     elif is_scored and rows.split:
-        samples = {"samples": rows.samples} if rows.samples else {}
-        draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **samples})
-        if calibration_rows is not rows and calibration_rows.span:
+        counted = {"samples": rows.samples} if rows.samples else {}
+        draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **counted})
+        if calibration_rows is not rows and calibration_rows.split not in ("", "train", rows.split):
+            calibrate["from"] = calibration_rows.split + calibration_rows.span
+        elif calibration_rows is not rows and calibration_rows.span:
             calibrate["from"] = (
                 "train" if rows.split != "train" or part else "validation"
             ) + calibration_rows.span
@@ -254,7 +319,7 @@ def _evaluation(draft: Draft, rows: _Rows, calibration_rows: _Rows, *, is_scored
 
 
 def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
-    """A data config that only calibrates: its rows are the recipe's training rows if it is the same data set."""
+    """A data config that only calibrates: other rows of the same data set, never those that are scored."""
     load, rows = node.get("load_dataset_config") or node, _Rows()
     kind, script, source, config, split = (
         load.get("type"),
@@ -263,21 +328,29 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
         load.get("subset"),
         load.get("split"),
     )
-    name = source.text if source else None
+    rows.source, rows.config = (field.text if field else None for field in (source, config))
+    if split and _SLICE.fullmatch(split.text):
+        _split(rows, split.text)
     if kind and script and load is not node:
         hub = scripts.script_of(draft, node, script).hub_data(kind.text)
-        name = hub.source if hub is not None else name
-    match = _SLICE.fullmatch(split.text)
-    if split and match and match["span"]:
-        rows.span = match["span"]
-        split.mapped("data.calibrate", "these rows of the data that is evaluated")
-    for field in (kind, script, source, config, split):
-        if name is not None and name == main.source:
+        if hub is not None:
+            rows.source, rows.config = hub.source, hub.config
+            _split(rows, hub.split or "")
+    if rows.source is not None and (rows.source, rows.config) == (main.source, main.config):
+        taken = f"{rows.split} has the rows that are scored" if rows.split == main.split else ""
+        if rows.split == main.split:
+            # The same rows would be both calibrated on and scored.
+            rows.split = "train"
+        for field in (kind, script, source, config):
             field.mapped("data.calibrate", FROM_TRAIN)
-        else:
+        split.mapped(
+            "data.calibrate", f"{taken}; {rows.split}{rows.span} is taken" if taken else ""
+        )
+    else:
+        rows = _Rows()
+        for field in (kind, script, source, config, split):
             field.refused(
-                f"octobert calibrates on training rows of {main.source or 'its data'}; "
-                "for other rows set data.train to a file, or data.calibrate.from"
+                f"octobert calibrates on rows of {main.source or 'its data'}; for other rows set data.train to a file"
             )
     before = node.get("pre_process_data_config")
     samples = before.get("max_samples")

@@ -35,6 +35,7 @@ _PERCENTILES = ("p50", "p75", "p90", "p95", "p99")
 _OTHER_FRAMEWORKS = ("pytorch", "snpe", "openvino", "qnn", "tensorflow")
 
 
+_UNSEARCHED = "Olive judges goals in a search only; the report has the figures; accuracy: {max_drop: …} makes one a criterion"
 # Options that both methods have.
 _SHARED = ("per_channel", "reduce_range", "embeddings", "disable", "enable")
 
@@ -48,8 +49,12 @@ def leading(draft: Draft, metrics: list[Node]) -> Node:
     return draft.config.named("data_configs", reference)
 
 
-def read(draft: Draft, metrics: list[Node]) -> None:
-    """Set metrics, criteria and what is timed."""
+def read(draft: Draft, metrics: list[Node], *, judged: bool) -> None:
+    """Set metrics, criteria and what is timed.
+
+    Args:
+        judged: whether goals are judged, or only named.
+    """
     scores: list[Any] = []
     # (rank, goal, figure)
     ranked: list[tuple[int, Node, str]] = []
@@ -60,7 +65,7 @@ def read(draft: Draft, metrics: list[Node]) -> None:
         for part in subs.elements() if subs else [metric] if metric.get("sub_type") else []:
             priority, goal = part.get("priority"), part.get("goal")
             figure = (
-                _timed(draft, part, kind)
+                _timed(draft, part, kind, judged=judged)
                 if kind in ("latency", "throughput")
                 else _scored(draft, metric, part, kind, scores)
             )
@@ -77,6 +82,10 @@ def read(draft: Draft, metrics: list[Node]) -> None:
     if draft.search:
         for rank, goal, figure in ranked:
             _searched(draft, goal, "metric" if figure == default else figure, rank)
+        return
+    if not judged:
+        for _, goal, _ in ranked:
+            goal.not_needed(_UNSEARCHED)
         return
     goals = [
         (goal, figure)
@@ -113,7 +122,13 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]
         field.refused("octobert scores features by their similarity to those of the float model")
         return ""
     if field.text in metrics:
+        average = part.get("metric_config").get("average")
         name: str = metrics[field.text]
+        if average.lower in ("macro", "micro"):
+            # Of all classes; octobert's F1, precision and recall are those of class 1.
+            name = f"{average.lower}_{name}"
+        elif average and average.lower not in ("binary", "none"):
+            average.refused("octobert averages over classes as macro and micro; class 1 is taken")
         add(scores, [name])
         field.mapped("task" if name in always else "metric", f"{name}, with an interval")
         return name
@@ -199,14 +214,14 @@ def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
     return {"max_drop": number} if kind == "max-degradation" and _is_metric(figure) else None
 
 
-def _timed(draft: Draft, part: Node, kind: str) -> str:
+def _timed(draft: Draft, part: Node, kind: str, *, judged: bool) -> str:
     """One statistic of times, and a goal for it; the figure that it means."""
     name, goal = part.get("name"), part.get("goal")
     if name.text in _TIMES:
         name.not_needed(f"every report has {name.text} of each model, and rows per second")
     else:
         name.refused(f"reports have {', '.join(_TIMES)}; report.json has every sample")
-    if goal and not draft.search:
+    if goal and judged and not draft.search:
         _speed(draft, goal, kind)
     apply(draft, part.get("metric_config"), "timing")
     statistic = part.get("name", "sub_type").text
@@ -215,14 +230,18 @@ def _timed(draft: Draft, part: Node, kind: str) -> str:
 
 def _speed(draft: Draft, goal: Node, kind: str) -> None:
     value = goal.get("value")
+    if kind == "throughput":
+        goal.refused(
+            "the speed criterion is of the latency; a search has others: search: {limits: [{of: throughput, min_gain: 20}]}"
+        )
+        return
     is_gain = value.is_number and goal.get("type").text == "percent-min-improvement"
-    if not is_gain or (kind == "latency" and value.value >= 100):
+    if not is_gain or value.value >= 100:
         goal.refused(
             "octobert's speed criterion is a least speedup over the float model on the same runtime"
         )
         return
-    share = float(value.value) / 100
-    speedup = _rounded(1 / (1 - share) if kind == "latency" else 1 + share)
+    speedup = _rounded(1 / (1 - float(value.value) / 100))
     why = "over the float model on the same runtime, not over PyTorch"
     draft.set("speed.min_speedup", max(speedup, draft.get("speed.min_speedup") or 0.0), goal, why)
 
@@ -309,7 +328,10 @@ def _is_plain(value: Any) -> bool:
 @computed
 def repeats(draft: Draft, node: Node) -> None:
     """At least 3."""
-    draft.set("benchmark.repeats", max(3, int(node.value)), node)
+    repeats = max(3, int(node.value))
+    draft.set(
+        "benchmark.repeats", repeats, node, "" if repeats == node.value else "an interval needs 3"
+    )
 
 
 @computed
@@ -323,9 +345,8 @@ def pause(draft: Draft, node: Node) -> None:
 
 def search_of(config: Config, steps: list[Pass]) -> Search | None:
     """An empty search, if the config asks for one and has something to search over."""
-    strategy = config.root.get("search_strategy").value
     trained = any(step.kind == "quantizationawaretraining" for step in steps)
-    if (strategy is True or isinstance(strategy, Mapping)) and not trained:
+    if config.searches and not trained:
         return Search() if any(step.others or _fields_of_search(step) for step in steps) else None
     return None
 
@@ -360,11 +381,13 @@ def _values(name: str, value: Any) -> list[Any]:
             if not key.startswith("q") or name == "quant_format"
         ]
     words = [str(word).lower() for word in value] if isinstance(value, list) else []
-    return list(dict.fromkeys(recipe_values[word] for word in words if word in recipe_values))
+    values: list[Any] = []
+    add(values, [recipe_values[word] for word in words if word in recipe_values])
+    return values
 
 
-def open_fields(draft: Draft, step: Pass) -> None:
-    """Add the open fields of a pass to the space of the search."""
+def open_fields(draft: Draft, step: Pass) -> set[str]:
+    """Add the open fields of a pass to the space of the search; their names."""
     assert draft.search is not None
     opened = _fields_of_search(step)
     method = "dynamic" if "dynamic" in step.kind else "static"
@@ -375,7 +398,11 @@ def open_fields(draft: Draft, step: Pass) -> None:
             add(draft.search.space.setdefault(place, []), values)
         if node is not None:
             draft.opened.add(node.path)
+            if name in ("precision", "weight_type"):
+                draft.later["varied weights"].append(node)
+                continue
             node.mapped(f"search.space.{key.replace('*', method)}")
+    return set(opened)
 
 
 def add(values: list[Any], more: list[Any]) -> None:
@@ -390,8 +417,12 @@ def set_search(draft: Draft) -> None:
     space: dict[str, list[Any]] = dict(draft.search.space)
     if not are(draft, "integer_operators"):
         space.pop("format", None)
+    what = ""
     if not are(draft, "uint8_weights") and "quantize.static.weights" in space:
         space["quantize.static.weights"] = ["int8"]
+        what = "int8 only: a target takes no uint8 weights"
+    for field in draft.later["varied weights"]:
+        field.mapped("search.space.quantize.static.weights", what)
     if "quantize" in space:
         methods = [method for method in space.pop("quantize") if method != draft.method]
         space = {
@@ -429,7 +460,7 @@ def strategy(draft: Draft, node: Node) -> None:
     """The strategy of a search, or of one that has nothing to vary."""
     is_mapping = isinstance(node.value, Mapping)
     if draft.search is None and is_mapping:
-        apply(draft, node, "no_search")
+        apply(draft, _flat(node), "no_search")
     elif draft.search is None and node.value is True and draft.get("accuracy") is None:
         node.refused("a search needs a goal for a metric")
     elif draft.search is None:
@@ -438,16 +469,17 @@ def strategy(draft: Draft, node: Node) -> None:
         )
     else:
         draft.set("search.sampler", "exhaustive")
-        apply(
-            draft,
-            replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config")),
-            "search",
-        )
+        apply(draft, _flat(node), "search")
         if not is_mapping:
             node.mapped(
                 "search",
                 "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",
             )
+
+
+def _flat(node: Node) -> Node:
+    """A strategy whose sampler has settings of its own."""
+    return replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config"))
 
 
 @computed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import replace
 
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert.importers import ABSENT, Node
@@ -21,8 +23,10 @@ from octobert.importers.olive.rules import (
 
 # `/bert/encoder/layer.0/attention/self/query/MatMul`, as torch's first exporter names nodes.
 _NODE = re.compile(
-    r"/?(?:bert|roberta|distilbert|albert|electra|mpnet|deberta|mobilebert)?/?(?P<path>.*layer[./].*)/(?:MatMul|Gemm)(?:_\d+)?"
+    r"/?(?:bert|roberta|distilbert|albert|electra|mpnet|deberta|mobilebert)?/?(?P<path>.*layer[./].*)/(?:MatMul|Gemm)(?P<number>_\d+)?"
 )
+# The two products of attention, by the number of the node.
+_PRODUCTS = {None: ":scores.*", "_1": ":context.*"}
 _NO_PLACEMENT = "write a placement: a name of octobert placements, or a list of kinds of sites"
 
 
@@ -33,6 +37,8 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         RecipeError: a pass is unknown, or for models that octobert does not quantize.
     """
     passes = names("passes")
+    if not steps:
+        _chosen_by_olive(draft)
     for step in steps:
         where = f"{draft.config.where}: {step.node.path}.type"
         got = str(step.node.get("type").value)
@@ -45,18 +51,40 @@ def read(draft: Draft, steps: list[Pass]) -> None:
                 hint if hint.startswith("did") else "remove it, if the result does not depend on it"
             )
             raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
-        if draft.search is not None:
-            goals.open_fields(draft, step)
-        entry = passes[step.kind]
+        varied = goals.open_fields(draft, step) if draft.search is not None else set()
+        if "precision" in varied:
+            # In Olive's search the type of activations follows that of weights.
+            varied.add("activation_type")
+        defaults = {
+            field: value
+            for field, value in names("defaults").get(step.kind, {}).items()
+            if varied.isdisjoint(field.split(", "))
+        }
+        node, entry = replace(step.node, defaults=defaults), passes[step.kind]
         if "method" in entry:
-            set_method(draft, entry["method"], step.node.get("type"))
+            set_method(draft, entry["method"], node.get("type"))
         if "first" in entry:
-            COMPUTED[entry["first"]](draft, step.node)
+            COMPUTED[entry["first"]](draft, node)
         if "type" in entry:
-            apply_rule(draft, step.node.get("type"), *entry["type"])
-        apply(draft, step.node, *entry["fields"], "common")
+            apply_rule(draft, node.get("type"), *entry["type"])
+        apply(draft, node, *entry["fields"], "common")
         for other in step.others:
             _alternative(draft, other)
+
+
+def _chosen_by_olive(draft: Draft) -> None:
+    """Without passes Olive takes some by itself: float16 on GPUs, static quantization on CPUs."""
+    node = replace(draft.config.root.get("passes"), value="none", is_default=True)
+    if any(
+        provider in ("CUDA", "Tensorrt", "NvTensorRTRTX", "Dml") for provider, _ in draft.providers
+    ):
+        draft.method = "float"
+        draft.options["float_parts"] = "float16"
+        node.mapped("quantize.float", "without passes Olive's auto-optimizer takes float16 on GPUs")
+    else:
+        node.mapped("quantize", "without passes Olive's auto-optimizer quantizes on CPUs")
+        step = replace(node, value={"type": "OnnxQuantization"}, path="passes.OnnxQuantization")
+        read(draft, [Pass("OnnxQuantization", "onnxquantization", step)])
 
 
 def _alternative(draft: Draft, other: Pass) -> None:
@@ -184,6 +212,42 @@ def openvino_quantized(draft: Draft, kind: Node) -> None:
 
 
 @computed
+def nncf_model(draft: Draft, node: Node) -> None:
+    """The kind of model that NNCF quantizes. Biases are corrected unless the config says otherwise."""
+    if draft.get("corrections") is None:
+        draft.set("corrections", ["bias-correction"])
+    if node.lower == "transformer":
+        draft.set("transforms", [{"smoothquant": {"alpha": 0.95}}])
+        draft.option(
+            "placement",
+            "matmul-scores",
+            node,
+            "as NNCF does for transformers, with smoothquant 0.95 and bias correction",
+        )
+    else:
+        draft.set("transforms", [], node, "NNCF smooths transformers only")
+
+
+@computed
+def nncf_preset(draft: Draft, node: Node) -> None:
+    """Whether activations are symmetric."""
+    if node.lower in ("performance", "mixed"):
+        symmetric = node.lower == "performance"
+        draft.option("symmetric", symmetric or "auto", node)
+    else:
+        node.refused("presets are PERFORMANCE and MIXED; the target's default is taken")
+
+
+@computed
+def nncf_corrections(draft: Draft, node: Node) -> None:
+    """Fast bias correction is on or off; the slow one corrects biases of one layer after another."""
+    if node.value is True:
+        draft.set("corrections", ["bias-correction"], node)
+    else:
+        node.refused("false means a slower correction, layer after layer; bias-correction is taken")
+
+
+@computed
 def openvino_device(draft: Draft, node: Node) -> None:
     """A pass names the device: the target is OpenVINO on it."""
     device, targets = node.lower, names("openvino_targets")
@@ -272,25 +336,14 @@ def activations(draft: Draft, node: Node) -> None:
 @computed
 def only_operators(draft: Draft, node: Node) -> None:
     """Operators to quantize, as a placement."""
-    operators = _words(node)
-    if operators and operators <= {
-        "matmul",
-        "gemm",
-        "attention",
-        "gather",
-        "embedlayernormalization",
-    }:
-        draft.options["embeddings"] = "int8" if "gather" in operators else "float"
-        draft.option(
-            "placement",
-            "matmul-attention",
-            node,
-            "matrix products, and embeddings if Gather is listed",
-        )
-    elif {"matmul", "add", "softmax"} <= operators:
-        draft.option("placement", "whole", node)
-    else:
-        node.refused(_NO_PLACEMENT)
+    if node.is_default:
+        if "placement" not in draft.options:
+            draft.option("placement", "whole", node, "every operator that can be quantized")
+            # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
+            is_wide = str(draft.options.get("activations")).endswith("16")
+            draft.options.setdefault("embeddings", "float" if is_wide else "int8")
+        return
+    _place(draft, node, _words(node))
 
 
 @computed
@@ -303,12 +356,47 @@ def without_operators(draft: Draft, node: Node) -> None:
         node.not_needed(
             "dynamic quantization takes the inputs and weights of linear layers, and embeddings: see quantize.dynamic"
         )
-    elif operators <= set(names("other_operators")):
-        if "gather" in operators:
-            draft.options["embeddings"] = "float"
-        draft.option("placement", "matmul-attention", node, "matrix products only")
+    elif operators <= names("operators").keys():
+        lookups = names("lookups") if "gather" in operators else []
+        _place(draft, node, names("operators").keys() - operators - set(lookups))
     else:
         node.refused(_NO_PLACEMENT)
+
+
+@computed
+def without_attention(draft: Draft, node: Node) -> None:
+    """Products with a weight only: those of attention stay float."""
+    kinds = {kind: None for of_one in names("operators").values() for kind in of_one}
+    draft.options.setdefault("embeddings", "int8")
+    draft.option(
+        "placement",
+        [kind for kind in kinds if not kind.startswith(("scores.q", "scores.k", "context."))],
+        node,
+        "all sites but the inputs of the attention products",
+    )
+
+
+@computed
+def weights_only(draft: Draft, node: Node) -> None:
+    """Dynamic quantization: products with a weight only."""
+    if node.value is True:
+        node.not_needed("only products with a weight can be quantized dynamically")
+    else:
+        node.refused("octobert quantizes dynamically products with a weight only")
+
+
+def _place(draft: Draft, node: Node, operators: Collection[str]) -> None:
+    """Set the placement that quantizes these operators."""
+    known = names("operators")
+    if not operators or not set(operators) <= known.keys():
+        node.refused(_NO_PLACEMENT)
+        return
+    kinds = {kind: None for name in known if name in operators for kind in known[name]}
+    draft.options["embeddings"] = "int8" if set(operators) & set(names("lookups")) else "float"
+    if not kinds:
+        node.refused("of these operators octobert quantizes word embeddings only; " + _NO_PLACEMENT)
+        return
+    draft.option("placement", list(kinds), node, "the sites of these operators")
 
 
 def _words(node: Node) -> set[str]:
@@ -321,7 +409,7 @@ def without_nodes(draft: Draft, node: Node) -> None:
     paths = (
         [_NODE.fullmatch(str(name)) for name in node.value] if isinstance(node.value, list) else []
     )
-    modules = [match["path"].strip("/").replace("/", ".") for match in paths if match]
+    modules = [_module(match) for match in paths if match]
     if not paths:
         node.not_needed("nothing is excluded")
     elif len(modules) == len(paths):
@@ -337,6 +425,13 @@ def without_nodes(draft: Draft, node: Node) -> None:
         )
 
 
+def _module(node: re.Match[str]) -> str:
+    """The pattern of a node's module, or of one product of attention."""
+    module = node["path"].strip("/").replace("/", ".")
+    is_attention = module.endswith((".self", ".attention"))
+    return module + (_PRODUCTS.get(node["number"], "") if is_attention else "")
+
+
 @computed
 def calibration_provider(draft: Draft, node: Node) -> None:
     """Where calibration runs."""
@@ -345,6 +440,27 @@ def calibration_provider(draft: Draft, node: Node) -> None:
         draft.set("calibration_provider", providers[0], node)
     else:
         node.refused("calibration runs on one provider, or on the CPU")
+
+
+@computed
+def four_bits(draft: Draft, step: Node) -> None:
+    """NVIDIA's quantization of ONNX files: 4-bit weights."""
+    precision, algorithm = step.get("precision"), step.get("algorithm")
+    if precision and precision.lower != "int4":
+        where = f"{draft.config.where}: {precision.path}"
+        raise RecipeError(
+            "Olive's pass makes 4-bit weights only",
+            where=where,
+            got=precision.text,
+            expected="int4",
+        )
+    set_method(draft, "dynamic", step.get("type"))
+    draft.option(
+        "bits", 4, precision, "before them activations have 8 bits, one range per token and group"
+    )
+    draft.set(
+        "corrections", ["weight-rounding"], algorithm, "weights are rounded with data, by GPTQ"
+    )
 
 
 @computed
@@ -385,7 +501,7 @@ def inc_metric(draft: Draft, node: Node) -> None:
     if draft.search is not None:
         # Each trial of the search has the criterion; the evaluator's goals are limits.
         metric_draft = Draft(draft.config, task=draft.task)
-        goals.read(metric_draft, [node])
+        goals.read(metric_draft, [node], judged=True)
         if metric_draft.get("accuracy") is not None:
             draft.recipe["accuracy"] = {
                 **metric_draft.recipe["accuracy"],
@@ -394,7 +510,7 @@ def inc_metric(draft: Draft, node: Node) -> None:
     elif draft.get("accuracy") is not None:
         node.not_needed("the evaluator has a goal for the same metric, which is the criterion")
     else:
-        goals.read(draft, [node])
+        goals.read(draft, [node], judged=True)
 
 
 @computed
@@ -405,8 +521,7 @@ def calibration_samples(draft: Draft, node: Node) -> None:
     except (TypeError, ValueError, IndexError, OverflowError):
         node.refused("it is not a number of rows")
         return
-    draft.set(
-        "data.calibrate",
-        {**(draft.get("data.calibrate") or {"from": "train"}), "samples": samples},
-        node,
-    )
+    # The calibration data may have fewer rows.
+    known = draft.get("data.calibrate") or {"from": "train"}
+    draft.set("data.calibrate", {**known, "samples": min(samples, known.get("samples", samples))})
+    node.mapped("data.calibrate.samples")

@@ -57,6 +57,13 @@ class Pass:
         """Return whether the pass quantizes, or trains for it."""
         return "quantization" in self.kind
 
+    @property
+    def takes_ranges(self) -> bool:
+        """Return whether the pass takes ranges of activations from calibration rows."""
+        mode = self.node.get("quant_mode", "approach").lower
+        trains = self.kind == "quantizationawaretraining"
+        return self.quantizes and not trains and "dynamic" not in f"{self.kind} {mode}"
+
 
 @dataclass(frozen=True)
 class Config:
@@ -87,6 +94,12 @@ class Config:
                 expected='{"type": …, "model_path": …}',
             )
         return node
+
+    @property
+    def searches(self) -> bool:
+        """Return whether Olive would search, and judge goals."""
+        strategy = self.root.get("search_strategy").value
+        return strategy is True or isinstance(strategy, Mapping)
 
     def passes(self) -> list[Pass]:
         """The passes in the order in which they run; of several flows, those of the first.
@@ -321,6 +334,9 @@ def apply_rule(draft: Draft, node: Node, outcome: str, what: Any) -> None:
         case "named":
             key, table, why = what
             name, values = node.value if node.is_number else node.lower, names(table)
+            if node.is_default and draft.get(key) is not None:
+                # Another field of the pass says it.
+                return
             if name in values:
                 draft.set(key, values[name], node)
             else:
@@ -354,7 +370,8 @@ def apply_rule(draft: Draft, node: Node, outcome: str, what: Any) -> None:
         case "later":
             draft.later[what].append(node)
         case "fields":
-            apply(draft, node, what)
+            for element in node.elements():
+                apply(draft, element, what)
         case _:
             COMPUTED[what](draft, node)
 

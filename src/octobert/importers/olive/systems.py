@@ -29,7 +29,7 @@ def read(draft: Draft) -> None:
     providers = root.get("execution_providers")
     if system:
         _system(draft, system)
-    else:
+    if not draft.providers:
         for element in providers.elements():
             draft.providers[provider_of(element.text), ""].append(providers)
     for other in systems.values():
@@ -45,10 +45,15 @@ def _system(draft: Draft, system: Node) -> None:
     else:
         kind.refused(f"{_HERE}: start it inside that container, environment or machine")
     devices = names("device_providers")
-    for accelerator in system.get("accelerators").elements():
+    accelerators = system.get("accelerators")
+    for accelerator in accelerators.elements():
         if not isinstance(accelerator.value, Mapping):
-            provider = provider_of(devices.get(accelerator.lower, accelerator.text))
-            draft.providers[provider, accelerator.lower].append(accelerator)
+            # In old configs a list of devices; execution providers stand beside it, if anywhere.
+            if not draft.config.root.get("execution_providers"):
+                provider = provider_of(devices.get(accelerator.lower, accelerator.text))
+                draft.providers[provider, accelerator.lower].append(accelerators)
+            else:
+                accelerators.not_needed("the execution providers say the device")
             continue
         device, providers = accelerator.get("device"), accelerator.get("execution_providers")
         for element in providers.elements():
@@ -113,15 +118,21 @@ def set_targets(draft: Draft) -> None:
         RecipeError: there are providers, and none of them has a target.
     """
     targets: dict[str, None] = {}
+    # Path of a field → the field, targets of its providers, providers without one.
+    named: dict[str, tuple[Node, list[str], list[str]]] = {}
     for (provider, device), fields in draft.providers.items():
         target = _target(draft, provider, device)
         if target is not None:
             targets[target] = None
         for field in fields:
-            if target is None:
-                field.refused(f"octobert has no target for {provider}ExecutionProvider")
-            else:
-                field.mapped("targets", target)
+            _, known, unknown = named.setdefault(field.path, (field, [], []))
+            (unknown if target is None else known).append(target or f"{provider}ExecutionProvider")
+    for field, known, unknown in named.values():
+        missing = f"octobert has no target for {', '.join(unknown)}" if unknown else ""
+        if known:
+            field.mapped("targets", "; ".join(filter(None, (", ".join(known), missing))))
+        else:
+            field.refused(missing)
     for target, field in draft.implied.items():
         targets[target] = None
         field.mapped("targets", target)
@@ -161,6 +172,9 @@ def fit_to_targets(draft: Draft) -> None:
             draft.set("format", "qoperator", field)
         else:
             field.refused("integer operators are a form of ort-cpu; other targets take Q/DQ")
+    if draft.options.get("placement") == "whole" and not are(draft, "any_plan"):
+        # The quantizer takes all operators; what the target does not compute stays float there, too.
+        draft.set("repair", True)
     if draft.options.get("weights") == "uint8" and not are(draft, "uint8_weights"):
         del draft.options["weights"]
     if draft.method is not None:

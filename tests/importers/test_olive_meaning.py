@@ -1,0 +1,323 @@
+"""An import means what Olive would have done: defaults of its tools, and values that are easily taken for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octobert import targets
+from octobert.config import loading
+from octobert.core.plan import WHOLE
+from octobert.importers import olive
+from octobert.importers.olive import rules
+from tests.importers.configs import config, data_config, goal, metric, sub, system
+
+STATIC = {"type": "OnnxStaticQuantization", "data_config": "pairs"}
+
+
+def converted(raw: Any, **more: Any) -> olive.Imported:
+    imported = olive.convert(raw, **more)
+    loading.parse(imported.recipe)
+    return imported
+
+
+def quantized(step: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The recipe of a config with one pass."""
+    return converted(config({"quant": step}, **fields)).recipe
+
+
+def outcome(imported: olive.Imported, field: str) -> Any:
+    return next(each for each in imported.outcomes if each.field == field)
+
+
+def test_defaults_of_onnx_runtimes_quantizer_are_in_the_recipe() -> None:
+    imported = converted(config({"quant": STATIC}))
+    assert imported.recipe["quantize"] == {
+        "static": {
+            "per_channel": False,
+            "reduce_range": False,
+            "weights": "int8",
+            "activations": "int8",
+            "symmetric": False,
+            "placement": "whole",
+            "embeddings": "int8",
+        }
+    }
+    assert imported.recipe["calibrate"] == "minmax"
+    assert imported.recipe["transforms"] == imported.recipe["corrections"] == []
+    # All rows of MRPC's validation split; others than those that are scored.
+    assert imported.recipe["data"]["calibrate"] == {"from": "train", "samples": 408}
+    default = outcome(imported, "passes.quant.per_channel")
+    assert default.default
+    assert (
+        default.sentence()
+        == "passes.quant.per_channel = false (not named: the default): mapped to quantize.static.per_channel"
+    )
+
+
+def test_embeddings_are_rounded_as_activations_are() -> None:
+    wide = quantized(STATIC | {"activation_type": "uint16", "precision": "uint8"})
+    assert wide["quantize"]["static"]["embeddings"] == "float"
+
+
+def test_a_named_field_is_no_default() -> None:
+    named = STATIC | {"per_channel": True, "weight_type": "QUInt8", "op_types_to_quantize": None}
+    imported = converted(config({"quant": named}))
+    static = imported.recipe["quantize"]["static"]
+    assert (static["per_channel"], static["weights"]) == (True, "uint8")
+    # Null is the default as well.
+    assert static["placement"] == "whole"
+    defaults = {each.field for each in imported.outcomes if each.default}
+    assert "passes.quant.per_channel" not in defaults
+    assert "passes.quant.precision" not in defaults
+    assert "passes.quant.reduce_range" in defaults
+
+
+def test_rows_of_the_other_quantizers() -> None:
+    for kind, samples in (("IncStaticQuantization", 100), ("OpenVINOQuantization", 300)):
+        made = quantized({"type": kind, "data_config": "pairs"})
+        assert made["data"]["calibrate"]["samples"] == samples
+    few = config({"quant": {"type": "OpenVINOQuantization", "data_config": "pairs"}})
+    few["data_configs"][0]["pre_process_data_config"] = {"max_samples": 10}
+    assert olive.convert(few).recipe["data"]["calibrate"]["samples"] == 10
+    named = {
+        "type": "OpenVINOQuantization",
+        "data_config": "pairs",
+        "extra_configs": [{"subset_size": 40}],
+    }
+    assert quantized(named)["data"]["calibrate"]["samples"] == 40
+    other = config({"quant": STATIC}, data_configs=[data_config()])
+    other["data_configs"][0]["load_dataset_config"] = {"data_name": "my/pairs", "split": "test"}
+    assert olive.convert(other).recipe["data"]["calibrate"]["samples"] == 10_000
+
+
+def test_nncf_smooths_transformers_and_corrects_biases() -> None:
+    step = {"type": "OpenVINOQuantization", "model_type": "TRANSFORMER"}
+    made = quantized(step)
+    assert made["transforms"] == [{"smoothquant": {"alpha": 0.95}}]
+    assert made["corrections"] == ["bias-correction"]
+    assert made["quantize"] == {"static": {"symmetric": True, "placement": "matmul-scores"}}
+    mixed = quantized(step | {"preset": "MIXED"})
+    assert mixed["quantize"]["static"]["symmetric"] == "auto"
+    plain = quantized({"type": "OpenVINOQuantization"})
+    assert (plain["transforms"], plain["corrections"]) == ([], ["bias-correction"])
+    slow = step | {"extra_configs": [{"fast_bias_correction": False}]}
+    field = "passes.quant.extra_configs[0].fast_bias_correction"
+    assert outcome(converted(config({"quant": slow})), field).verdict == "refused"
+
+
+def test_neural_compressor_writes_integer_operators_unless_told_otherwise() -> None:
+    inc = {"type": "IncStaticQuantization", "data_config": "pairs"}
+    assert quantized(inc)["format"] == "qoperator"
+    assert "format" not in quantized(inc | {"quant_format": "QDQ"})
+
+
+def test_targets_that_do_not_compute_all_operators_repair_the_plan() -> None:
+    assert "repair" not in quantized(STATIC)
+    assert quantized(STATIC, **system("MIGraphX"))["repair"] is True
+    wide = set()
+    for name in targets.names():
+        table = targets.load(name).CAPABILITIES
+        takes_all = set(WHOLE) <= {*table.roles, *table.simulated_roles}
+        if takes_all and ("int8", False) in table.activations.accepted:
+            wide.add(name)
+    assert set(rules.names("any_plan")) == wide - {"torch-cpu", "torch-cuda"}
+
+
+@pytest.mark.parametrize(
+    ("operators", "kinds"),
+    [
+        (["MatMul"], {"linear.input", "linear.weight", "scores.query", "scores.key", "context.probs", "context.value", "head.*@decoder"}),
+        (["Gemm"], {"head.input", "head.weight"}),
+        (["MatMul", "Add"], {"linear.input", "linear.weight", "scores.query", "scores.key", "context.probs", "context.value", "head.*@decoder", "linear.output", "residual.*", "scores.output"}),
+        (["Gather"], None),
+        (["Conv"], None),
+    ],
+)  # fmt: skip
+def test_operators_are_kinds_of_sites(operators: list[str], kinds: set[str] | None) -> None:
+    imported = converted(config({"quant": STATIC | {"op_types_to_quantize": operators}}))
+    static = imported.recipe["quantize"]["static"]
+    field = outcome(imported, "passes.quant.op_types_to_quantize")
+    if kinds is None:
+        assert field.verdict == "refused"
+    else:
+        assert set(static["placement"]) == kinds
+        assert static["embeddings"] == "float"
+
+
+def test_operators_that_are_excluded_are_all_that_is() -> None:
+    made = quantized(STATIC | {"op_types_to_exclude": ["Softmax", "LayerNormalization"]})
+    placement = set(made["quantize"]["static"]["placement"])
+    assert not {"probs.output", "norm.output"} & placement
+    assert {"residual.*", "activation.output", "scores.query"} <= placement
+    assert made["quantize"]["static"]["embeddings"] == "int8"
+
+
+@pytest.mark.parametrize(
+    ("node", "pattern"),
+    [
+        ("/bert/encoder/layer.0/attention/self/MatMul", "encoder.layer.0.attention.self:scores.*"),
+        ("/bert/encoder/layer.0/attention/self/MatMul_1", "encoder.layer.0.attention.self:context.*"),
+        ("/bert/encoder/layer.0/attention/self/query/MatMul", "encoder.layer.0.attention.self.query"),
+    ],
+)  # fmt: skip
+def test_one_node_is_one_product(node: str, pattern: str) -> None:
+    made = quantized(STATIC | {"nodes_to_exclude": [node]})
+    assert made["quantize"]["static"]["disable"] == [pattern]
+
+
+def test_products_of_activations_may_stay_float() -> None:
+    def placed(value: bool) -> Any:
+        step = STATIC | {"extra_options": {"MatMulConstBOnly": value}}
+        return quantized(step)["quantize"]["static"]["placement"]
+
+    assert placed(False) == "whole"
+    assert not {"scores.query", "scores.key", "context.probs", "context.value"} & set(placed(True))
+    dynamic = {"type": "OnnxDynamicQuantization", "extra_options": {"MatMulConstBOnly": False}}
+    field = "passes.quant.extra_options.MatMulConstBOnly"
+    assert outcome(converted(config({"quant": dynamic})), field).verdict == "refused"
+
+
+@pytest.mark.parametrize(
+    ("method", "calibrator"),
+    [
+        ("Entropy", "minmax"),
+        ("Percentile", {"percentile": {"keep": 99.999}}),
+    ],
+)
+def test_calibrators_have_onnx_runtimes_settings(method: str, calibrator: Any) -> None:
+    assert quantized(STATIC | {"calibrate_method": method})["calibrate"] == calibrator
+
+
+def calibrated_on(load: dict[str, Any], evaluated: str = "validation") -> olive.Imported:
+    rows = [data_config(), data_config("other", load_dataset_config=load)]
+    rows[0]["load_dataset_config"]["split"] = evaluated
+    raw = config({"quant": STATIC | {"data_config": "other"}}, data_configs=rows)
+    return converted(raw)
+
+
+def test_calibration_rows_of_another_subset_are_refused() -> None:
+    load = {"data_name": "glue", "subset": "sst2", "split": "train"}
+    imported = calibrated_on(load)
+    for name in ("data_name", "subset", "split"):
+        field = outcome(imported, f"data_configs[1].load_dataset_config.{name}")
+        assert field.verdict == "refused"
+        assert "data.train" in field.note
+
+
+def test_calibration_rows_are_not_those_that_are_scored() -> None:
+    load = {"data_name": "glue", "subset": "mrpc", "split": "validation[:50]"}
+    same = calibrated_on(load)
+    assert same.recipe["data"]["calibrate"] == {"from": "train[:50]"}
+    field = outcome(same, "data_configs[1].load_dataset_config.split")
+    assert field.note == "validation has the rows that are scored; train[:50] is taken"
+    other = calibrated_on(load, evaluated="test")
+    assert other.recipe["data"]["calibrate"] == {"from": "validation[:50]"}
+
+
+def test_goals_are_judged_in_a_search_only() -> None:
+    timed = metric("latency", sub("avg", 2, goal("percent-min-improvement", 0.1)))
+    scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.05)))
+    scores = {"scores": {"metrics": [scored, timed]}}
+    ignored = converted(config({"quant": STATIC}, evaluators=scores))
+    assert not {"accuracy", "speed"} & ignored.recipe.keys()
+    for number in (0, 1):
+        field = f"evaluators.scores.metrics[{number}].sub_types[0].goal.value"
+        assert outcome(ignored, field).verdict == "not needed"
+    judged = converted(
+        config({"convert": {"type": "OnnxConversion"}}, evaluators=scores, search_strategy=True)
+    )
+    assert judged.recipe["accuracy"] == {"max_drop": 0.05}
+    assert judged.recipe["speed"] == {"min_speedup": 1.001}
+
+
+def test_a_goal_of_the_throughput_is_not_one_of_the_latency() -> None:
+    part = metric("throughput", sub("avg", 1, goal("percent-min-improvement", 50)))
+    raw = config(
+        {"convert": {"type": "OnnxConversion"}},
+        evaluators={"scores": {"metrics": [part]}},
+        search_strategy=True,
+    )
+    imported = converted(raw)
+    assert "speed" not in imported.recipe
+    assert (
+        "of: throughput"
+        in outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").note
+    )
+
+
+@pytest.mark.parametrize(
+    ("average", "name"),
+    [("macro", "macro_f1"), ("micro", "micro_f1"), ("binary", None), ("weighted", None)],
+)
+def test_averages_over_classes_are_metrics_of_their_own(average: str, name: str | None) -> None:
+    part = metric("accuracy", sub("f1_score", 1, metric_config={"average": average}))
+    imported = converted(config({"quant": STATIC}, evaluators={"scores": {"metrics": [part]}}))
+    assert imported.recipe.get("metric") == ([name] if name else None)
+    field = "evaluators.scores.metrics[0].sub_types[0].metric_config.average"
+    assert outcome(imported, field).verdict == (
+        "refused" if average == "weighted" else "not needed"
+    )
+
+
+def test_a_search_varies_what_olive_varies() -> None:
+    def space(step: dict[str, Any], **fields: Any) -> Any:
+        return quantized(step, search_strategy=True, **fields)["search"]["space"]
+
+    assert "quantize.static.weights" in space(STATIC)
+    assert space({"type": "IncDynamicQuantization"}) == {
+        "quantize.dynamic.reduce_range": [True, False]
+    }
+    assert {"quantize", "quantize.static.reduce_range"} <= space({"type": "IncQuantization"}).keys()
+    typed = STATIC | {"weight_type": ["QInt8", "QUInt8"]}
+    raw = config({"quant": typed}, search_strategy=True, **system("CPU", "OpenVINO"))
+    imported = converted(raw)
+    assert imported.recipe["search"]["space"]["quantize.static.weights"] == ["int8"]
+    assert "int8 only" in outcome(imported, "passes.quant.weight_type").note
+
+
+def test_providers_without_a_target_are_named_beside_the_others() -> None:
+    imported = converted(config({"quant": STATIC}, **system("Dml", "ROCM")))
+    assert imported.recipe["targets"] == ["migraphx"]
+    field = outcome(imported, "systems.here.accelerators[0].execution_providers")
+    assert (field.verdict, field.note) == (
+        "mapped",
+        "migraphx; octobert has no target for DmlExecutionProvider",
+    )
+
+
+def test_without_passes_olive_takes_float16_on_gpus_and_8_bits_on_cpus() -> None:
+    gpu = converted(config({}, **system("CUDA", "Tensorrt", device="gpu")))
+    assert gpu.recipe["quantize"] == {"float": {"float_parts": "float16"}}
+    assert outcome(gpu, "passes").default
+    cpu = converted(config({}, **system("CPU")))
+    assert cpu.recipe["quantize"]["static"]["placement"] == "whole"
+
+
+def test_arguments_of_a_function_that_loads_rows_are_refused(tmp_path: Any) -> None:
+    (tmp_path / "rows.py").write_text("def pairs(data_path, split):\n    return read(data_path)\n")
+    rows = data_config(
+        user_script="rows.py", load_dataset_config={"type": "pairs", "data_path": "wikitext"}
+    )
+    imported = olive.convert(config({"quant": STATIC}, data_configs=[rows]), folder=tmp_path)
+    assert imported.recipe["data"]["source"].endswith("rows.py:pairs")
+    assert outcome(imported, "data_configs[0].load_dataset_config.data_path").verdict == "refused"
+
+
+def test_a_config_with_octoberts_own_method() -> None:
+    scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.05)))
+    scores = {"scores": {"metrics": [scored]}}
+    plain = converted(config({"quant": STATIC}), as_octobert=True)
+    keys = {"quantize", "transforms", "calibrate", "corrections"}
+    assert not keys & plain.recipe.keys()
+    assert not [each for each in plain.outcomes if each.default]
+    assert plain.recipe["data"]["calibrate"] == {"from": "train"}
+    search = converted(
+        config({"quant": STATIC}, evaluators=scores, search_strategy=True), as_octobert=True
+    )
+    assert search.recipe["choose"] == {"limits": [{"max_drop": 0.05}]}
+    assert (
+        outcome(search, "evaluators.scores.metrics[0].sub_types[0].goal.value").key
+        == "choose.limits"
+    )
