@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import octobert
+from octobert import targets
 from octobert.config import loading
 from octobert.config.choosing import Limit
 from octobert.core.errors import OctobertError, RecipeError
@@ -15,6 +16,7 @@ from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.executors import inline
+from octobert.report import summary
 from tests.support.runs import FAST
 from tests.support.selections import final_run, found, selection
 
@@ -79,6 +81,30 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     )
     with pytest.raises(OctobertError):
         runner.run(longer, out, executor=inline.run)
+
+
+def test_a_target_that_cannot_run_here_does_not_vanish_from_a_search(finished, out: Path) -> None:
+    missing = targets.load("openvino-ep").probe().missing
+    if missing is None:
+        pytest.skip("this build of onnxruntime has OpenVINO")
+    recipe = loading.parse(
+        {
+            "model": finished[0].model,
+            "task": "text-classification",
+            "data": {"source": finished[0].data.source, "calibrate": {"samples": 24}},
+            "transforms": [],
+            "corrections": [],
+            "targets": ["ort-cpu", "openvino-ep"],
+            "search": {"space": {"calibrate": ["minmax"]}, "sampler": "exhaustive"},
+            "quick": True,
+            "benchmark": FAST,
+            "profile": False,
+            "baselines": ["ort-f32"],
+        }
+    )
+    report = runner.run(recipe, out, executor=inline.run)
+    assert report.absent["openvino-ep"] == missing
+    assert f"openvino-ep was not measured: {missing}." in summary.warnings(report)
 
 
 def test_figures_are_checked_before_anything_runs(golden, finished, out: Path) -> None:

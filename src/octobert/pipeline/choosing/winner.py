@@ -238,9 +238,10 @@ def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
         trials.recipe_facts(decided.selection.best.variant),
         trials.facts.recipe.choose,
     )
-    absent = {
-        name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets
-    }
+    asked = trials.facts
+    # Of targets, those that were asked for and cannot run here, also where another one won.
+    absent = {name: why for name, why in facts.absent.items() if name not in asked.recipe.targets}
+    absent |= {name: why for name, why in asked.absent.items() if name in asked.recipe.targets}
     recipe = facts.recipe
     if settings is not None and decided.tunes:
         recipe = recipe.model_copy(update={"tune": (objective_named(settings.goal).name,)})
