@@ -1,8 +1,9 @@
 """Olive configs become recipes.
 
-`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`octobert.importers`). What is
-known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`,
-`data`, `systems`, `goals` and `passes` have what has to be computed; `scripts` reads what user scripts say, and runs none.
+`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`octobert.importers`), and so does
+every default of its tools that changes the model. What is known of Olive's fields is in `fields.yaml`, of its names and defaults
+in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`, `data`, `systems`, `goals`, `searches`, `passes` and
+`quantizers` have what has to be computed; `scripts` reads what user scripts say, and runs none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from octobert.config import yaml_text
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import Row, Tabular
 from octobert.importers import Node, Outcome, outcomes_of
-from octobert.importers.olive import data, goals, model, passes, systems
+from octobert.importers.olive import data, goals, model, passes, searches, systems
 from octobert.importers.olive.rules import GROUPS, Config, Draft, Pass, apply, names
 
 # Fields that only Olive's configs have, at the top.
@@ -189,7 +190,7 @@ def convert(
     """
     config = _config_of(raw, where=where, folder=folder)
     steps = config.passes()
-    draft = Draft(config, search=goals.search_of(config, steps))
+    draft = Draft(config, search=searches.search_of(config, steps))
     model.read(draft)
     metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
     data.read(
@@ -208,7 +209,7 @@ def convert(
     systems.fit_to_targets(draft)
     systems.set_shapes(draft)
     apply(draft, config.root, "top")
-    goals.set_search(draft)
+    searches.set_search(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)

@@ -1,0 +1,207 @@
+"""Searches: the fields of passes that are varied, alternatives of passes, and the strategy.
+
+A field is open where the config lists its values, or leaves it to the search: with `SEARCHABLE_VALUES`, or by not naming a
+field that Olive varies by default.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from octobert.importers import Node
+from octobert.importers.olive.rules import (
+    SEARCHABLE,
+    Config,
+    Draft,
+    Pass,
+    Search,
+    apply,
+    computed,
+    names,
+)
+from octobert.importers.olive.systems import are
+
+# Options that both methods have.
+_SHARED = ("per_channel", "reduce_range", "embeddings", "disable", "enable")
+
+
+def search_of(config: Config, steps: list[Pass]) -> Search | None:
+    """An empty search, if the config asks for one and has something to search over."""
+    trained = any(step.kind == "quantizationawaretraining" for step in steps)
+    if config.searches and not trained:
+        return Search() if any(step.others or _fields_of_search(step) for step in steps) else None
+    return None
+
+
+def _fields_of_search(step: Pass) -> dict[str, tuple[Node | None, list[Any]]]:
+    """Fields that a search varies, with their values in the recipe; without a node, those that the config does not name."""
+    fields = dict(step.node.items())
+    opened: dict[str, tuple[Node | None, list[Any]]] = {}
+    for name, node in fields.items():
+        if values := _values(name, node.value):
+            opened[name] = node, values
+    if "disable_search" not in fields or fields["disable_search"].value is not True:
+        for name in names("varied_by_default").get(step.kind, []):
+            if name not in fields:
+                opened[name] = None, _values(name, SEARCHABLE)
+    return opened
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    """The values of an open field as the recipe has them; none for a field with one value."""
+    if name not in names("searched"):
+        return []
+    recipe_values = names("searched")[name][1]
+    if isinstance(value, Mapping):
+        value = value.get(
+            "values", SEARCHABLE if str(value.get("type", "")).lower() == "boolean" else None
+        )
+    if value == SEARCHABLE:
+        return [
+            recipe_values[key]
+            for key in recipe_values
+            if not key.startswith("q") or name == "quant_format"
+        ]
+    words = [str(word).lower() for word in value] if isinstance(value, list) else []
+    values: list[Any] = []
+    add(values, [recipe_values[word] for word in words if word in recipe_values])
+    return values
+
+
+def open_fields(draft: Draft, step: Pass) -> set[str]:
+    """Add the open fields of a pass to the space of the search; their names."""
+    assert draft.search is not None
+    opened = _fields_of_search(step)
+    method = "dynamic" if "dynamic" in step.kind else "static"
+    methods = ("static", "dynamic") if {"quant_mode", "approach"} & opened.keys() else (method,)
+    for name, (node, values) in opened.items():
+        key = names("searched")[name][0]
+        for place in dict.fromkeys(key.replace("*", method_name) for method_name in methods):
+            add(draft.search.space.setdefault(place, []), values)
+        if node is not None:
+            draft.opened.add(node.path)
+            if name in ("precision", "weight_type"):
+                draft.later["varied weights"].append(node)
+                continue
+            node.mapped(f"search.space.{key.replace('*', method)}")
+    return set(opened)
+
+
+def add(values: list[Any], more: list[Any]) -> None:
+    """Append what is not there yet."""
+    values.extend(value for value in more if value not in values)
+
+
+def set_search(draft: Draft) -> None:
+    """Set `search`, once method, targets, goals and the strategy are known."""
+    if draft.search is None:
+        return
+    space: dict[str, list[Any]] = dict(draft.search.space)
+    if not are(draft, "integer_operators"):
+        space.pop("format", None)
+    what = ""
+    if not are(draft, "uint8_weights") and "quantize.static.weights" in space:
+        space["quantize.static.weights"] = ["int8"]
+        what = "int8 only: a target takes no uint8 weights"
+    for field in draft.later["varied weights"]:
+        field.mapped("search.space.quantize.static.weights", what)
+    if "quantize" in space:
+        methods = [method for method in space.pop("quantize") if method != draft.method]
+        space = {
+            "quantize": [
+                copy.deepcopy(draft.recipe["quantize"]),
+                *(_beside(draft, method) for method in methods),
+            ],
+            **space,
+        }
+    if draft.get("accuracy") is not None:
+        # Each trial has an accuracy-aware pass.
+        space["accuracy"] = [draft.recipe.pop("accuracy")]
+    # Values that the config fixes are not varied.
+    space = {key: space[key] for key in space if key.rpartition(".")[2] not in draft.options}
+    search = {"space": space, **draft.get("search")}
+    if search.get("trials") == 0:
+        search["trials"] = math.prod(map(len, space.values()))
+    if draft.search.goals:
+        search["goals"] = list(
+            dict.fromkeys(name for _, name in sorted(draft.search.goals, key=lambda goal: goal[0]))
+        )
+    if draft.search.limits:
+        search["limits"] = draft.search.limits
+    draft.set("search", search)
+
+
+def _beside(draft: Draft, method: Any) -> Any:
+    """Another method, with the options that the config gives to both."""
+    options = {name: value for name, value in draft.options.items() if name in _SHARED}
+    return {method: options} if method == "dynamic" and options else method
+
+
+@computed
+def strategy(draft: Draft, node: Node) -> None:
+    """The strategy of a search, or of one that has nothing to vary."""
+    is_mapping = isinstance(node.value, Mapping)
+    if draft.search is None and is_mapping:
+        apply(draft, _flat(node), "no_search")
+    elif draft.search is None and node.value is True and draft.get("accuracy") is None:
+        node.refused("a search needs a goal for a metric")
+    elif draft.search is None:
+        node.not_needed(
+            "the plan is searched if the recipe has an accuracy criterion, and only then"
+        )
+    else:
+        draft.set("search.sampler", "exhaustive")
+        apply(draft, _flat(node), "search")
+        if not is_mapping:
+            node.mapped(
+                "search",
+                "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",
+            )
+
+
+def _flat(node: Node) -> Node:
+    """A strategy whose sampler has settings of its own."""
+    return replace(node, groups=(*node.groups, "sampler_config", "search_algorithm_config"))
+
+
+@computed
+def accuracy_minutes(draft: Draft, node: Node) -> None:
+    """A time limit where nothing is varied."""
+    if draft.get("accuracy") is not None:
+        draft.set("accuracy.minutes", node.value / 60, node, "from seconds")
+    else:
+        node.refused("a time limit needs an accuracy goal to search for")
+
+
+@computed
+def search_seed(draft: Draft, node: Node) -> None:
+    """A number."""
+    if _is_amount(node):
+        draft.set("search.seed", int(node.value), node)
+
+
+@computed
+def search_minutes(draft: Draft, node: Node) -> None:
+    """Olive's limit is in seconds."""
+    if _is_amount(node):
+        draft.set("search.minutes", node.value * (1 / 60), node, "from seconds")
+
+
+@computed
+def search_trials(draft: Draft, node: Node) -> None:
+    """The least of several limits; 0 stands for all combinations."""
+    if _is_amount(node):
+        trials, earlier = int(node.value), draft.get("search.trials")
+        least = min(trials, earlier) if trials and earlier else trials
+        draft.set("search.trials", least, node, "" if least else "all combinations")
+
+
+def _is_amount(node: Node) -> bool:
+    if not node.is_number or node.value < 0:
+        node.refused("it is not a number")
+        return False
+    return True
