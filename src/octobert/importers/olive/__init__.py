@@ -2,8 +2,8 @@
 
 `read` converts a file, `convert` plain data. Every field of the source gets one outcome (`octobert.importers`), and so does
 every default of its tools that changes the model. What is known of Olive's fields is in `fields.yaml`, of its names and
-defaults in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`, `data`, `systems`, `goals`, `searches`, `passes` and
-`quantizers` have what has to be computed; `scripts` reads what user scripts say, and runs none.
+defaults in `names.yaml`; `rules` applies them to a `Draft`. Parts: `model`, `data`, `systems`, `goals`, `searches`, `passes`
+and `quantizers` have what has to be computed; `scripts` reads what user scripts say, and runs none.
 """
 
 from __future__ import annotations
