@@ -39,13 +39,13 @@ SIGNATURES: dict[Kind, str] = {
     "model": "def model(): … returning a PyTorch model or the path of an .onnx file",
 }
 _LONGEST = 300
-# What scripts of Olive's examples use, and what has taken its place.
+# Errors of scripts of Olive's examples, and what has taken the place of what they use.
 _RENAMED = {
-    "neural_compressor": "remove the import: octobert calibrates on rows of the data; Neural Compressor 3.8 has no such module",
-    "torchmetrics": "install torchmetrics, or remove the import: octobert has accuracy, f1, auroc and others",
-    "'evaluation_strategy'": "write eval_strategy, its name in transformers 5",
-    "'tokenizer'": "write processing_class, its name in the Trainer of transformers 5",
-    "'no_cuda'": "write use_cpu, its name in transformers 5",
+    "No module named 'neural_compressor": "remove the import: octobert calibrates on rows of the data",
+    "No module named 'torchmetrics": "install torchmetrics, or remove the import: octobert has accuracy, f1, auroc and others",
+    "keyword argument 'evaluation_strategy'": "write eval_strategy, its name in transformers 5",
+    "keyword argument 'tokenizer'": "write processing_class, its name in the Trainer of transformers 5",
+    "keyword argument 'no_cuda'": "write use_cpu, its name in transformers 5",
 }
 
 
