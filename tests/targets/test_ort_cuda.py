@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
+import octobert
 from octobert.core import capability, plugins
 from octobert.core.errors import ModelError, OctobertError, PlanError, TargetError
 from octobert.core.plan import QuantPlan
@@ -25,6 +26,7 @@ from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites, smoothing
 from octobert.graph.capture import capture
+from octobert.graph.passes import qordered
 from octobert.models.source import resolve
 from octobert.quantization.methods import static
 from octobert.targets import ort_cuda
@@ -80,7 +82,7 @@ class Written:
 
     def rewritten(self, plan: QuantPlan) -> ir.Model:
         model = self.qdq(plan)
-        ort_cuda.rewrite_(model)
+        qordered.rewrite_(model)
         return model
 
     def logits(self, model: ir.Model) -> np.ndarray:
@@ -103,7 +105,7 @@ def albert(tmp_path_factory) -> Written:
 
 @pytest.fixture(scope="module")
 def fused(bert) -> ir.Model:
-    return ort_cuda.fuse(bert.rewritten(bert.plan()))
+    return qordered.fuse(bert.rewritten(bert.plan()))
 
 
 def operators(model: ir.Model) -> Counter[str]:
@@ -143,8 +145,8 @@ def test_shared_weights_are_written_for_each_layer(albert) -> None:
     "options", [{}, {"embeddings": "float"}, {"per_channel": False, "fuse_qkv": True}], ids=str
 )
 def test_whole_layers_are_fused(bert, options) -> None:
-    model = ort_cuda.fuse(bert.rewritten(bert.plan(**options)))
-    assert ort_cuda.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
+    model = qordered.fuse(bert.rewritten(bert.plan(**options)))
+    assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     left = operators(model)
     # One pair remains: Quantize after the norm of the embeddings, Dequantize before the classifier.
     assert [
@@ -155,11 +157,11 @@ def test_whole_layers_are_fused(bert, options) -> None:
 
 
 def test_an_embedding_projection_is_quantized_where_the_first_layer_reads_it(albert) -> None:
-    model = ort_cuda.fuse(albert.rewritten(albert.plan()))
-    assert ort_cuda.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
+    model = qordered.fuse(albert.rewritten(albert.plan()))
+    assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     # Quantized outputs alone are not enough: the first attention reads float.
-    row = ort_cuda.fuse(albert.rewritten(albert.plan(placement="qdqbert-row")))
-    assert ort_cuda.counts(row)["QOrderedAttention"] == 1
+    row = qordered.fuse(albert.rewritten(albert.plan(placement="qdqbert-row")))
+    assert qordered.counts(row)["QOrderedAttention"] == 1
 
 
 def test_on_bert_the_placement_is_qdqbert_row(bert) -> None:
@@ -168,8 +170,8 @@ def test_on_bert_the_placement_is_qdqbert_row(bert) -> None:
 
 
 def test_a_layer_that_is_disabled_stays_float(bert) -> None:
-    model = ort_cuda.fuse(bert.rewritten(bert.plan(disable=("encoder.layer.1.*",))))
-    assert ort_cuda.counts(model) == A_LAYER
+    model = qordered.fuse(bert.rewritten(bert.plan(disable=("encoder.layer.1.*",))))
+    assert qordered.counts(model) == A_LAYER
     assert operators(model)["LayerNormalization"] == 3
 
 
@@ -194,7 +196,7 @@ def test_weights_lie_by_columns_and_scales_are_the_plans(bert, fused) -> None:
 
 
 def test_attentions_read_the_mask_itself_and_norms_keep_their_epsilon(fused) -> None:
-    nodes = {kind: [n for n in fused.graph if n.op_type == kind] for kind in ort_cuda.KINDS}
+    nodes = {kind: [n for n in fused.graph if n.op_type == kind] for kind in qordered.KINDS}
     for attention in nodes["QOrderedAttention"]:
         cast = attention.inputs[17].producer()
         assert (cast.op_type, cast.inputs[0].name, cast.attributes["to"].value) == (
@@ -298,7 +300,7 @@ class QOrderedAttention(OpRun):
 @pytest.mark.parametrize("options", [{}, {"per_channel": False}], ids=str)
 def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
     plan = bert.plan(**options)
-    model = ort_cuda.fuse(bert.rewritten(plan))
+    model = qordered.fuse(bert.rewritten(plan))
     # The first opset of which the evaluator supports Q/DQ.
     model.opset_imports[""] = 19
     kernels = [QOrderedAttention, QOrderedMatMul, QOrderedGelu, QOrderedLayerNormalization]
@@ -306,6 +308,15 @@ def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
     theirs = bert.logits(bert.qdq(plan))
     real = FEEDS["attention_mask"].astype(bool)
     assert distance(ours[real], theirs[real]) <= KERNELS
+    # So do ONNX's own operators that the product writes for machines without the device.
+    assert qordered.expand_(model) == 2 * sum(A_LAYER.values())
+    assert distance(bert.logits(model)[real], ours[real]) <= KERNELS
+
+
+def test_a_file_of_octobert_is_fused_with_its_attention(bert, tmp_path) -> None:
+    ops.save(bert.qdq(bert.plan()), tmp_path / "quantized.onnx")
+    found = octobert.fuse(tmp_path / "quantized.onnx", tmp_path / "fused.onnx", for_="ort-cuda")
+    assert found.counts == {kind: 2 * count for kind, count in A_LAYER.items()}
 
 
 # --- what does not fit
@@ -313,7 +324,7 @@ def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
 
 def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
     with pytest.raises(OctobertError) as caught:
-        ort_cuda.fuse(bert.rewritten(plan))
+        qordered.fuse(bert.rewritten(plan))
     return caught.value
 
 
@@ -346,13 +357,18 @@ def test_a_rescaled_residual_path_is_refused(golden, bert) -> None:
     smoothing.scale_(model, group, np.full(64, 2.0))
     qdq.write(model, bert.plan())
     with golden.raises(PlanError):
-        ort_cuda.rewrite_(model)
+        qordered.rewrite_(model)
 
 
 def test_weights_behind_a_pair_are_refused(bert) -> None:
     error = refusal(bert, bert.plan(weight_form="pair"))
     assert isinstance(error, TargetError)
     assert error.got.startswith("0 QOrderedAttention, ")
+
+
+def fused_from(model: ir.Model) -> ir.Model:
+    qordered.rewrite_(model)
+    return qordered.fuse(model)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +387,7 @@ def test_an_attention_that_the_kernel_computes_otherwise_is_refused(bert, edit, 
             elif name.endswith("attention.self.scale"):
                 value.const_value = ir.tensor(np.array(8**-0.5, dtype=np.float32))
     with pytest.raises(ModelError, match=got):
-        ort_cuda.rewrite_(model)
+        fused_from(model)
 
 
 # --- the target
@@ -383,7 +399,7 @@ def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> N
     ort_cuda.export(path, tmp_path, ExportOptions())
     main = ort_cuda.model_file(tmp_path)
     assert main == tmp_path / "onnx" / "model_fused.onnx"
-    assert ort_cuda.counts(ir.load(main))["QOrderedAttention"] == 2
+    assert qordered.counts(ir.load(main))["QOrderedAttention"] == 2
     probe = ort_cuda.probe()
     assert probe.available or probe.install == "pip install onnxruntime-gpu"
 

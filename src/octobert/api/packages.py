@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.api._arguments import Names, PathLike, optional_path, path_of
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, RecipeError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 
 if TYPE_CHECKING:
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from octobert.core.results import PackageManifest
     from octobert.graph.passes.fusion import Fused
     from octobert.inference.package_files import Verified
+
+
+# Targets with operators to fuse.
+FUSED = ("ort-cpu", "ort-cuda")
 
 
 def packages(folder: PathLike) -> list[Path]:
@@ -85,28 +89,34 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
     ]
 
 
-def fuse(model: PathLike, out: PathLike) -> Fused:
+def fuse(model: PathLike, out: PathLike, *, for_: str = "ort-cpu") -> Fused:
     """Write a copy of a graph with ONNX Runtime's fused operators.
 
     Args:
         model: An ONNX file of an encoder, float or with Q/DQ pairs: of a package or of any tool. A float file of another
             tool is brought into octobert's canonical form first, by the family that the config beside it names.
         out: The file to write.
+        for_: The target. Default: ort-cpu, whose operators are float. For ort-cuda the Q/DQ pairs become int8 operators
+            (QOrdered…); every output must be quantized, to symmetric int8. What their kernels compute is compared, on the CPU.
 
     Returns:
         The number of each fused operator, and the comparison with the original.
 
     Raises:
         ModelError: The file is missing, is not that of a supported encoder, or computes with integer operators.
+        TargetError: Its Q/DQ pairs are not where the int8 operators need them.
         ParityError: The fused graph computes something else.
     """
     from octobert.core.onnx_files import read_onnx
     from octobert.graph import operators
     from octobert.graph.capture.capture import canonical_of
-    from octobert.graph.passes import fusion
+    from octobert.graph.passes import fusion, qordered
     from octobert.models.source import resolve
 
     path, target = path_of(model, "model"), path_of(out, "out")
+    if for_ not in FUSED:
+        fix = did_you_mean(for_, FUSED)
+        raise RecipeError(f'no operators are fused for "{for_}"', where="--for", fix=fix)
     if path.suffix != ".onnx":
         raise ModelError(
             "only ONNX files are fused",
@@ -117,7 +127,13 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     graph = read_onnx(path)
     if graph.metadata_props.get("producer") != "octobert":
         graph = canonical_of(path, resolve(path).family)
-    fused = fusion.fuse(graph)
+    if for_ == "ort-cuda":
+        if not operators.quantizes_activations(graph.graph):
+            fix = "quantize it first: octobert quantize MODEL --target ort-cuda, or leave --for out"
+            raise ModelError("the file has no Q/DQ pairs to fuse", where=str(path), fix=fix)
+        fused = qordered.checked(graph)
+    else:
+        fused = fusion.fuse(graph)
     if not fused.counts:
         # Tools that quantize every operator leave Q/DQ pairs between all that could be fused.
         fix = "quantize linear layers only (onnxruntime: op_types_to_quantize=['MatMul'])"

@@ -46,7 +46,7 @@ _NAMES = {
         "client": "for",
         "changes": "set",
     },
-    **{"settings": "set", "every": "all", "open_": "open", "zip_": "zip"},
+    **{"settings": "set", "every": "all", "open_": "open", "zip_": "zip", "for_": "for"},
 }
 _PANELS = {
     **dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES),

@@ -9,7 +9,10 @@ from octobert.api import packages
 from octobert.cli import _options, _show
 
 PANEL = _show.USE
-EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
+EXAMPLES = (
+    "octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",
+    "octobert fuse quantized.onnx --for ort-cuda --out fused.onnx",
+)
 
 
 @_options.filled(options=_options.from_function(packages.fuse))
