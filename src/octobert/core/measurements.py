@@ -112,6 +112,7 @@ class Comparison(FrozenModel):
         changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
         divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
         direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
+        simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
     """
 
     candidate: str
@@ -129,6 +130,7 @@ class Comparison(FrozenModel):
     fidelity_chance: float | None = None
     divergence: float | None = None
     direction: str = ""
+    simulated: bool = False
 
 
 @dataclass(frozen=True)

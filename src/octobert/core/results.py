@@ -352,7 +352,7 @@ class Report(Tabular):
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
         date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
-        absent: baseline → why it was not measured.
+        absent: candidate → why it cannot run here. Scores of a target among them are those of its file on the CPU.
         stages: step → facts.
     """
 

@@ -169,6 +169,13 @@ class RunFacts:
             self.float_parts(candidate),
         )
 
+    def simulated(self, candidate: str) -> StepResult | None:
+        """The step whose graph is evaluated on the CPU, because the target cannot run here itself; None where it can."""
+        missing = candidate in self.recipe.targets and candidate in self.absent
+        # The CPU has no kernels for bfloat16.
+        simulates = missing and self.float_parts(candidate) != "bfloat16"
+        return self.planned(candidate) if simulates else None
+
     def float_parts(self, target: str) -> FloatType:
         """The type of the operators of a target's model that are not quantized."""
         return methods.float_parts(

@@ -366,11 +366,12 @@ def _measuring(facts: RunFacts) -> list[Step]:
     recipe, timed, steps = facts.recipe, facts.benchmark, list[Step]()
     here = [target for target in recipe.targets if target in facts.candidates]
     if recipe.measure:
-        steps += [planned(facts, f"evaluate/{name}", evaluate.run) for name in facts.candidates]
-        simulated = here if recipe.qat is not None else ()
+        evaluated = (*facts.candidates, *filter(facts.simulated, recipe.targets))
+        steps += [planned(facts, f"evaluate/{name}", evaluate.run) for name in evaluated]
+        trained = here if recipe.qat is not None else ()
         steps += [
             planned(facts, f"simulate/{target}", simulate.run, qat=facts.ranges)
-            for target in simulated
+            for target in trained
         ]
         exports = {target: facts.export(target) for target in recipe.targets}
         session = {name: facts.entries(name) for name in facts.candidates}

@@ -29,6 +29,8 @@ NO_FLOAT = (
     "There is no float model to compare with: package the model without --no-float (float_model: true), "
     "or name one with --reference."
 )
+# How figures of a target without its device were made.
+SIMULATED = "simulated on the CPU, not run on the device"
 NOUNS = {"attention": "heads", "ffn": "neurons"}
 # Tuning rows of which one is less than a point.
 _FINE_ROWS = 100
@@ -89,6 +91,37 @@ def model_results(report: Report) -> list[ModelResult]:
     ]
 
 
+@dataclass(frozen=True)
+class SimulatedResult:
+    """What the file of a target answers on the CPU, because its device is not here.
+
+    Args:
+        name: with that it was simulated.
+        precision: of the arithmetic; 8 bits come first.
+        scores: metrics with confidence intervals.
+        comparison: with the float baseline.
+    """
+
+    name: str
+    precision: str
+    scores: tuple[Score, ...]
+    comparison: Comparison
+
+
+def simulated_results(report: Report) -> list[SimulatedResult]:
+    """Return the results of the targets that were simulated."""
+    return [
+        SimulatedResult(
+            f"{compared.candidate} (simulated)",
+            report.plans[compared.candidate].precision("f32"),
+            report.scores[compared.candidate],
+            compared,
+        )
+        for compared in report.comparisons
+        if compared.simulated and compared.candidate in report.plans
+    ]
+
+
 def throughputs(report: Report) -> list[times.Timing]:
     """Return the times of each model with inferences at the same time; none where they were not measured."""
     return _timings(report, report.throughputs, report.ratios) if report.throughputs else []
@@ -127,6 +160,10 @@ def comparisons(report: Report) -> list[str]:
     return [
         *directions,
         *compared,
+        *(
+            f"{result.comparison.candidate}, {SIMULATED}: {_quality(result.comparison)}."
+            for result in simulated_results(report)
+        ),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),
     ]
@@ -196,6 +233,11 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
+    return [*sentences, f"{model.name}: {_quality(comparison)}."]
+
+
+def _quality(comparison: Comparison) -> str:
+    """How a model answers, compared with its float baseline."""
     parts = []
     if comparison.difference is not None:
         certain = "no confidence interval: the metric is undefined on all resamples"
@@ -209,7 +251,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     parts.append(f"{comparison.fidelity_name}{against} {wording.fidelity_text(comparison)}")
     if comparison.divergence is not None:
         parts.append(f"KL divergence {comparison.divergence:.5f} nats")
-    return [*sentences, f"{model.name}: {'; '.join(parts)}."]
+    return "; ".join(parts)
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
@@ -481,8 +523,10 @@ def limitations(report: Report) -> list[str]:
             f"{truncated} evaluation texts were longer than the model accepts and were truncated."
         )
     sentences += _few_resamples(report)
+    simulated = {result.comparison.candidate for result in simulated_results(report)}
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
+        what = f"was {SIMULATED}" if name in simulated else what
         sentences.append(f"{name} {what}: {reason}.")
     return sentences
 

@@ -130,12 +130,25 @@ def quality_table(report: Report) -> FittedTable:
             f"{footprint.load_ms:.0f}",
             style="bold" if model.quantized else "",
         )
+    for result in summary.simulated_results(report):
+        scores = {s.metric: _breakable(wording.score_text(s)) for s in result.scores}
+        table.add_row(
+            result.name,
+            result.precision,
+            *(scores.get(metric, "") for metric in metrics),
+            f"{result.comparison.fidelity:.4f}",
+            f"{result.comparison.output_error:.4f}",
+            *[""] * 3,
+        )
     return table
 
 
 def score_table(report: Report) -> FittedTable:
     """Return every metric of every model, one metric per row."""
-    models = summary.model_results(report)
+    models: list[summary.ModelResult | summary.SimulatedResult] = [
+        *summary.model_results(report),
+        *summary.simulated_results(report),
+    ]
     table = table_of(
         "Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models]
     )

@@ -137,8 +137,37 @@ def verdict(report: Report) -> Verdict:
         return _of_choice(report)
     measured = [model.name for model in summary.model_results(report)]
     if not measured or not any(name in report.plans for name in measured):
-        return Verdict("unmeasured", _not_measured(report))
+        return _of_simulations(report)
     return _of_targets(report)
+
+
+def _of_simulations(report: Report) -> Verdict:
+    """The answer of a run none of whose models could run here: what their files answer on the CPU, where that is known."""
+    simulated = summary.simulated_results(report)
+    if not simulated:
+        return Verdict("unmeasured", _not_measured(report))
+    words, sentences = words_of(report), []
+    for result in simulated:
+        compared = result.comparison
+        lost = loss(words, compared, report.data.evaluation_rows)
+        checked = checks_of(report, compared.candidate)
+        doubt = (
+            "" if all(check.state == "kept" for check in checked) else " (the limit is not certain)"
+        )
+        if any(check.clear for check in checked):
+            doubt = " (beyond the limit)"
+        sentences.append(f"{compared.candidate} {', '.join(lost)}{doubt}")
+    first = _Candidate(
+        simulated[0].name, simulated[0].comparison.candidate, None, simulated[0].comparison
+    )
+    return Verdict(
+        "unmeasured",
+        f"Accuracy is {summary.SIMULATED}: {'; '.join(sentences)}.",
+        "How fast it is, and whether the device rounds alike, its device has to say: octobert benchmark and octobert evaluate "
+        "with the package there.",
+        numbers=_numbers(report, first, "", words),
+        accepted=accepted_of(report),
+    )
 
 
 def limit_of(report: Report) -> Limit:

@@ -11,7 +11,8 @@ import numpy as np
 
 from octobert import targets
 from octobert.core.measurements import score_named
-from octobert.core.session import SessionEntries
+from octobert.core.plan import QuantPlan
+from octobert.core.session import Session, SessionEntries
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
@@ -25,6 +26,7 @@ def run(
     data: StepResult,
     trained: StepResult | None,
     export: StepResult | None,
+    simulated: StepResult | None,
     *,
     candidate: str,
     entries: SessionEntries,
@@ -39,6 +41,7 @@ def run(
     Args:
         trained: the trained checkpoint, where there is one.
         export: the exported files of a target.
+        simulated: the plan of a target whose device is not here, and its graph, which is run on the CPU instead.
         candidate: a float baseline or a target.
         entries: what the recipe sets for its target.
         machine: digest of the machine and its runtimes, which scores belong to: on another one they are measured again.
@@ -46,16 +49,23 @@ def run(
     task = scored.build()
     tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     rows = encoded.flat
-    path = str(file_of(candidate, model, capture, trained, export))
-    opened = candidates.Candidate(
-        name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
-    )
-    session = candidates.open_candidate(opened, 0)
+    if simulated is not None:
+        parts = simulated.read(_artifacts.PLAN, QuantPlan).float_parts
+        graph = simulated.path(_artifacts.QUANTIZED)
+        session: Session = candidates.open_simulated(graph, parts, context.work)
+    else:
+        path = str(file_of(candidate, model, capture, trained, export))
+        opened = candidates.Candidate(
+            name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
+        )
+        session = candidates.open_candidate(opened, 0)
     outputs = run_rows(
         session,
         rows,
         tokenizer.pad_id,
-        lambda done: context.progress(f"evaluating {candidate}", done, len(rows)),
+        lambda done: context.progress(
+            f"{'simulating' if simulated else 'evaluating'} {candidate}", done, len(rows)
+        ),
         per_token=task.per_token,
     )
     np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]

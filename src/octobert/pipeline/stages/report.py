@@ -151,7 +151,10 @@ def run(
             n: result.read(_artifacts.SCORES, _artifacts.Scores).scores
             for n, result in evaluations.items()
         },
-        comparisons=tuple(_compared(task, evaluated, seed)),
+        comparisons=tuple(
+            pair.model_copy(update={"simulated": pair.candidate in absent})
+            for pair in _compared(task, evaluated, seed)
+        ),
         speed_goals=_speed_goals(
             recipe, tuple(plans), tuple(evaluations), timings.get("speedups", ())
         ),

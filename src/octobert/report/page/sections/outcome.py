@@ -74,10 +74,11 @@ def notes(run: Run) -> Section | None:
 def quality(run: Run) -> Section | None:
     """The tables of scores, where models were measured."""
     report, models = run.report, summary.model_results(run.report)
-    if not models:
+    simulated = summary.simulated_results(run.report)
+    if not models and not simulated:
         return None
     values = {
-        "models": models,
+        "models": [*models, *simulated],
         "metrics": summary.metrics(report),
         "main_metrics": summary.main_metrics(report),
     }
