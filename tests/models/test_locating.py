@@ -422,6 +422,33 @@ def test_a_folder_without_a_model_type_is_read_where_it_lies(archive, cache) -> 
     assert not (resolve(archive, family="bert").path / "vocab.txt").exists()
 
 
+def test_a_tokenizer_may_lie_elsewhere(checkpoint, cache, tmp_path) -> None:
+    bare = shutil.copytree(checkpoint("bert", HEAD), tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (bare / name).unlink(missing_ok=True)
+    with pytest.raises(ModelError, match="no tokenizer beside the model"):
+        Tokenizer(resolve(bare).tokenizer_folder)
+    found = resolve(bare, tokenizer=str(checkpoint("bert", HEAD)))
+    ours, theirs = Tokenizer(found.tokenizer_folder), Tokenizer(checkpoint("bert", HEAD))
+    assert [row.ids.tolist() for row in ours.encode([("the one, 42",)])] == [
+        row.ids.tolist() for row in theirs.encode([("the one, 42",)])
+    ]
+    # Another tokenizer is another model, and takes the place of one that lies beside the weights.
+    (changed := shutil.copytree(checkpoint("bert", HEAD), tmp_path / "other"))
+    tokenizer = json.loads((changed / "tokenizer.json").read_text())
+    tokenizer["truncation"] = None
+    tokenizer["version"] = "1.1"
+    (changed / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert resolve(bare, tokenizer=str(changed)).digest != found.digest
+    assert resolve(checkpoint("bert", HEAD), tokenizer=str(changed)).digest not in (
+        found.digest,
+        resolve(checkpoint("bert", HEAD)).digest,
+    )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"there is no tokenizer .*expected tokenizer\.json"):
+        resolve(bare, tokenizer=str(tmp_path / "empty"))
+
+
 def test_an_architecture_names_the_type_too(golden, archive) -> None:
     path = archive / "config.json"
     config = json.loads(path.read_text())

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pydantic
 import pytest
+from onnxruntime.quantization.calibrate import HistogramCollector
 
 from octobert.core.errors import DataError, ModelError
 from octobert.core.ranges import (
@@ -559,6 +560,7 @@ class TestEveryCalibrator:
     ("name", "option", "within", "beyond"),
     [
         ("percentile", "keep", [50.1, 100], [50, 100.1, -1]),
+        ("percentile", "num_bins", [16, 16384], [15, 16385]),
         ("mse", "candidates", [4, 1024], [3, 1025]),
         ("mse", "rounds", [1, 20], [0, 21]),
         ("moving-average", "constant", [1e-9, 1], [0, 1.1, -0.1]),
@@ -625,6 +627,27 @@ def test_percentile_equals_numpy_to_one_bin(keep: float) -> None:
     assert result.bound == pytest.approx(
         np.quantile(np.abs(values), keep / 100, method="inverted_cdf"), rel=BIN
     )
+
+
+@pytest.mark.parametrize("bins", [128, 2048])
+@pytest.mark.parametrize("keep", [99.0, 99.99])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_percentile_with_bins_is_that_of_onnxruntime(bins: int, keep: float, shift: float) -> None:
+    values = (np.random.default_rng(0).standard_t(3, 200_000) + shift).astype(np.float32)
+    result = interval("percentile", seen(*np.array_split(values, 9)), keep=keep, num_bins=bins)
+    width = 2 * float(np.abs(values).max()) / bins
+    theirs = {}
+    for symmetric in (False, True):
+        collector = HistogramCollector("percentile", symmetric, bins, 128, keep, "same")
+        collector.collect({"x": [values]})
+        found = collector.compute_collection_result()["x"]
+        theirs[symmetric] = [float(end) for end in found[:2]]
+    # A value on an edge may lie in the bin beside it here.
+    np.testing.assert_allclose([result.low, result.high], theirs[False], atol=1.01 * width)
+    assert result.bound == pytest.approx(theirs[True][1], abs=1.01 * width)
+    if bins == 128:
+        finer = interval("percentile", seen(values), keep=keep)
+        assert abs(result.high - finer.high) > BIN * finer.high
 
 
 def test_percentile_ignores_an_outlier_that_minmax_keeps() -> None:

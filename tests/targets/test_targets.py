@@ -29,8 +29,9 @@ from octobert.graph.passes import float16, npu
 from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from octobert.pipeline.planner import run_facts
 from octobert.quantization.methods import static
-from octobert.targets import qnn
+from octobert.targets import qnn, tensorrt
 from octobert.targets.runtimes import ort as onnxruntime
 from octobert.targets.shared.sessions import StaticShapeSession, unavailable
 from tests.support.checkpoints import batch, make_checkpoint
@@ -41,6 +42,8 @@ from tests.support.tolerances import SUM_ORDER, assert_same_rounding
 
 ALL = plugins.names("targets")
 SHAPE = {"batch": 2, "sequence": 16}
+# Float operators in float16, whose sums depend on the size of the batch.
+HALF = 2e-2
 
 
 def table(name: str) -> Capabilities:
@@ -117,7 +120,9 @@ def test_every_file_follows_the_float_model(everywhere: Path, target: str) -> No
     assert 1e-5 < np.abs(ours - expected).max() / np.abs(expected).max() < 0.25
 
 
-@pytest.mark.parametrize("target", [name for name in ALL if table(name).shapes == "fixed"])
+@pytest.mark.parametrize(
+    "target", [name for name in ALL if table(name).shapes in ("fixed", "either")]
+)
 def test_fixed_files_have_no_free_axis(everywhere: Path, target: str) -> None:
     graph = ir.load(onnx_of(everywhere, target)).graph
     for value in graph.inputs:
@@ -235,6 +240,60 @@ def test_rows_longer_than_the_shape_are_refused(golden, everywhere: Path) -> Non
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     with golden.raises(TargetError):
         session.run(batch([17]))
+
+
+def test_batches_outside_of_a_profile_run_in_parts_and_long_rows_are_refused(everywhere) -> None:
+    path = onnx_of(everywhere, "tensorrt")
+    opened = onnxruntime.OrtSession(path, SessionOptions(), onnxruntime.CPU)
+    ran: list[tuple[int, ...]] = []
+
+    class Watched(onnxruntime.OrtSession):
+        def __init__(self) -> None:
+            vars(self).update(vars(opened))
+
+        def run(self, feeds):
+            ran.append(feeds["input_ids"].shape)
+            return super().run(feeds)
+
+    session = tensorrt.within_profile(Watched(), path)
+    feeds = batch([9, 7, 3, 12, 5])
+    within = session.run(feeds)["logits"]
+    # Rows are not filled up: the profile begins at one row.
+    assert ran == [(2, 12), (2, 12), (1, 12)]
+    np.testing.assert_allclose(within, opened.run(feeds)["logits"], atol=HALF)
+    with pytest.raises(
+        TargetError, match=r"longer than the model's shape .*17 tokens.* at most 16"
+    ):
+        session.run(batch([17]))
+
+
+def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path: Path) -> None:
+    report = json.loads((everywhere / "report.json").read_text())
+    recipe = {key: report["recipe"][key] for key in ("model", "data")}
+    task = {"text-classification": {"max_length": 24}}
+
+    def shape_of(target: str, **changes: object):
+        plain = {**recipe, "task": task, "targets": [target], **changes}
+        return run_facts(parse(plain)).shape(table(target))
+
+    timed = {"batch": [1, 64], "sequence": ["data", 32]}
+    assert shape_of("tensorrt", benchmark=timed) == StaticShape(batch=64, sequence=32)
+    assert shape_of("tensorrt", benchmark={"batch": [4], "sequence": ["data"]}) == StaticShape(
+        batch=4, sequence=24
+    )
+    assert shape_of("tensorrt", shape=SHAPE | {"sequence": 32}) == StaticShape(batch=2, sequence=32)
+    assert shape_of("migraphx", benchmark=timed) == StaticShape(batch=1, sequence=24)
+    assert shape_of("ort-cpu", benchmark=timed) is None
+    assert shape_of("openvino-cpu", shape=SHAPE | {"sequence": 32}) is None
+
+
+def test_an_add_before_a_norm_is_rounded_for_migraphx(manifest: PackageManifest) -> None:
+    sites = tuple(decision.site for decision in manifest.plan.decisions)
+    options = static.Options(placement="tensorrt")
+    plan = static.plan(sites, manifest.ranges, table("migraphx"), options)
+    capability.check(plan, table("migraphx"))
+    adds = [site for site, _ in plan.quantized if site.role.startswith("residual.")]
+    assert len(adds) >= 4
 
 
 def test_a_fixed_session_pads_cuts_and_puts_together(everywhere: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import octobert
@@ -257,6 +258,51 @@ def test_a_loss_that_is_no_number_names_the_step(golden, finished, tmp_path) -> 
     context = context_for(recipe, tmp_path, stored(out, "data"), learning_rate=1e30, warmup=0.0)
     with golden.raises(ModelError):
         context.run()
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "bfloat16",
+        pytest.param(
+            "float16",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+        ),
+    ],
+)
+def test_training_in_half_precision_keeps_float32_weights(finished, tmp_path, precision) -> None:
+    recipe, out, *_ = finished
+    losses, computed = {}, set()
+
+    def watch(module, inputs, output) -> None:
+        if isinstance(module, torch.nn.Linear):
+            computed.add(output.dtype)
+
+    for name in ("float32", precision):
+        context = context_for(
+            recipe, tmp_path / name, stored(out, "data"), precision=name, epochs=0.5
+        )
+        handle = torch.nn.modules.module.register_module_forward_hook(watch)
+        context.run()
+        handle.remove()
+        curve = json.loads((context.work / "curve.json").read_text())
+        losses[name] = curve["values"]["loss"][-1]
+        weights = load_file(next(context.work.rglob("*.safetensors")))
+        assert {tensor.dtype for tensor in weights.values()} == {np.dtype(np.float32)}
+        assert all(np.isfinite(tensor).all() for tensor in weights.values())
+    assert getattr(torch, precision) in computed
+    assert losses[precision] == pytest.approx(losses["float32"], rel=0.1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU trains in float16")
+def test_float16_is_refused_where_it_would_silently_be_float32(
+    golden, checkpoint, answering
+) -> None:
+    recipe = recipe_for(
+        checkpoint("bert", "embedding"), answering, finetune={"precision": "float16"}
+    )
+    with golden.raises(RecipeError):
+        steps_of(recipe)
 
 
 def test_a_new_head_is_the_same_for_the_same_seed(finished, tmp_path) -> None:

@@ -269,7 +269,8 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "does not open models of this kind", model.kind, expected=", ".join(client.kinds)
         )
-    if targets.load(manifest.target).CAPABILITIES.shapes == "fixed":
+    shapes = targets.load(manifest.target).CAPABILITIES.shapes
+    if shapes == "fixed" or (shapes == "either" and manifest.recipe.get("shape")):
         fix = "export the package of ort-cpu or openvino-cpu"
         raise refused(
             "needs a model that takes texts of any length",

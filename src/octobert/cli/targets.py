@@ -21,6 +21,7 @@ a rule of its target is an error. With `repair: true` the plan is changed instea
 FILE --target NAME` checks any Q/DQ ONNX file against the same tables.
 """
 _SHAPES = {
+    "either": "dynamic, or static where the recipe has `shape`",
     "dynamic": "dynamic",
     "profiles": "dynamic within a profile, which is written beside the model",
     "fixed": "static, as the recipe's `shape` says",

@@ -467,7 +467,8 @@ def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
                 update={"from_": f"{moved(name)}{rows.from_.removeprefix(name)}"}
             )
     update: dict[str, Any] = {
-        key: moved(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")
+        key: moved(getattr(recipe, key))
+        for key in ("model", "tokenizer", "preprocess", "postprocess")
     }
     update |= {
         "metric": tuple(map(metric_at, recipe.metric)),

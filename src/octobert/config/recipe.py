@@ -165,6 +165,7 @@ class Recipe(FrozenModel):
         model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these; or
             `file.py:function` that returns a path, or a PyTorch model and the folder of its tokenizer.
         revision: Revision of the model on the Hub.
+        tokenizer: Folder or Hub id of the tokenizer, where it does not lie beside the model.
         family: Model type of a checkpoint whose config.json names none, such as bert.
         allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
         allow_code: Run the Python functions that the recipe names as `file.py:function`, and let `session` name files that a
@@ -200,7 +201,8 @@ class Recipe(FrozenModel):
         repair: Repair a plan that breaks rules of its target, and list the changes in the report. Otherwise such a plan is
             an error.
         targets: The targets to write models for.
-        shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
+        shape: Input shape for targets with static shapes, and of the file of `ort-cpu`; the largest of a TensorRT profile.
+            Default: one row of the task's `max_length`; for `ort-cpu` none; a profile also holds what is timed.
         format: Quantized products between Quantize/DequantizeLinear (`qdq`), or as integer operators with their biases
             (`qoperator`), for targets that take both; `auto` takes integer operators where the target computes all products of
             the plan that way.
@@ -230,6 +232,7 @@ class Recipe(FrozenModel):
 
     model: str
     revision: _Revision = None
+    tokenizer: str | None = None
     family: str | None = None
     allow_pickle: bool = False
     allow_code: bool = False
@@ -451,6 +454,7 @@ class RecipeKeys(TypedDict, total=False):
     """Keys of a recipe besides model, task and data, as plain data."""
 
     revision: str | None
+    tokenizer: str | None
     family: str | None
     allow_pickle: bool
     allow_code: bool

@@ -39,7 +39,7 @@ class TrainingSettings(FrozenModel):
         warmup: Fraction of the training steps with a rising learning rate.
         schedule: Learning rate schedule after the warm-up.
         weight_decay: Weight decay of AdamW.
-        precision: Precision of the computation. Weights stay float32.
+        precision: Precision of the computation. Weights stay float32. `float16` scales the loss and needs a GPU.
         dropout: Use the model's dropout rates. Otherwise no dropout.
         distill: Distillation from a teacher.
         code: `file.py:function` that trains instead of the Trainer. Needs `--allow-code`.
@@ -52,7 +52,7 @@ class TrainingSettings(FrozenModel):
     warmup: float = Field(default=0.1, ge=0, lt=1)
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     weight_decay: float = Field(default=0.01, ge=0)
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
     dropout: bool = True
     distill: Distill | None = None
     code: str | None = None

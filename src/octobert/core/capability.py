@@ -139,7 +139,8 @@ class Capabilities(FrozenModel):
         qdq: operators between Quantize/DequantizeLinear run in integers; otherwise only the target's own operators do.
         onnx: what its ONNX files may hold.
         rewrites: what makes its files faster.
-        shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
+        shapes: batch and sequence are dynamic, fixed where the recipe says so (`either`), dynamic within profiles that are
+            written next to the model, or fixed.
         static_lengths: a session may have models of static lengths for single rows besides the one for all shapes.
         file: ONNX file of a package that the target opens, or from which its model file is made.
         formats: formats that are written into the package.
@@ -166,7 +167,7 @@ class Capabilities(FrozenModel):
     qdq: bool = True
     onnx: OnnxRules
     rewrites: Rewrites = Rewrites()
-    shapes: Literal["dynamic", "profiles", "fixed"] = "dynamic"
+    shapes: Literal["dynamic", "either", "profiles", "fixed"] = "dynamic"
     static_lengths: bool = False
     file: str = "onnx/model_quantized.onnx"
     formats: tuple[str, ...] = ("onnx",)

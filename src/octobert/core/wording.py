@@ -164,3 +164,21 @@ def fidelity_text(compared: Comparison) -> str:
         if compared.fidelity_name == "agreement"
         else f"{compared.fidelity:.5f}"
     )
+
+
+def quality_text(comparison: Comparison) -> str:
+    """How a model answers, compared with its float baseline."""
+    parts = []
+    if comparison.difference is not None:
+        certain = "no confidence interval: the metric is undefined on all resamples"
+        if comparison.low is not None:
+            ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
+            certain = f"95 % confidence interval {ends}, {probability(comparison.p_value)}"
+        parts.append(
+            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})"
+        )
+    against = "" if parts else f" with {comparison.reference}"
+    parts.append(f"{comparison.fidelity_name}{against} {fidelity_text(comparison)}")
+    if comparison.divergence is not None:
+        parts.append(f"KL divergence {comparison.divergence:.5f} nats")
+    return "; ".join(parts)

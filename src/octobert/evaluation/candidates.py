@@ -19,7 +19,6 @@ from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import FloatType
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.inference.opened import FinishedModel, files_of
 from octobert.models import checkpoint
@@ -278,36 +277,6 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
 
         return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
     return targets.load(candidate.target).open_session(path, options)
-
-
-def open_simulated(quantized: Path, float_parts: FloatType, folder: Path) -> Session:
-    """Open the quantized graph of a plan on the CPU, as it is written: every value that the plan rounds is rounded, and what
-    lies between is computed in float.
-
-    Products of 8-bit integers and their sums in 32 bits are exact in that. A device may compute the float operators in other
-    types, or approximate them.
-
-    Args:
-        quantized: an ONNX file with Q/DQ.
-        float_parts: type of the operators between.
-        folder: for the graph in that type.
-
-    Raises:
-        TargetError: the CPU cannot run the graph.
-    """
-    from octobert.targets.runtimes import ort
-
-    if float_parts != "float32":
-        import onnx_ir as ir
-
-        from octobert.graph import operators
-        from octobert.graph.passes import float16
-
-        model = ir.load(quantized)
-        float16.convert_(model, float_parts)
-        quantized = folder / quantized.name
-        operators.save(model, quantized)
-    return ort.OrtSession(quantized, SessionOptions(), ort.CPU, optimize=False)
 
 
 def candidate_of(

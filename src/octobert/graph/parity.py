@@ -26,7 +26,10 @@ TOLERANCE = 5e-5
 
 
 def sample_batches(model: ir.Model) -> list[Feeds]:
-    """Return batches of random token ids, in rows of several lengths with padding on the right, for use without texts."""
+    """Return batches of random token ids, in rows of several lengths with padding on the right, for use without texts.
+
+    A graph of one static shape gets one batch of that shape.
+    """
     names = [str(value.name) for value in model.graph.inputs]
     lookups = [
         n
@@ -42,8 +45,12 @@ def sample_batches(model: ir.Model) -> list[Feeds]:
     tables = [operators.const_array(value) for value in values]
     size = min((len(table) for table in tables if table is not None), default=100)
     generator, batches = np.random.default_rng(0), []
-    for lengths in ((12,), (9, 16, 3)):
-        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    shape = model.graph.inputs[0].shape
+    fixed = shape.numpy() if shape is not None and shape.is_static() else None
+    groups = ((12,), (9, 16, 3)) if fixed is None else (tuple(range(fixed[1], 0, -3))[: fixed[0]],)
+    for lengths in groups:
+        rows, width = fixed or (len(lengths), max(lengths))
+        mask = np.arange(width) < np.resize(lengths, rows)[:, None]
         ids = np.where(mask, generator.integers(4, size, mask.shape), 0)
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         batches.append({name: feeds[name].astype(np.int64) for name in names})

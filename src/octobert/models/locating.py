@@ -19,6 +19,11 @@ from octobert.models import azureml, downloads
 from octobert.models.sentence_transformers import modules_of
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# Of a tokenizer, as transformers saves it.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
+)
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -91,29 +96,39 @@ def _in_archive(path: Path) -> Path:
     return exports[0]
 
 
-def completed(folder: Path, config: str) -> Path:
-    """A folder in octobert's cache folder with the files of a checkpoint, and with another `config.json`.
+def completed(folder: Path, config: str, tokenizer: Path | None = None) -> Path:
+    """A folder in octobert's cache folder with the files of a checkpoint, and with another `config.json` or tokenizer.
 
     Args:
         folder: the checkpoint. Its files are linked, or copied where links are not possible.
         config: content of the file.
+        tokenizer: the folder of another tokenizer; None for that of the checkpoint.
     """
+    places = [str(path.resolve()) for path in (folder, tokenizer) if path is not None]
     with environment.place_in_cache(
-        "checkpoints", canonical_digest([str(folder.resolve()), config])[:16]
+        "checkpoints", canonical_digest([*places, config])[:16]
     ) as place:
         place.mkdir(exist_ok=True)
-        names = {path.name for path in folder.iterdir()} - {CONFIG}
+        files = {path.name: path for path in folder.iterdir()}
+        if tokenizer is not None:
+            files = {name: path for name, path in files.items() if not _of_tokenizer(path)}
+            files |= {path.name: path for path in filter(_of_tokenizer, tokenizer.iterdir())}
+        files.pop(CONFIG, None)
         for path in place.iterdir():
-            if path.name not in {*names, CONFIG} or not path.exists():
+            if path.name not in {*files, CONFIG} or not path.exists():
                 remove(path)
-        for name in names:
+        for name, path in files.items():
             # What was copied may have changed since.
             if not (place / name).is_symlink():
                 remove(place / name)
-                _link((folder / name).resolve(), place / name)
+                _link(path.resolve(), place / name)
         if not (place / CONFIG).exists():
             (place / CONFIG).write_text(config, encoding="utf-8")
     return place
+
+
+def _of_tokenizer(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in TOKENIZER_FILES)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
-from octobert.models.locating import completed, locate
+from octobert.models.locating import TOKENIZER_FILES, completed, locate
 from octobert.models.sentence_transformers import ABOUT, MODULES, module_files
 
 _DIGESTED = ("*.json", "*.txt", "*.model")
@@ -112,6 +112,7 @@ def resolve(
     revision: str | None = None,
     allow_pickle: bool = False,
     family: str | None = None,
+    tokenizer: str | None = None,
 ) -> ModelSource:
     """Find a model, download and unpack it where its name asks for that, and read what it is.
 
@@ -120,6 +121,7 @@ def resolve(
         revision: branch, tag or commit on the hub.
         allow_pickle: download pickle weights if there are no others. Opening a pickle file runs code.
         family: the model type, for a `config.json` that names none.
+        tokenizer: the folder of its tokenizer, or a hub id, where it does not lie beside the model.
 
     Raises:
         ModelError: there is no such model, the hub does not answer, or the folder is not a checkpoint that octobert can use.
@@ -139,9 +141,10 @@ def resolve(
     kind = _model_type(
         config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir()
     )
-    if kind != config.get("model_type"):
-        config = {**config, "model_type": kind}
-        folder = completed(folder, json.dumps(config, indent=2))
+    side = None if tokenizer is None else _tokenizer_at(tokenizer, revision)
+    if kind != config.get("model_type") or side is not None:
+        config = {**config, "model_type": kind} if kind or config else {}
+        folder = completed(folder, json.dumps(config, indent=2), side)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
     return ModelSource(
@@ -153,6 +156,20 @@ def resolve(
         digest=_summary(path, folder, file_digest),
         stamp=stamp,
     )
+
+
+def _tokenizer_at(name: str, revision: str | None) -> Path:
+    """The folder of a tokenizer that does not lie beside the model."""
+    place = locate(name, revision=revision, allow_pickle=False)
+    folder = place if place.is_dir() else place.parent
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise ModelError(
+            "there is no tokenizer",
+            where=str(folder),
+            expected=", ".join(TOKENIZER_FILES),
+            fix="name the folder in which it was saved",
+        )
+    return folder
 
 
 def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:

@@ -183,10 +183,17 @@ class RunFacts:
         )
 
     def shape(self, capabilities: Capabilities) -> StaticShape | None:
-        """The shape that a target's model is made for; None where it is free."""
+        """The shape that a target's model is made for, or the largest one; None where it is free."""
         if capabilities.shapes == "dynamic":
             return None
-        return self.recipe.shape or StaticShape(sequence=self.max_length)
+        if self.recipe.shape is not None or capabilities.shapes == "either":
+            return self.recipe.shape
+        if capabilities.shapes == "fixed":
+            return StaticShape(sequence=self.max_length)
+        # A profile holds what is timed as well.
+        lengths = (length for length in self.benchmark.sequence if length != "data")
+        batch = max(self.benchmark.batch)
+        return StaticShape(batch=batch, sequence=max(self.max_length, *lengths, 0))
 
 
 def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
@@ -245,7 +252,11 @@ def _model(recipe: Recipe) -> ModelSource:
             user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed
         )
     return source.resolve(
-        name, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family
+        name,
+        revision=recipe.revision,
+        allow_pickle=recipe.allow_pickle,
+        family=recipe.family,
+        tokenizer=recipe.tokenizer,
     )
 
 

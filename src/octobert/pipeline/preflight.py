@@ -176,11 +176,22 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
         fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
         raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
     _check_trainer(name)
+    if settings.precision == "float16" and settings.code is None:
+        _check_half(name)
     if isinstance(settings, Finetune) and settings.layers is not None:
         checkpoint.kept_layers(model, settings.layers)
         if settings.distill is not None and settings.distill.teacher is None:
             # The model teaches what is left of it.
             heads.check_head(model, task.head)
+
+
+def _check_half(name: str) -> None:
+    """Refuse float16 without a GPU: transformers' Trainer would compute in float32 there and say nothing."""
+    import torch
+
+    if not torch.cuda.is_available():
+        what, fix = "training in float16 needs a GPU", "use bfloat16, or leave precision out"
+        raise RecipeError(what, where=f"{name}.precision", got="a CPU only", fix=fix)
 
 
 def _check_trainer(name: str) -> None:

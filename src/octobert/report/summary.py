@@ -20,7 +20,7 @@ from octobert.core.measurements import (
 from octobert.core.pruning import PrunedSublayer, PruningFacts
 from octobert.core.results import Report, Search
 from octobert.core.session import Tuned
-from octobert.report import times
+from octobert.report import simulated, times
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -29,8 +29,6 @@ NO_FLOAT = (
     "There is no float model to compare with: package the model without --no-float (float_model: true), "
     "or name one with --reference."
 )
-# How figures of a target without its device were made.
-SIMULATED = "simulated on the CPU, not run on the device"
 NOUNS = {"attention": "heads", "ffn": "neurons"}
 # Tuning rows of which one is less than a point.
 _FINE_ROWS = 100
@@ -91,37 +89,6 @@ def model_results(report: Report) -> list[ModelResult]:
     ]
 
 
-@dataclass(frozen=True)
-class SimulatedResult:
-    """What the file of a target answers on the CPU, because its device is not here.
-
-    Args:
-        name: with that it was simulated.
-        precision: of the arithmetic; 8 bits come first.
-        scores: metrics with confidence intervals.
-        comparison: with the float baseline.
-    """
-
-    name: str
-    precision: str
-    scores: tuple[Score, ...]
-    comparison: Comparison
-
-
-def simulated_results(report: Report) -> list[SimulatedResult]:
-    """Return the results of the targets that were simulated."""
-    return [
-        SimulatedResult(
-            f"{compared.candidate} (simulated)",
-            report.plans[compared.candidate].precision("f32"),
-            report.scores[compared.candidate],
-            compared,
-        )
-        for compared in report.comparisons
-        if compared.simulated and compared.candidate in report.plans
-    ]
-
-
 def throughputs(report: Report) -> list[times.Timing]:
     """Return the times of each model with inferences at the same time; none where they were not measured."""
     return _timings(report, report.throughputs, report.ratios) if report.throughputs else []
@@ -160,10 +127,7 @@ def comparisons(report: Report) -> list[str]:
     return [
         *directions,
         *compared,
-        *(
-            f"{result.comparison.candidate}, {SIMULATED}: {_quality(result.comparison)}."
-            for result in simulated_results(report)
-        ),
+        *simulated.sentences(report),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),
     ]
@@ -233,25 +197,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
-    return [*sentences, f"{model.name}: {_quality(comparison)}."]
-
-
-def _quality(comparison: Comparison) -> str:
-    """How a model answers, compared with its float baseline."""
-    parts = []
-    if comparison.difference is not None:
-        certain = "no confidence interval: the metric is undefined on all resamples"
-        if comparison.low is not None:
-            ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
-            certain = f"95 % confidence interval {ends}, {wording.probability(comparison.p_value)}"
-        parts.append(
-            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})"
-        )
-    against = "" if parts else f" with {comparison.reference}"
-    parts.append(f"{comparison.fidelity_name}{against} {wording.fidelity_text(comparison)}")
-    if comparison.divergence is not None:
-        parts.append(f"KL divergence {comparison.divergence:.5f} nats")
-    return "; ".join(parts)
+    return [*sentences, f"{model.name}: {wording.quality_text(comparison)}."]
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
@@ -523,10 +469,10 @@ def limitations(report: Report) -> list[str]:
             f"{truncated} evaluation texts were longer than the model accepts and were truncated."
         )
     sentences += _few_resamples(report)
-    simulated = {result.comparison.candidate for result in simulated_results(report)}
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
-        what = f"was {SIMULATED}" if name in simulated else what
+        if name in simulated.names(report):
+            what = f"was {simulated.HOW}"
         sentences.append(f"{name} {what}: {reason}.")
     return sentences
 

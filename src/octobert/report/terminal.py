@@ -15,7 +15,7 @@ from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
 from octobert.core.selection import Selection
 from octobert.core.session import Tuned
-from octobert.report import choices, summary, times
+from octobert.report import choices, simulated, summary, times
 from octobert.report.tables import FittedTable, table_of
 from octobert.report.verdict import STATES, Verdict, verdict
 
@@ -130,7 +130,7 @@ def quality_table(report: Report) -> FittedTable:
             f"{footprint.load_ms:.0f}",
             style="bold" if model.quantized else "",
         )
-    for result in summary.simulated_results(report):
+    for result in simulated.results(report):
         scores = {s.metric: _breakable(wording.score_text(s)) for s in result.scores}
         table.add_row(
             result.name,
@@ -145,9 +145,9 @@ def quality_table(report: Report) -> FittedTable:
 
 def score_table(report: Report) -> FittedTable:
     """Return every metric of every model, one metric per row."""
-    models: list[summary.ModelResult | summary.SimulatedResult] = [
+    models: list[summary.ModelResult | simulated.SimulatedResult] = [
         *summary.model_results(report),
-        *summary.simulated_results(report),
+        *simulated.results(report),
     ]
     table = table_of(
         "Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models]

@@ -26,7 +26,7 @@ from octobert.core.measurements import (
 from octobert.core.results import Report
 from octobert.core.selection import Check
 from octobert.core.wording import rows_text, speed_text, times_text
-from octobert.report import choices, summary
+from octobert.report import choices, simulated, summary
 
 State = Literal["ship", "unclear", "no", "unmeasured"]
 # What a reader is told who asks whether to ship the model, and a sign, so that nothing depends on the colour.
@@ -143,11 +143,11 @@ def verdict(report: Report) -> Verdict:
 
 def _of_simulations(report: Report) -> Verdict:
     """The answer of a run none of whose models could run here: what their files answer on the CPU, where that is known."""
-    simulated = summary.simulated_results(report)
-    if not simulated:
+    found = simulated.results(report)
+    if not found:
         return Verdict("unmeasured", _not_measured(report))
     words, sentences = words_of(report), []
-    for result in simulated:
+    for result in found:
         compared = result.comparison
         lost = loss(words, compared, report.data.evaluation_rows)
         checked = checks_of(report, compared.candidate)
@@ -157,12 +157,10 @@ def _of_simulations(report: Report) -> Verdict:
         if any(check.clear for check in checked):
             doubt = " (beyond the limit)"
         sentences.append(f"{compared.candidate} {', '.join(lost)}{doubt}")
-    first = _Candidate(
-        simulated[0].name, simulated[0].comparison.candidate, None, simulated[0].comparison
-    )
+    first = _Candidate(found[0].name, found[0].comparison.candidate, None, found[0].comparison)
     return Verdict(
         "unmeasured",
-        f"Accuracy is {summary.SIMULATED}: {'; '.join(sentences)}.",
+        f"Accuracy is {simulated.HOW}: {'; '.join(sentences)}.",
         "How fast it is, and whether the device rounds alike, its device has to say: octobert benchmark and octobert evaluate "
         "with the package there.",
         numbers=_numbers(report, first, "", words),

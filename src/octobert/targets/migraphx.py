@@ -8,7 +8,7 @@ float16. `cache` keeps compiled models.
 import functools
 
 from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
-from octobert.core.plan import ATTENTION, HEAD, LINEAR
+from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.graph.passes import npu
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
@@ -22,6 +22,8 @@ CAPABILITIES = Capabilities(
     activations=Activations(computed=(("int8", True),)),
     float_parts=FloatParts(in_files=("float16", "float32")),
     roles=(*LINEAR, *ATTENTION, *HEAD),
+    # Rounded where the plan says so, as for an Add before a norm, and added in float.
+    simulated_roles=RESIDUAL,
     onnx=OnnxRules(opset=(13, 19), refuses=("DynamicQuantizeLinear",), lowest_constant=-65504.0),
     shapes="fixed",
     needs=Needs(build="onnxruntime-migraphx", drivers=("rocm", "migraphx")),

@@ -5,6 +5,8 @@ fused in float. This fusion exists for uint8 activations. On x86, an int8 activa
 run in float.
 """
 
+from pathlib import Path
+
 from octobert.core.capability import (
     INTEGER_UNITS,
     Activations,
@@ -15,6 +17,7 @@ from octobert.core.capability import (
     Weights,
 )
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import ExportOptions
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -36,6 +39,7 @@ CAPABILITIES = Capabilities(
     ),
     weights=Weights(types=("int8", "int4", "uint8", "float8e4m3")),
     float_parts=FloatParts(in_files=("float32", "float16")),
+    shapes="either",
     saturates_without=INTEGER_UNITS,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated_roles=(*RESIDUAL, *OUTPUTS),
@@ -47,5 +51,11 @@ RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
 
 _PROVIDER = ort.Provider(ort.CPU)
 probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
-# The Q/DQ graph as it is, or its products as integer operators.
-export, model_file = files.write, files.model_file
+model_file = files.model_file
+
+
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
+    """Write the Q/DQ graph as it is, with one static shape, or with products as integer operators."""
+    from octobert.graph.passes import cpu, npu
+
+    files.write(quantized, folder, options, (npu.STATIC, cpu.INTEGERS))

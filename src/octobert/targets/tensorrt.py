@@ -7,6 +7,7 @@ the same profile as options of ONNX Runtime's provider.
 """
 
 import json
+import re
 from pathlib import Path
 
 from octobert.core.capability import (
@@ -19,9 +20,9 @@ from octobert.core.capability import (
 )
 from octobert.core.files import content_of
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.core.session import ExportOptions, SessionOptions
+from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import ort
-from octobert.targets.shared import files
+from octobert.targets.shared import files, sessions
 
 OPTIONS = "provider_options.json"
 BUILD = "build.sh"
@@ -64,7 +65,12 @@ def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
 _PROVIDER = ort.Provider(
     "TensorrtExecutionProvider", "pip install onnxruntime-gpu tensorrt", _settings
 )
-probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
+probe, model_file = _PROVIDER.probe, files.model_file
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file. Batches larger than its profile run in parts."""
+    return within_profile(_PROVIDER.open_session(path, options), path)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -113,6 +119,20 @@ def write_profiled(
     profile = {entry.format(end): text for end, text in shapes.items()}
     (path.parent / OPTIONS).write_text(json.dumps({**profile, **others}, indent=1))
     return path, shapes
+
+
+def within_profile(session: Session, path: Path) -> Session:
+    """Return a session that keeps to the profile beside a file: engines refuse what lies outside.
+
+    Args:
+        session: of the file.
+        path: the file.
+    """
+    largest = [text for name, text in read_profile(path).items() if "max" in name]
+    sizes = re.search(r":(\d+)x(\d+)", largest[0]) if largest else None
+    if sizes is None or not isinstance(session, ort.OrtSession):
+        return session
+    return sessions.StaticShapeSession(session, (int(sizes[1]), int(sizes[2])))
 
 
 def read_profile(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ engines in `cache`. Names of options were read in the provider's documentation; 
 
 from pathlib import Path
 
-from octobert.core.session import ExportOptions
+from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets import tensorrt
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
@@ -28,7 +28,12 @@ _PROVIDER = ort.Provider(
         | ({"nv_runtime_cache_path": options.cache} if options.cache else {})
     ),
 )
-probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
+probe, model_file = _PROVIDER.probe, files.model_file
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file. Batches larger than its profile run in parts."""
+    return tensorrt.within_profile(_PROVIDER.open_session(path, options), path)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:

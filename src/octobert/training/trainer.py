@@ -134,6 +134,7 @@ def _arguments(job: Job, output: Path) -> transformers.TrainingArguments:
         lr_scheduler_type=settings.schedule,
         weight_decay=settings.weight_decay,
         bf16=settings.precision == "bfloat16",
+        fp16=settings.precision == "float16",
         use_cpu=not torch.cuda.is_available(),
         remove_unused_columns=False,
         save_strategy="no",

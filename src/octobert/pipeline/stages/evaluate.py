@@ -18,6 +18,7 @@ from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
+from octobert.targets.shared import simulation
 
 
 def run(
@@ -52,7 +53,7 @@ def run(
     if simulated is not None:
         parts = simulated.read(_artifacts.PLAN, QuantPlan).float_parts
         graph = simulated.path(_artifacts.QUANTIZED)
-        session: Session = candidates.open_simulated(graph, parts, context.work)
+        session: Session = simulation.open_plan(graph, parts, context.work)
     else:
         path = str(file_of(candidate, model, capture, trained, export))
         opened = candidates.Candidate(

@@ -56,7 +56,8 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     target = targets.load(form.target)
     capabilities, model = target.CAPABILITIES, ir.load(written)
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
-    states = form.token_states and capabilities.shapes != "fixed" and capabilities.qdq
+    fixed = form.shape is not None and capabilities.shapes != "profiles"
+    states = form.token_states and not fixed and capabilities.qdq
     passes = (
         ("states", operators.drop_states_, not states),
         ("first_token", first_token.slice_first_token_, capabilities.rewrites.first_token),

@@ -18,9 +18,12 @@ from octobert.core.ranges import Interval, TensorStatistics
 class Options(FrozenModel):
     """Args:
     keep: percentage of the values that lie inside the interval.
+    num_bins: the ends lie on the edges of that many equal bins over twice the largest magnitude, as in onnxruntime;
+        None for quantiles.
     """
 
     keep: float = Field(default=99.999, gt=50, le=100)
+    num_bins: int | None = Field(default=None, ge=16, le=16384)
 
 
 # Accuracy drops sharply on either side of the best percentage, which shows only when several are compared.
@@ -34,6 +37,8 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     if options.keep == 100:
         return Interval.from_ends(statistics.minimum, statistics.maximum)
     cut = (1 - options.keep / 100) / 2
+    if options.num_bins is not None:
+        return _on_edges(statistics, options.num_bins, cut)
     low, high = statistics.quantiles(cut, 1 - cut)
     values, counts = statistics.points()
     order = np.argsort(np.abs(values), kind="stable")
@@ -42,3 +47,21 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
         int(np.searchsorted(cumulative, options.keep / 100 * statistics.count)), len(order) - 1
     )
     return Interval(low=low, high=high, bound=float(abs(values[order[index]])))
+
+
+def _on_edges(statistics: TensorStatistics, bins: int, cut: float) -> Interval:
+    """Return the interval between the left edges of the bins that hold the quantiles.
+
+    Args:
+        bins: of the histogram from minus the largest magnitude to the largest; of magnitudes as many from zero.
+        cut: share of the values that is left out on each side.
+    """
+    largest = max(abs(statistics.minimum), abs(statistics.maximum))
+    edges = np.linspace(-largest, largest, bins + 1)
+    shares = statistics.cumulated(edges[1:]) / statistics.count
+    low, high = (float(edges[np.searchsorted(shares, share)]) for share in (cut, 1 - cut))
+    below = np.cumsum(statistics.magnitudes(bins)) / statistics.count
+    bound = largest * int(np.searchsorted(below, 1 - 2 * cut)) / bins
+    return Interval(
+        low=max(low, statistics.minimum), high=min(high, statistics.maximum), bound=bound
+    )

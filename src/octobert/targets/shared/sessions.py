@@ -142,11 +142,12 @@ class StaticShapeSession:
 
     Args:
         session: a session of the model. Its token ids have its `shape`, and so have its other inputs.
+        largest: [batch, sequence] that a model with free axes takes at most: larger batches run in parts, nothing is padded.
     """
 
-    def __init__(self, session: SessionWithShape) -> None:
-        self._session = session
-        self._batch, self._sequence = session.shape
+    def __init__(self, session: SessionWithShape, largest: tuple[int, int] | None = None) -> None:
+        self._session, self._pads = session, largest is None
+        self._batch, self._sequence = largest or session.shape
         self.outputs, self.precision = session.outputs, session.precision
         self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
 
@@ -164,15 +165,16 @@ class StaticShapeSession:
         rows, length = feeds["input_ids"].shape
         if length > self._sequence >= 0:
             raise TargetError(
-                "a row is longer than the model's static shape",
+                "a row is longer than the model's shape",
                 got=f"{length} tokens",
                 expected=f"at most {self._sequence}",
                 fix="shorten the row, or make the model with a longer shape.sequence",
             )
         # Zeros in the mask hide the padding tokens, whatever the id 0 means. Padding rows attend to their first token.
         batch = self._batch if self._batch > 0 else rows
-        more = max(0, self._sequence - length)
-        padded = {n: np.pad(a, ((0, -rows % batch), (0, more))) for n, a in feeds.items()}
+        more = max(0, self._sequence - length) if self._pads else 0
+        extra = -rows % batch if self._pads else 0
+        padded = {n: np.pad(a, ((0, extra), (0, more))) for n, a in feeds.items()}
         padded["attention_mask"][rows:, 0] = 1
         starts = range(0, rows, batch)
         runs = [

@@ -12,7 +12,7 @@ from octobert.config.words import Phrasing
 from octobert.core.measurements import in_order, shapes
 from octobert.core.results import Report, Search
 from octobert.core.selection import Selection
-from octobert.report import choices, commands, summary, times
+from octobert.report import choices, commands, simulated, summary, times
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Run, Section
 
@@ -74,11 +74,11 @@ def notes(run: Run) -> Section | None:
 def quality(run: Run) -> Section | None:
     """The tables of scores, where models were measured."""
     report, models = run.report, summary.model_results(run.report)
-    simulated = summary.simulated_results(run.report)
-    if not models and not simulated:
+    without_device = simulated.results(run.report)
+    if not models and not without_device:
         return None
     values = {
-        "models": [*models, *simulated],
+        "models": [*models, *without_device],
         "metrics": summary.metrics(report),
         "main_metrics": summary.main_metrics(report),
     }
