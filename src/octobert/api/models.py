@@ -274,6 +274,7 @@ def benchmark(
     pause_ms: NotNegative = 10,
     threads: Natural = 0,
     device: str | Sequence[str] = (),
+    cache: PathLike | None = None,
     progress: ProgressCallback | None = None,
 ) -> BenchmarkResult:
     """Time packages and model files, and their float models, in turn, each in a process of its own.
@@ -304,6 +305,7 @@ def benchmark(
         threads: Threads of one inference. 0: the runtime's default. (benchmark_app: -nthreads)
         device: OpenVINO's name of a device: `CPU`, `GPU`, `NPU`, `AUTO`, `MULTI:…` or `HETERO:…`, or several, one after
             another. Default: the target's. (benchmark_app: -d)
+        cache: Folder where the runtime stores compiled models, to open them faster the next time. (benchmark_app: -cdir)
         progress: Called after each round.
 
     Raises:
@@ -347,7 +349,14 @@ def benchmark(
     models = [_opened(path, "packages", **({} if path.is_dir() else file)) for path in paths]
     with progress_step(progress, "benchmark") as on_progress:
         timed = checked(Benchmark, settings, where="benchmark")
-        return benchmark_models(models, timed, devices=devices, data=rows, on_progress=on_progress)
+        return benchmark_models(
+            models,
+            timed,
+            devices=devices,
+            cache=None if cache is None else str(path_of(cache, "cache")),
+            data=rows,
+            on_progress=on_progress,
+        )
 
 
 def tune(

@@ -195,6 +195,7 @@ class Candidate(FrozenModel):
         options: how to open it; None for the target's defaults.
         entries: what the recipe sets for its target.
         chosen: device of the runtime's own to open it on, such as `AUTO`; None for the target's.
+        cache: folder for compiled models.
         outputs: name of an output in results → its name in the file; empty for files of octobert.
     """
 
@@ -207,6 +208,7 @@ class Candidate(FrozenModel):
     options: SessionOptions | None = None
     entries: SessionEntries = SessionEntries()
     chosen: str | None = None
+    cache: str | None = None
     outputs: Mapping[str, str] = Field(default_factory=dict)
 
     @property
@@ -270,7 +272,11 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
         threads=threads, streams=streams, precision=precision, device=candidate.chosen
     )
     options = (candidate.options or plain).model_copy(
-        update={"entries": candidate.entries, "outputs": candidate.outputs}
+        update={
+            "entries": candidate.entries,
+            "outputs": candidate.outputs,
+            "cache": candidate.cache,
+        }
     )
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession

@@ -328,6 +328,7 @@ def benchmark_models(
     settings: Benchmark,
     *,
     devices: Sequence[str] = (),
+    cache: str | None = None,
     data: Mapping[str, Any] | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> BenchmarkResult:
@@ -337,6 +338,7 @@ def benchmark_models(
         finished_models: The models.
         settings: What is timed, and how. Default length: 128, or the shortest limit of the models.
         devices: Devices to open the models on, one after another, for OpenVINO. Default: that of each target.
+        cache: Folder where runtimes keep compiled models.
         data: Rows that are also timed, at their own lengths: see `rows_of`.
         on_progress: Called with what is timed, the rounds done, and all rounds.
 
@@ -344,6 +346,7 @@ def benchmark_models(
         OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
     """
     models, rivals, sources = _with_float_models(finished_models, devices)
+    models = [model.model_copy(update={"cache": cache}) for model in models]
     limit = min(
         (model.longest for model in finished_models if model.longest is not None),
         default=_UNKNOWN_LIMIT,

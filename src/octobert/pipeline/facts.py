@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
 from octobert.data import readers, sources
 from octobert.evaluation import candidates
-from octobert.evaluation.latency import fit_lengths
+from octobert.evaluation.latency import check_lengths, fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
@@ -214,9 +215,12 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     )
     metadata = _model_metadata(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, metadata)
-    timed = fit_lengths(recipe.benchmark, model.longest_input)
+    longest = _longest(recipe, model, available)
+    timed = fit_lengths(recipe.benchmark, longest)
     measures = metric_specs(recipe.metric, recipe.postprocess, task)
-    preflight.check(recipe, model, measured(task, measures), timed, places)
+    preflight.check(recipe, model, measured(task, measures), places)
+    if recipe.measure:
+        check_lengths(timed, longest)
     baselines = candidates.baselines_of(available, recipe.baselines)
     absent = {
         baseline.name: candidates.why_not(baseline, is_checkpoint=model.is_checkpoint)
@@ -241,6 +245,14 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         preprocess=_preprocess(recipe),
         measures=measures,
     )
+
+
+def _longest(recipe: Recipe, model: ModelSource, available: Sequence[str]) -> int:
+    """Tokens of the longest row that all models take: those of one shape take no longer one."""
+    shapes = {targets.load(name).CAPABILITIES.shapes for name in available}
+    if recipe.shape is None or not shapes & {"fixed", "either"}:
+        return model.longest_input
+    return min(model.longest_input, recipe.shape.sequence)
 
 
 def _model(recipe: Recipe) -> ModelSource:

@@ -6,7 +6,6 @@ import importlib.util
 
 from octobert import targets
 from octobert.config.loading import options_of
-from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Recipe
 from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
@@ -15,7 +14,6 @@ from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
-from octobert.evaluation.latency import check_lengths
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
@@ -25,9 +23,7 @@ from octobert.targets import runtimes
 from octobert.tasks import Task
 
 
-def check(
-    recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, places: sources.Places
-) -> None:
+def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places) -> None:
     """Refuse what can be known to be wrong about the model, the targets and the training.
 
     Raises:
@@ -110,8 +106,6 @@ def check(
             expected=f"{most}, which is the task's max_length, to {model.longest_input}, the longest that the model takes",
             fix="make it longer, or set the task's max_length to it",
         )
-    if recipe.measure:
-        check_lengths(benchmark, model.longest_input)
 
 
 def absent_targets(recipe: Recipe) -> dict[str, str]:
