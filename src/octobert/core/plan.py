@@ -184,6 +184,12 @@ class Decision(FrozenModel):
     reason: str
 
 
+def _width(quantizer: Quantizer) -> int:
+    """Bits of its numbers."""
+    low, high = LIMITS[quantizer.dtype]
+    return 8 if quantizer.dtype == "float8e4m3" else (high - low).bit_length()
+
+
 class QuantPlan(FrozenModel):
     """All decisions for one graph and one target.
 
@@ -212,13 +218,20 @@ class QuantPlan(FrozenModel):
         return next((q.group for _, q in self.quantized if q.dynamic and q.group), None)
 
     def precision(self, reported: str) -> str:
-        """The arithmetic of a model with this plan: that of its float operators, after int8 where it quantizes something.
+        """The arithmetic of a model with this plan: the widest activations and narrowest weights of its products, and the precision
+        of its float operators. `int8 + f32`; `int16 × int8 + f32`; `f32` where it quantizes nothing.
 
         Args:
             reported: precision of the float operators, as the runtime reports it.
         """
         parts = "f16" if self.float_parts == "float16" else reported
-        return f"int8 + {parts}" if self.quantized else parts
+        if not self.quantized:
+            return parts
+        activations = [_width(q) for site, q in self.quantized if not site.is_weight]
+        weights = [_width(q) for site, q in self.quantized if site.is_weight]
+        widths = dict.fromkeys([*sorted(activations)[-1:], *sorted(weights)[:1]])
+        kind = "float" if any(q.dtype == "float8e4m3" for _, q in self.quantized) else "int"
+        return f"{' × '.join(f'{kind}{width}' for width in widths)} + {parts}"
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return role → (quantized sites, sites in all)."""

@@ -1,0 +1,156 @@
+"""What Olive's own quantization makes of a graph, beside the plan of the imported config: operators, types, granularity.
+
+    python benchmarks/olive_graphs.py CONFIG.json … --model CHECKPOINT --data FOLDER
+
+Needs Olive in the same environment (`pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`). Of each config the
+first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not
+compared. The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not,
+integer type, one scale or one per channel. A field that Olive searches has its default on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import transformers.utils
+
+import octobert
+from octobert.config import loading
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+
+PASSES = ("OnnxStaticQuantization", "OnnxQuantization", "OnnxDynamicQuantization")
+# Fields that say nothing about the graph: rows, scripts, and how Olive runs.
+_LEFT_OUT = (
+    *("data_config", "calibration_data_config", "user_script", "dataloader_func", "data_dir"),
+    *("batch_size", "disable_search", "evaluator", "clean_run_cache", "type", "config"),
+)
+_SEARCHED = ("SEARCHABLE_VALUES", "DEFAULT_VALUE")
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# What the models, data and searches of a config are replaced by.
+_CHANGES = (
+    *("search=null", "accuracy=null", "speed=null", "tune=[]", "measure=false", "metric=[]"),
+    *("preprocess=null", "postprocess=null", "session={}", "task={mrpc: {max_length: 128}}"),
+)
+# (operator, number of its input) → integer type and granularity
+Quantized = dict[tuple[str, int], str]
+
+
+def quantized(path: Path) -> tuple[Quantized, dict[str, str]]:
+    """The quantized inputs of a graph's float operators, and the kind of each operator."""
+    graph = onnx.load(path).graph
+    producers = {name: node for node in graph.node for name in node.output}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    found: Quantized = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            pair = producers.get(name)
+            if pair is None or pair.op_type != "DequantizeLinear" or node.op_type in producers:
+                continue
+            stored = tensors.get(pair.input[2] if len(pair.input) > 2 else pair.input[0])
+            kind = "?" if stored is None else onnx.TensorProto.DataType.Name(stored.data_type)
+            scale = tensors.get(pair.input[1])
+            several = scale is not None and len(scale.dims) > 0 and scale.dims[0] > 1
+            found[node.name, index] = f"{kind} per {'channel' if several else 'tensor'}"
+    kinds = {node.name: node.op_type for node in graph.node}
+    pairs = ("QuantizeLinear", "DequantizeLinear")
+    return {key: how for key, how in found.items() if kinds[key[0]] not in pairs}, kinds
+
+
+def of_olive(fields: dict[str, Any], graph: Path, folder: Path) -> Path:
+    """The graph that a pass of Olive writes."""
+    from olive.hardware.accelerator import DEFAULT_CPU_ACCELERATOR
+    from olive.model import ONNXModelHandler
+    from olive.passes.olive_pass import create_pass_from_dict
+    from olive.passes.onnx import quantization
+
+    kept = {
+        name: value
+        for name, value in {**fields.get("config", {}), **fields}.items()
+        if name not in _LEFT_OUT and value not in _SEARCHED and not isinstance(value, list)
+    }
+    load = {
+        "type": "dummy_dataset",
+        "input_names": list(_INPUTS),
+        "input_shapes": [[1, 32]] * 3,
+        "input_types": ["int64"] * 3,
+        "max_samples": 4,
+    }
+    data = {"name": "random", "type": "DummyDataContainer", "load_dataset_config": load}
+    if fields["type"] != "OnnxDynamicQuantization":
+        kept["data_config"] = data
+    kind, here = getattr(quantization, fields["type"]), DEFAULT_CPU_ACCELERATOR
+    made = create_pass_from_dict(kind, kept, disable_search=True, accelerator_spec=here)
+    return Path(made.run(ONNXModelHandler(model_path=str(graph)), str(folder)).model_path)
+
+
+def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
+    """A row of the table for a config; None where it has no such pass."""
+    passes = [
+        fields
+        for fields in json.loads(path.read_text()).get("passes", {}).values()
+        if isinstance(fields, dict) and fields.get("type") in PASSES
+    ]
+    if not passes:
+        return None
+    changes = [f"model={model}", f"data.source={data}", "data.config=null", *_CHANGES]
+    recipe = octobert.load_recipe(path, changes)
+    recipe = recipe.model_copy(update={"targets": recipe.targets[:1], "opset": None})
+    target = recipe.targets[0]
+    report = runner.run(recipe, out, executor=inline.run)
+    key = report.stages[f"quantize/{target}"].key[:16]
+    ours, kinds = quantized(
+        out / ".octobert" / "store" / f"quantize-{key}" / "model_quantized.onnx"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        graph = out / target / "onnx" / "model.onnx"
+        theirs, others = quantized(of_olive(passes[0], graph, Path(folder)))
+    shared = kinds.keys() & others.keys()
+    ours, theirs = (
+        {key: how for key, how in found.items() if key[0] in shared} for found in (ours, theirs)
+    )
+    differing = [key for key in ours if theirs.get(key, ours[key]) != ours[key]]
+    lists = (
+        Counter(f"{kinds[k[0]]}.{k[1]}: {theirs[k]}, here {ours[k]}" for k in differing),
+        Counter(f"{kinds[k[0]]}.{k[1]}" for k in theirs if k not in ours),
+        Counter(f"{kinds[k[0]]}.{k[1]}" for k in ours if k not in theirs),
+    )
+    cells = ["; ".join(f"{n} × {what}" for what, n in found.items()) for found in lists]
+    same = len(ours.keys() & theirs.keys()) - len(differing)
+    how = loading.in_recipe(recipe.quantize)
+    return f"| {path.name} | {target} | {how} | {len(theirs)} | {same} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the table."""
+    # Olive imports this name, and transformers 5 has it no longer.
+    vars(transformers.utils)["TRANSFORMERS_CACHE"] = ""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("configs", type=Path, nargs="+")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/olive-graphs"))
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    print(
+        "| config | target | plan | Olive quantizes | same here | other type | Olive only | octobert only |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    model, data = arguments.model.absolute(), arguments.data.absolute()
+    for path in arguments.configs:
+        row = compare(path.absolute(), model, data, arguments.out)
+        if row is not None:
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
