@@ -96,7 +96,7 @@ bench: install
 # OLIVE has a checkout of Olive for each release; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the
 # configs whose plans are searched, by default all.
 bench-olive: install
-	$(BIN)/python benchmarks/olive.py $(OLIVE) --model $(MODEL) --data $(DATA)/mrpc \
+	$(BIN)/python benchmarks/olive_configs.py $(OLIVE) --model $(MODEL) --data $(DATA)/mrpc \
 	  --texts $(DATA)/xnli/dev-en.tsv --search "$(SEARCH)" --page docs/reference/olive-configs.md
 
 # What `octobert auto` chooses, compared with an exhaustive grid.

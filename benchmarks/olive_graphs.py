@@ -2,10 +2,10 @@
 
     python benchmarks/olive_graphs.py CONFIG.json … --model CHECKPOINT --data FOLDER
 
-Needs Olive in the same environment (`pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`). Of each config the
-first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not
-compared. The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not,
-integer type, one scale or one per channel. A field that Olive searches has its default on both sides.
+Needs Olive in the same environment: `pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`. Of each config the
+first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not compared.
+The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not, integer type,
+one scale or one per channel. A field that Olive searches has its default on both sides.
 """
 
 from __future__ import annotations
