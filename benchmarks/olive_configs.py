@@ -1,6 +1,7 @@
 """Every config of Olive's releases, imported and run: which targets ran or were simulated here, and what was refused.
 
-    python benchmarks/olive_configs.py FOLDER --model CHECKPOINT --data FOLDER --texts FILE --page docs/reference/olive-configs.md
+    python benchmarks/olive_configs.py FOLDER --model CHECKPOINT --data FOLDER --texts FILE \
+        --page docs/reference/olive-configs.md
 
 FOLDER has a folder for each release, such as v0.9.2, with its `examples`. Each config is imported. Configs that become the same
 recipe, of one release or of several, are one row of the page, and the newest of them is run. Its model and its data are on the

@@ -2,10 +2,10 @@
 
     python benchmarks/olive_graphs.py CONFIG.json … --model CHECKPOINT --data FOLDER
 
-Needs Olive in the same environment: `pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`. Of each config the
-first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not compared.
-The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not, integer type,
-one scale or one per channel. A field that Olive searches has its default on both sides.
+Needs Olive in the same environment: `pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`. Of each config
+the first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not
+compared. The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not,
+integer type, one scale or one per channel. A field that Olive searches has its default on both sides.
 """
 
 from __future__ import annotations
@@ -76,6 +76,12 @@ def of_olive(fields: dict[str, Any], graph: Path, folder: Path) -> Path:
         for name, value in {**fields.get("config", {}), **fields}.items()
         if name not in _LEFT_OUT and value not in _SEARCHED and not isinstance(value, list)
     }
+    # Names of earlier releases.
+    if "weight_type" in kept:
+        kept["precision"] = kept.pop("weight_type")
+    for name in ("precision", "activation_type"):
+        if name in kept:
+            kept[name] = str(kept[name]).removeprefix("Q").lower()
     load = {
         "type": "dummy_dataset",
         "input_names": list(_INPUTS),

@@ -265,7 +265,13 @@ def test_a_search_varies_what_olive_varies() -> None:
     def space(step: dict[str, Any], **fields: Any) -> Any:
         return quantized(step, search_strategy=True, **fields)["search"]["space"]
 
-    assert "quantize.static.weights" in space(STATIC)
+    # Types of weights and activations are one axis, as in Olive's own space.
+    forms = [form["static"] for form in space(STATIC)["quantize"]]
+    assert [(form["weights"], form["activations"]) for form in forms] == [
+        ("int8", "int8"),
+        ("uint8", "uint8"),
+    ]
+    assert not [key for key in space(STATIC) if key.endswith(("weights", "activations"))]
     assert space({"type": "IncDynamicQuantization"}) == {
         "quantize.dynamic.reduce_range": [True, False]
     }
@@ -273,7 +279,8 @@ def test_a_search_varies_what_olive_varies() -> None:
     typed = STATIC | {"weight_type": ["QInt8", "QUInt8"]}
     raw = config({"quant": typed}, search_strategy=True, **system("CPU", "OpenVINO"))
     imported = converted(raw)
-    assert imported.recipe["search"]["space"]["quantize.static.weights"] == ["int8"]
+    assert imported.recipe["quantize"]["static"]["weights"] == "int8"
+    assert len(imported.recipe["search"]["space"].get("quantize", [1])) == 1
     assert "int8 only" in outcome(imported, "passes.quant.weight_type").note
 
 

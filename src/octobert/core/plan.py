@@ -218,8 +218,8 @@ class QuantPlan(FrozenModel):
         return next((q.group for _, q in self.quantized if q.dynamic and q.group), None)
 
     def precision(self, reported: str) -> str:
-        """The arithmetic of a model with this plan: the widest activations and narrowest weights of its products, and that of its
-        float operators. `int8 + f32`; `int16 × int8 + f32`; `f32` where it quantizes nothing.
+        """The arithmetic of a model with this plan: the widest activations and narrowest weights of its products, and that of
+        its float operators. `int8 + f32`; `int16 × int8 + f32`; `f32` where it quantizes nothing.
 
         Args:
             reported: precision of the float operators, as the runtime reports it.

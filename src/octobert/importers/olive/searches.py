@@ -109,15 +109,10 @@ def set_search(draft: Draft) -> None:
         what = "int8 only: a target takes no uint8 weights"
     for field in draft.later["varied weights"]:
         field.mapped("search.space.quantize.static.weights", what)
-    if "quantize" in space:
-        methods = [method for method in space.pop("quantize") if method != draft.method]
-        space = {
-            "quantize": [
-                copy.deepcopy(draft.recipe["quantize"]),
-                *(_beside(draft, method) for method in methods),
-            ],
-            **space,
-        }
+    forms = _types(draft, space)
+    if "quantize" in space or len(forms) > 1:
+        methods = [method for method in space.pop("quantize", []) if method != draft.method]
+        space = {"quantize": [*forms, *(_beside(draft, method) for method in methods)], **space}
     if draft.get("accuracy") is not None:
         # Each trial has an accuracy-aware pass.
         space["accuracy"] = [draft.recipe.pop("accuracy")]
@@ -133,6 +128,25 @@ def set_search(draft: Draft) -> None:
     if draft.search.limits:
         search["limits"] = draft.search.limits
     draft.set("search", search)
+
+
+def _types(draft: Draft, space: dict[str, list[Any]]) -> list[Any]:
+    """The recipe's method, once for each type that is varied: Olive varies those of weights and activations as one."""
+    method = draft.recipe["quantize"]
+    if (
+        draft.method != "static"
+        or "quantize.static.weights" not in space
+        or {"weights", "activations"} & draft.options.keys()
+        or "quantize.static.activations" in space
+    ):
+        return [copy.deepcopy(method)]
+    options = method["static"] if isinstance(method, dict) else {}
+    forms = [
+        {"static": {**options, "activations": name, "weights": name}}
+        for name in space.pop("quantize.static.weights")
+    ]
+    draft.recipe["quantize"] = copy.deepcopy(forms[0])
+    return forms
 
 
 def _beside(draft: Draft, method: Any) -> Any:
