@@ -49,6 +49,8 @@ LIMITS = {
     "qat": ("qat.code=null", "data.finetune.samples=400", "qat.epochs=1"),
 }
 _ROWS = 400
+# The folder of the pairs with their classes the other way round.
+SWAPPED = "next-sentence-pairs"
 
 
 class Ran(BaseModel):
@@ -177,12 +179,16 @@ def _substitutes(arguments: argparse.Namespace, out: Path) -> dict[str, list[str
         *local,
     ]
     texts = _texts(arguments.texts, out / "texts")
-    written = _pairs(arguments.data, out / "pairs")
+    written, swapped = (_pairs(arguments.data, out / name) for name in ("pairs", SWAPPED))
     head = _next_sentence(arguments.model, out / "next-sentence")
     return {
-        "text-classification": pairs,
+        "text-classification": [
+            f"model={arguments.model.absolute()}",
+            f"data.source={written.absolute()}",
+            *local,
+        ],
         "mrpc": pairs,
-        "next-sentence": [f"model={head.absolute()}", f"data.source={written.absolute()}", *local],
+        "next-sentence": [f"model={head.absolute()}", f"data.source={swapped.absolute()}", *local],
         "feature-extraction": [f"model={FEATURES}", f"data.source={texts.absolute()}", *local],
     }
 
@@ -203,7 +209,7 @@ def _texts(source: Path, folder: Path) -> Path:
 
 
 def _pairs(source: Path, folder: Path) -> Path:
-    """The pairs of MRPC under the names that the configs read. A paraphrase is taken for the next sentence, class 0."""
+    """The pairs of MRPC under the names that the configs read; for next sentences a paraphrase is the next one, class 0."""
     folder.mkdir(exist_ok=True)
     for split in ("train", "validation"):
         with (source / f"{split}.tsv").open(encoding="utf-8-sig") as stream:
@@ -211,10 +217,13 @@ def _pairs(source: Path, folder: Path) -> Path:
         quality, first, second = (
             rows[0].index(name) for name in ("Quality", "#1 String", "#2 String")
         )
+        swaps = folder.name == SWAPPED
         written = (
-            (row[first], row[second], str(1 - int(row[quality]))) for row in rows[1 : _ROWS + 1]
+            (*(row[first], row[second]) * 2, str(int(row[quality]) ^ swaps))
+            for row in rows[1 : _ROWS + 1]
         )
-        _write(folder / f"{split}.tsv", ("sentence1", "sentence2", "label"), written)
+        names = ("sentence1", "sentence2", "premise", "hypothesis", "label")
+        _write(folder / f"{split}.tsv", names, written)
     return folder
 
 

@@ -46,6 +46,10 @@ def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> No
         ({"dynamic": {"group": 32}}, ["openvino-cpu"], False),
         ("dynamic", ["openvino-cpu", "ort-cpu"], True),
         ("weight-only", ["ort-cpu"], False),
+        ("static", ["qnn"], False),
+        ("static", ["qnn", "ort-cpu"], True),
+        ({"static": {"activations": "uint16"}}, ["ort-cpu"], False),
+        ({"static": {"activations": "uint8"}}, ["qnn"], True),
     ],
 )
 def test_models_are_smoothed_where_many_tokens_share_a_range(method, targets, smoothed) -> None:

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnxruntime.quantization.quant_utils import quantize_data
 
 from octobert import targets
 from octobert.core import capability, environment, plugins
@@ -97,6 +98,70 @@ def test_weights_per_channel_are_nearest_and_never_saturate() -> None:
     np.testing.assert_allclose(
         scale[[0, 1, 2, 4]], np.abs(weight).max(axis=0)[[0, 1, 2, 4]] / 127, rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, -0.8, 3.0])
+def test_asymmetric_weights_are_those_of_onnxruntime(shift: float) -> None:
+    weight = (np.random.default_rng(0).normal(size=(16, 5)) + shift).astype(np.float32)
+    quantizer = Quantizer(dtype="uint8", symmetric=False)
+    numbers, scale = qdq.quantize_weight(weight, quantizer)
+    zero, theirs, stored = quantize_data(weight, onnx.TensorProto.UINT8, False)
+    assert float(scale) == pytest.approx(float(theirs), rel=EXACT)
+    # Numbers around zero: the stored ones less their zero point. Halves may be rounded to the other side.
+    assert np.abs(numbers - (stored.reshape(weight.shape).astype(int) - int(zero))).max() <= 1
+    assert np.all(np.abs(numbers * scale - weight) <= scale * 1.0001)
+    symmetric, wider = qdq.quantize_weight(weight, quantizer.model_copy(update={"symmetric": True}))
+    if shift:
+        ours, other = (
+            np.mean((n * step - weight) ** 2) for n, step in ((numbers, scale), (symmetric, wider))
+        )
+        assert ours < other
+    # A weight on its own grid, as corrections leave it, is found again.
+    again, _ = qdq.quantize_weight((numbers * scale).astype(np.float32), quantizer, scale)
+    np.testing.assert_array_equal(again, numbers)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("form", ["integers", "pair"])
+def test_asymmetric_weights_are_written_with_their_zero_points(
+    float_path, bert_sites, bert_ranges, tmp_path, per_channel, form
+) -> None:
+    table = capabilities("ort-cpu")
+    options = exact_options(
+        static, weights="uint8", weights_symmetric=False, per_channel=per_channel, weight_form=form
+    )
+    plan = static.plan(bert_sites, bert_ranges, table, options)
+    capability.check(plan, table)
+    model = written(float_path, plan, tmp_path / "asymmetric.onnx")
+    onnx.checker.check_model(str(tmp_path / "asymmetric.onnx"), full_check=True)
+    constants = model.graph.initializers
+    name = "encoder.layer.0.attention.self.query.weight"
+    zeros = constants[f"{name}.zero_point"].const_value.numpy()
+    scale = constants[f"{name}.scale"].const_value.numpy()
+    assert (zeros.shape == ()) is not per_channel
+    assert len(np.unique(zeros)) > 1 or not per_channel
+    weight = ir.load(float_path).graph.initializers[name].const_value.numpy()
+    axes = 0 if per_channel else None
+    low, high = np.minimum(weight.min(axis=axes), 0), np.maximum(weight.max(axis=axes), 0)
+    np.testing.assert_allclose(scale, (high - low) / 255, rtol=EXACT)
+    np.testing.assert_array_equal(zeros, np.rint(-low / scale))
+    if form == "integers":
+        stored = constants[f"{name}.quantized"].const_value.numpy().astype(np.float32)
+        np.testing.assert_allclose((stored - zeros) * scale, weight, atol=1.01 * float(scale.max()))
+    for other in ("ort-cuda", "openvino-cpu", "tensorrt"):
+        with pytest.raises(PlanError):
+            capability.check(plan, capabilities(other))
+    # Every place that computes with the rounded weight has the same.
+    feeds = feeds_of(encoded(), 0)
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain = ort.InferenceSession(str(tmp_path / "asymmetric.onnx"), settings)
+    read = {port.name: feeds[port.name] for port in plain.get_inputs()}
+    session = plugins.load("targets", "ort-cpu").open_session(
+        tmp_path / "asymmetric.onnx", SessionOptions()
+    )
+    exact = plain.run(["logits"], read)[0]
+    assert relative_error(session.run(feeds)["logits"], exact) < 0.05
 
 
 def test_a_quantized_linear_layer_equals_numpy(model, bert, tmp_path) -> None:

@@ -328,3 +328,16 @@ def test_a_config_with_octoberts_own_method() -> None:
         outcome(search, "evaluators.scores.metrics[0].sub_types[0].goal.value").key
         == "choose.limits"
     )
+
+
+def test_uint8_weights_have_a_zero_point_of_their_own_as_in_onnxruntime() -> None:
+    def weights(**fields: Any) -> tuple[Any, Any]:
+        options = quantized(STATIC | fields)["quantize"]["static"]
+        return options.get("weights"), options.get("weights_symmetric")
+
+    assert weights() == ("int8", None)
+    assert weights(precision="uint8") == ("uint8", False)
+    assert weights(precision="uint8", extra_options={"WeightSymmetric": True}) == ("uint8", True)
+    raw = config({"quant": STATIC | {"extra_options": {"WeightSymmetric": False}}})
+    field = outcome(converted(raw), "passes.quant.extra_options.WeightSymmetric")
+    assert (field.verdict, field.note) == ("refused", "int8 weights are symmetric")

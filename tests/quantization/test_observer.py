@@ -560,7 +560,7 @@ class TestEveryCalibrator:
     ("name", "option", "within", "beyond"),
     [
         ("percentile", "keep", [50.1, 100], [50, 100.1, -1]),
-        ("percentile", "num_bins", [16, 16384], [15, 16385]),
+        ("percentile", "num_bins", [0, 16384], [-1, 16385]),
         ("mse", "candidates", [4, 1024], [3, 1025]),
         ("mse", "rounds", [1, 20], [0, 21]),
         ("moving-average", "constant", [1e-9, 1], [0, 1.1, -0.1]),

@@ -466,9 +466,9 @@ def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
             places[key] = rows.model_copy(
                 update={"from_": f"{moved(name)}{rows.from_.removeprefix(name)}"}
             )
+    named = ("model", "tokenizer", "preprocess", "postprocess")
     update: dict[str, Any] = {
-        key: moved(getattr(recipe, key))
-        for key in ("model", "tokenizer", "preprocess", "postprocess")
+        key: moved(name) for key in named if (name := getattr(recipe, key)) is not None
     }
     update |= {
         "metric": tuple(map(metric_at, recipe.metric)),

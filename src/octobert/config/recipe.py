@@ -183,7 +183,7 @@ class Recipe(FrozenModel):
         prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
             excludes qat.
         transforms: Graph transforms before calibration. Default: SmoothQuant; none where no two tokens share a range (methods
-            `float` and `weight-only`, and `dynamic` on openvino-cpu).
+            `float` and `weight-only`, and `dynamic` on openvino-cpu), or all targets have 16-bit activations.
         calibrate: The calibrator. Default: `minmax`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
@@ -289,7 +289,7 @@ class Recipe(FrozenModel):
     def _defaults_of_method(cls, raw: Any) -> Any:
         """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
 
-        No transforms where no target has an interval for many tokens: outlier channels disturb only their own token.
+        No transforms where no target has an interval of 8 bits for many tokens: outlier channels disturb only their own token.
         Smoothing does not reach what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
         """
         if not isinstance(raw, dict):

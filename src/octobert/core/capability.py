@@ -48,12 +48,15 @@ class Weights(FrozenModel):
         form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`.
         axis: axis of a [in, out] weight with one scale per index; None if weights have one scale per tensor.
         int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
+        zero_points: uint8 weights are symmetric, with the zero point in the middle of the type; or may be asymmetric (`any`),
+            by default where it is `preferred`.
     """
 
     types: tuple[DType, ...] = ("int8",)
     form: Literal["integers", "pair"] = "integers"
     axis: int | None = 1
     int32_bias: bool = True
+    zero_points: Literal["middle", "any", "preferred"] = "middle"
 
 
 class FloatParts(FrozenModel):
@@ -325,7 +328,8 @@ def _broken_weight(
     is_table = site.role == "embedding.weight"
     accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights.types
     axis = 0 if is_table else capabilities.weights.axis
-    if quantizer.dtype not in accepted or not quantizer.symmetric:
+    free = quantizer.dtype == "uint8" and capabilities.weights.zero_points != "middle"
+    if quantizer.dtype not in accepted or not (quantizer.symmetric or free):
         changed = quantizer.model_copy(
             update={"dtype": accepted[0], "symmetric": True, "group": None}
         )

@@ -115,6 +115,8 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
         PlanError: the input channels of a weight do not divide into groups.
     """
     highest = quantizer.weight_limits[1]
+    if not quantizer.symmetric:
+        highest = LIMITS[quantizer.dtype][1]
     shape: tuple[int, ...] = array.shape
     axes: tuple[int, ...] | None = None
     if quantizer.group is not None:
@@ -128,6 +130,8 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     elif quantizer.axis is not None:
         axes = tuple(i for i in range(array.ndim) if i != quantizer.axis)
     bound: np.ndarray = np.abs(array.reshape(shape)).max(axis=axes)
+    if not quantizer.symmetric:
+        bound = np.maximum(array.max(axis=axes), 0) - np.minimum(array.min(axis=axes), 0)
     if quantizer.weight_ranges == "max":
         scale: np.ndarray = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
         return scale
@@ -141,14 +145,34 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     return scale
 
 
+def number_limits(
+    array: np.ndarray, quantizer: Quantizer, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and highest number of a weight around zero, in a form that broadcasts over it.
+
+    Args:
+        array: float weights.
+        quantizer: asymmetric ones have their zero point where the smallest weight is the first number of the type.
+        scale: as of `weight_scale`.
+    """
+    lowest, highest = map(np.asarray, quantizer.weight_limits)
+    if quantizer.symmetric:
+        return lowest, highest
+    axes = None if quantizer.axis is None else tuple({0, 1} - {quantizer.axis})
+    first, last = LIMITS[quantizer.dtype]
+    least = np.minimum(array.min(axis=axes, keepdims=axes is not None), 0)
+    below = np.clip(np.rint(-least / spread(scale, array.shape, quantizer.axis)), first, last)
+    return first - below, last - below
+
+
 def quantize_weight(
     array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a weight as symmetric integers or 8-bit numbers, with its scales.
+    """Return a weight as integers or 8-bit numbers around zero, with its scales.
 
     Args:
-        array: float weights of any shape.
-        quantizer: symmetric; with `axis`, there is one scale per channel, or one per group of input channels and channel.
+        array: float weights of any shape; two axes if the quantizer is asymmetric.
+        quantizer: with `axis`, there is one scale per channel, or one per group of input channels and channel.
         scale: as of `weight_scale`, which computes it by default.
 
     Returns:
@@ -160,10 +184,12 @@ def quantize_weight(
         ([[127, -50]], 0.01)
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
-    lowest, highest = quantizer.weight_limits
     integers: np.ndarray = np.clip(
-        _nearest(array / spread(scale, array.shape, quantizer.axis), quantizer), lowest, highest
+        _nearest(array / spread(scale, array.shape, quantizer.axis), quantizer),
+        *number_limits(array, quantizer, scale),
     )
+    if not quantizer.symmetric:
+        return integers.astype(np.int16), scale
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
 
@@ -366,6 +392,9 @@ def _write_weight_(
     attributes: dict[str, Any] = {} if quantizer.axis is None else {"axis": quantizer.axis}
     if quantizer.group is None:
         zeros = np.full_like(scale, zero, dtype=dtype)
+        if not quantizer.symmetric:
+            axes = None if quantizer.axis is None else tuple({0, 1} - {quantizer.axis})
+            zeros = np.maximum(0, -integers.min(axis=axes)).astype(dtype).reshape(scale.shape)
         constants.append(operators.initializer(graph, f"{name}.zero_point", zeros))
     else:
         # Without zero points, which are 0: OpenVINO subtracts them at run time, half as much time again.
@@ -379,7 +408,10 @@ def _write_weight_(
         integer = ir.DataType.from_numpy(dtype)
         weight = chain.QuantizeLinear("quantized", weight, *constants, dtype=integer, **attributes)
     else:
-        stored = integers if not zero else (integers.astype(np.int16) + zero).astype(dtype)
+        stored = integers
+        if quantizer.dtype == "uint8":
+            shift = spread(zeros.astype(np.int16), integers.shape, quantizer.axis)
+            stored = (integers.astype(np.int16) + shift).astype(dtype)
         weight = operators.initializer(graph, f"{name}.quantized", stored)
     result = chain.DequantizeLinear("dequantized", weight, *constants, **attributes)
     graph.insert_before(node, chain.nodes)

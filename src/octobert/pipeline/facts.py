@@ -146,13 +146,16 @@ class RunFacts:
         return made_by(f"package/{target}")
 
     def method(self, target: str) -> Choice:
-        """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
+        """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key. Trained weights are
+        symmetric."""
         choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
         options = options_of(choice, "methods")
         if options.reduce_range == "auto":
             options = options.model_copy(
                 update={"reduce_range": saturates(capabilities, self.here.features)}
             )
+        if self.recipe.qat is not None and options.weights_symmetric == "auto":
+            options = options.model_copy(update={"weights_symmetric": True})
         return Choice(name=choice.name, options=options.model_dump(mode="json"))
 
     def session(self, target: str) -> SessionEntries:

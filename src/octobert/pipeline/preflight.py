@@ -80,17 +80,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
             _check_training(name, settings, model, task)
     if recipe.prune is not None and recipe.prune.recover is not None:
         _check_trainer("prune.recover")
-    if (
-        recipe.qat is not None
-        and options_of(recipe.quantize, "methods").activations == "float8e4m3"
-    ):
-        fix = "use an integer type, or no qat"
-        raise RecipeError(
-            "training rounds to integers only",
-            where="quantize.static.activations",
-            got="float8e4m3",
-            fix=fix,
-        )
+    if recipe.qat is not None:
+        _check_trained_types(recipe)
     if recipe.accuracy is not None:
         _check_criterion(recipe, "accuracy", recipe.accuracy.metric, task, places)
     if recipe.prune is not None:
@@ -154,6 +145,17 @@ def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:
     except RecipeError as error:
         error.where = f"session.{capabilities.name}{str(error.where).removeprefix('session')}"
         raise
+
+
+def _check_trained_types(recipe: Recipe) -> None:
+    """Refuse types of values that training does not round to."""
+    options, where = options_of(recipe.quantize, "methods"), "quantize.static"
+    if options.activations == "float8e4m3":
+        what, fix = "training rounds to integers only", "use an integer type, or no qat"
+        raise RecipeError(what, where=f"{where}.activations", got="float8e4m3", fix=fix)
+    if options.weights_symmetric is False:
+        what, fix = "training rounds weights symmetrically only", "remove it, or use no qat"
+        raise RecipeError(what, where=f"{where}.weights_symmetric", got="false", fix=fix)
 
 
 def _check_training(name: str, settings: TrainingSettings, model: ModelSource, task: Task) -> None:

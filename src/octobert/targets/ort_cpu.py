@@ -37,7 +37,7 @@ CAPABILITIES = Capabilities(
         ),
         dynamic="batch",
     ),
-    weights=Weights(types=("int8", "int4", "uint8", "float8e4m3")),
+    weights=Weights(types=("int8", "int4", "uint8", "float8e4m3"), zero_points="any"),
     float_parts=FloatParts(in_files=("float32", "float16")),
     shapes="either",
     saturates_without=INTEGER_UNITS,

@@ -54,7 +54,7 @@ CAPABILITIES = Capabilities(
     baseline_precisions=(),
     placement="whole",
     activations=Activations(computed=(("uint16", False), ("uint8", False)), smallest_range=1e-4),
-    weights=Weights(types=("uint8", "int8"), axis=None),
+    weights=Weights(types=("uint8", "int8"), axis=None, zero_points="preferred"),
     float_parts=FloatParts(in_files=("float32", "float16")),
     roles=WHOLE,
     integer_operators=(

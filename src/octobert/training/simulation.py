@@ -90,6 +90,13 @@ class Simulation:
                     got="a dynamic activation",
                     fix="use the method static",
                 )
+            if site.is_weight and not quantizer.symmetric:
+                raise PlanError(
+                    "quantization-aware training rounds weights symmetrically",
+                    where=site.node,
+                    got=f"a {quantizer.dtype} weight with a zero point of its own",
+                    fix="make the plan with weights_symmetric: true",
+                )
             if site.is_weight:
                 self._weights[site.value.removesuffix(".weight")] = quantizer
                 continue

@@ -73,6 +73,12 @@ def weights(draft: Draft, node: Node) -> None:
 
 
 @computed
+def weight_symmetric(draft: Draft, node: Node) -> None:
+    """Whether uint8 weights have their zero point in the middle, once their type is known."""
+    draft.later["weight_symmetric"].append(node)
+
+
+@computed
 def activations(draft: Draft, node: Node) -> None:
     """The type of activations."""
     name, types = node.lower.removeprefix("q"), names("activations")

@@ -141,8 +141,9 @@ def _types(draft: Draft, space: dict[str, list[Any]]) -> list[Any]:
     ):
         return [copy.deepcopy(method)]
     options = method["static"] if isinstance(method, dict) else {}
+    zero_point = {"uint8": {"weights_symmetric": False}}
     forms = [
-        {"static": {**options, "activations": name, "weights": name}}
+        {"static": {**options, "activations": name, "weights": name, **zero_point.get(name, {})}}
         for name in space.pop("quantize.static.weights")
     ]
     draft.recipe["quantize"] = copy.deepcopy(forms[0])

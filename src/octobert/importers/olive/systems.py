@@ -177,8 +177,19 @@ def fit_to_targets(draft: Draft) -> None:
         draft.set("repair", True)
     if draft.options.get("weights") == "uint8" and not are(draft, "uint8_weights"):
         del draft.options["weights"]
+    named, key = draft.later["weight_symmetric"], "weights_symmetric"
+    if draft.options.get("weights") == "uint8":
+        # ONNX Runtime's uint8 weights have a zero point of their own where nobody says otherwise.
+        draft.options[key] = bool(named and named[-1].value is True)
     if draft.method is not None:
         draft.set("quantize", {draft.method: draft.options} if draft.options else draft.method)
+    for field in named:
+        if key in draft.options:
+            field.mapped(f"quantize.static.{key}")
+        elif field.value is False:
+            field.refused("int8 weights are symmetric")
+        else:
+            field.not_needed("int8 weights are symmetric")
     for field in draft.later["weights"]:
         if "weights" in draft.options:
             field.mapped("quantize.static.weights")

@@ -19,11 +19,11 @@ class Options(FrozenModel):
     """Args:
     keep: percentage of the values that lie inside the interval.
     num_bins: the ends lie on the edges of that many equal bins over twice the largest magnitude, as in onnxruntime;
-        None for quantiles.
+        0 for quantiles.
     """
 
     keep: float = Field(default=99.999, gt=50, le=100)
-    num_bins: int | None = Field(default=None, ge=16, le=16384)
+    num_bins: int = Field(default=0, ge=0, le=16384)
 
 
 # Accuracy drops sharply on either side of the best percentage, which shows only when several are compared.
@@ -37,7 +37,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     if options.keep == 100:
         return Interval.from_ends(statistics.minimum, statistics.maximum)
     cut = (1 - options.keep / 100) / 2
-    if options.num_bins is not None:
+    if options.num_bins:
         return _on_edges(statistics, options.num_bins, cut)
     low, high = statistics.quantiles(cut, 1 - cut)
     values, counts = statistics.points()

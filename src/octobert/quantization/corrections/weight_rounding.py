@@ -52,7 +52,7 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
         else qdq.weight_scale(compensated[np.argsort(order)].astype(np.float32), layer.quantizer)
     )
     steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
-    limits = layer.quantizer.weight_limits
+    limits = qdq.number_limits(compensated, layer.quantizer, scale)
     rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits)
     rounded = rounded[np.argsort(order)].astype(np.float32)
     if layer.float_bias is None:
@@ -71,7 +71,7 @@ def _inverse_factor(energy: np.ndarray) -> np.ndarray:
 
 
 def _rounded(
-    weight: np.ndarray, spread: np.ndarray, step: np.ndarray, limits: tuple[int, int]
+    weight: np.ndarray, spread: np.ndarray, step: np.ndarray, limits: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
     """Round a weight to the grid of its scales, from the first input channel to the last.
 
@@ -79,7 +79,7 @@ def _rounded(
         weight: [in, out].
         spread: [in, in] factor of the inverse energy, as `_inverse_factor` returns it.
         step: [in, out] scale of each number.
-        limits: lowest and highest integer.
+        limits: lowest and highest integer, of all or [1, out].
     """
     rest, result = weight.copy(), np.empty_like(weight)
     for start in range(0, len(rest), _BLOCK):

@@ -37,8 +37,9 @@ class Options(FrozenModel):
     activations: type of activations; `auto` takes the target's default for each role. With 16-bit activations weights have
         8 bits; with float8e4m3 they are float8e4m3, too.
     symmetric: zero points of activations are in the middle of the type; `auto` as for `activations`.
-    weights: type of weights; `auto` takes the target's default. uint8 weights are symmetric around the zero point 128, with the
-        same scales as int8. Embeddings are always int8.
+    weights: type of weights; `auto` takes the target's default. Embeddings are always int8.
+    weights_symmetric: uint8 weights have the zero point 128 and the scales of int8; otherwise each scale covers the smallest to
+        the largest weight. `auto` takes the target's default. int8 weights are always symmetric.
     per_channel: one scale per output channel of a weight, instead of one per weight.
     weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
     weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`, which some runtimes fold
@@ -59,6 +60,7 @@ class Options(FrozenModel):
     activations: Literal["auto", "uint8", "int8", "uint16", "int16", "float8e4m3"] = "auto"
     symmetric: Literal["auto"] | bool = "auto"
     weights: Literal["auto", "int8", "uint8"] = "auto"
+    weights_symmetric: Literal["auto"] | bool = "auto"
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
     weight_form: Literal["auto", "integers", "pair"] = "auto"
@@ -143,6 +145,11 @@ def plan(
     )
 
 
+def smoothed(options: Options, capabilities: Capabilities) -> bool:
+    """Return whether smoothing helps: 16-bit activations lose nothing, and weights of smoothed layers are harder to round."""
+    return not _activation_type("linear.input", capabilities, options)[0].endswith("16")
+
+
 def _quantizer(
     site: Site, ranges: Ranges, capabilities: Capabilities, options: Options
 ) -> Quantizer:
@@ -150,9 +157,13 @@ def _quantizer(
         form = capabilities.weights.form if options.weight_form == "auto" else options.weight_form
         kind = "float8e4m3" if options.activations == "float8e4m3" else options.weights
         typed = {} if kind == "auto" else {"dtype": kind}
-        return _common.weight(options, capabilities).model_copy(
+        quantizer = _common.weight(options, capabilities).model_copy(
             update={"weight_form": form, **typed}
         )
+        free = options.weights_symmetric is False or (
+            options.weights_symmetric == "auto" and capabilities.weights.zero_points == "preferred"
+        )
+        return quantizer.model_copy(update={"symmetric": not (free and quantizer.dtype == "uint8")})
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(
