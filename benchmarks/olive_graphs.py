@@ -1,11 +1,12 @@
-"""What Olive's own quantization makes of a graph, beside the plan of the imported config: operators, types, granularity.
+"""What Olive's own quantization makes of a model, beside the plan of the imported config: operators, types and answers.
 
     python benchmarks/olive_graphs.py CONFIG.json … --model CHECKPOINT --data FOLDER
 
 Needs Olive in the same environment: `pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`. Of each config
-the first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, with random tokens, as ranges are not
-compared. The config is imported and planned for its first target. Compared are the inputs of all operators: quantized or not,
-integer type, one scale or one per channel. A field that Olive searches has its default on both sides.
+the first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, calibrated on as many rows as the import
+names, and the config is imported and planned for its first target. Compared are the inputs of all operators (quantized or not,
+integer type, one scale or one per channel), and the answers of both graphs on the evaluation rows, computed by ONNX Runtime
+without its optimizer. A field that Olive searches has its default on both sides.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import transformers.utils
 
 import octobert
 from octobert.config import loading
+from octobert.core.session import SessionOptions
+from octobert.data import readers
+from octobert.data.tokenization import Encoded, Tokenizer, feeds_of
+from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from octobert.targets.runtimes import ort
 
 PASSES = ("OnnxStaticQuantization", "OnnxQuantization", "OnnxDynamicQuantization")
 # Fields that say nothing about the graph: rows, scripts, and how Olive runs.
@@ -33,7 +40,8 @@ _LEFT_OUT = (
     *("batch_size", "disable_search", "evaluator", "clean_run_cache", "type", "config"),
 )
 _SEARCHED = ("SEARCHABLE_VALUES", "DEFAULT_VALUE")
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_TEXTS = ("#1 String", "#2 String")
+_TOKENS = 128
 # What the models, data and searches of a config are replaced by.
 _CHANGES = (
     *("search=null", "accuracy=null", "speed=null", "tune=[]", "measure=false", "metric=[]"),
@@ -64,8 +72,15 @@ def quantized(path: Path) -> tuple[Quantized, dict[str, str]]:
     return {key: how for key, how in found.items() if kinds[key[0]] not in pairs}, kinds
 
 
-def of_olive(fields: dict[str, Any], graph: Path, folder: Path) -> Path:
-    """The graph that a pass of Olive writes."""
+def encoded(file: Path, tokenizer: Tokenizer, most: int | None = None) -> list[Encoded]:
+    """The pairs of a file of MRPC."""
+    _, rows = readers.read(str(file), hub=False, revision=None, columns={})
+    return tokenizer.encode([tuple(str(row[name]) for name in _TEXTS) for row in rows[:most]])
+
+
+def of_olive(fields: dict[str, Any], graph: Path, rows: list[Any], folder: Path) -> Path:
+    """The graph that a pass of Olive writes, calibrated on feeds."""
+    from olive.data.registry import Registry
     from olive.hardware.accelerator import DEFAULT_CPU_ACCELERATOR
     from olive.model import ONNXModelHandler
     from olive.passes.olive_pass import create_pass_from_dict
@@ -82,14 +97,15 @@ def of_olive(fields: dict[str, Any], graph: Path, folder: Path) -> Path:
     for name in ("precision", "activation_type"):
         if name in kept:
             kept[name] = str(kept[name]).removeprefix("Q").lower()
-    load = {
-        "type": "dummy_dataset",
-        "input_names": list(_INPUTS),
-        "input_shapes": [[1, 32]] * 3,
-        "input_types": ["int64"] * 3,
-        "max_samples": 4,
+    Registry.register_dataset("rows")(lambda **_: rows)
+    data = {
+        "name": "rows",
+        "type": "DataContainer",
+        "load_dataset_config": {"type": "rows"},
+        "pre_process_data_config": {"type": "skip_pre_process"},
+        "post_process_data_config": {"type": "skip_post_process"},
+        "dataloader_config": {"type": "default_dataloader", "batch_size": 1},
     }
-    data = {"name": "random", "type": "DummyDataContainer", "load_dataset_config": load}
     if fields["type"] != "OnnxDynamicQuantization":
         kept["data_config"] = data
     kind, here = getattr(quantization, fields["type"]), DEFAULT_CPU_ACCELERATOR
@@ -112,12 +128,25 @@ def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
     target = recipe.targets[0]
     report = runner.run(recipe, out, executor=inline.run)
     key = report.stages[f"quantize/{target}"].key[:16]
-    ours, kinds = quantized(
-        out / ".octobert" / "store" / f"quantize-{key}" / "model_quantized.onnx"
-    )
+    made = out / ".octobert" / "store" / f"quantize-{key}"
+    ours, kinds = quantized(made / "model_quantized.onnx")
+    graph, tokenizer = out / target / "onnx" / "model.onnx", Tokenizer(out / target, _TOKENS)
+    feeds = [
+        ({name: array[0] for name, array in feeds_of([row], tokenizer.pad_id).items()}, 0)
+        for row in encoded(data / "train.tsv", tokenizer, recipe.data.calibrate.samples)
+    ]
+    rows, plan = encoded(data / "validation.tsv", tokenizer), made / "model_quantized.onnx"
     with tempfile.TemporaryDirectory() as folder:
-        graph = out / target / "onnx" / "model.onnx"
-        theirs, others = quantized(of_olive(passes[0], graph, Path(folder)))
+        written = of_olive(passes[0], graph, feeds, Path(folder))
+        theirs, others = quantized(written)
+        answers = [
+            run_rows(
+                ort.OrtSession(file, SessionOptions(), ort.CPU, optimize=False),
+                rows,
+                tokenizer.pad_id,
+            )["logits"]
+            for file in (graph, written, plan)
+        ]
     shared = kinds.keys() & others.keys()
     ours, theirs = (
         {key: how for key, how in found.items() if key[0] in shared} for found in (ours, theirs)
@@ -130,8 +159,14 @@ def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
     )
     cells = ["; ".join(f"{n} × {what}" for what, n in found.items()) for found in lists]
     same = len(ours.keys() & theirs.keys()) - len(differing)
-    how = loading.in_recipe(recipe.quantize)
-    return f"| {path.name} | {target} | {how} | {len(theirs)} | {same} | {' | '.join(cells)} |"
+    agreement = np.mean(answers[1].argmax(-1) == answers[2].argmax(-1))
+    pairs = ((1, 2), (1, 0), (2, 0))
+    errors = [f"{np.sqrt(np.mean((answers[a] - answers[b]) ** 2)):.3f}" for a, b in pairs]
+    release = next((part for part in path.parts if part[:1] == "v" and "." in part), "")
+    return (
+        f"| {release} {path.name} | {target} | {loading.in_recipe(recipe.quantize)} | {len(theirs)}, {same} | "
+        f"{' | '.join(cells)} | {100 * agreement:.2f} % | {' | '.join(errors)} |"
+    )
 
 
 def main() -> None:
@@ -148,9 +183,10 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     print(
-        "| config | target | plan | Olive quantizes | same here | other type | Olive only | octobert only |"
+        "| config | target | plan | Olive quantizes, the same here | other type | Olive only | octobert only | same class "
+        "| RMSE Olive, octobert | Olive, float | octobert, float |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     model, data = arguments.model.absolute(), arguments.data.absolute()
     for path in arguments.configs:
         row = compare(path.absolute(), model, data, arguments.out)

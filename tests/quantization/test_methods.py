@@ -800,6 +800,27 @@ def test_rounded_weights_lie_on_the_grid_of_their_scale(changes, highest: int, s
     assert np.any(integers != nearest)
 
 
+@pytest.mark.parametrize("axis", [None, 1])
+def test_asymmetric_weights_are_rounded_to_their_own_grid(axis: int | None) -> None:
+    x, q = correlated(2)
+    plain = layer_of(2)
+    weight = (plain.weight + 0.7 * np.abs(plain.weight).max()).astype(np.float32)
+    errors = {}
+    for symmetric in (False, True):
+        quantizer = Quantizer(dtype="uint8", symmetric=symmetric, axis=axis)
+        layer = LinearLayer.uncorrected(weight, plain.bias, quantizer)
+        result = corrected("weight-rounding", layer, moments_of(x, q))
+        codes, _ = qdq.quantize_weight(result.weight, quantizer, result.scale)
+        steps = qdq.spread(result.scale, weight.shape, axis)
+        np.testing.assert_allclose(codes * steps, result.weight, atol=1e-4 * float(steps.max()))
+        span = codes.max(axis=0) - np.minimum(codes.min(axis=0), 0)
+        assert span.max() <= 255
+        errors[symmetric] = squared_error(x, q, layer, result)
+        assert errors[symmetric] <= squared_error(x, q, layer, layer)
+    # All weights lie on one side of zero, where the symmetric grid has half of its numbers.
+    assert errors[False] < errors[True]
+
+
 def test_a_scale_that_is_chosen_already_is_kept() -> None:
     plain = layer_of(3)
     scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)

@@ -671,3 +671,20 @@ def test_the_plan_that_is_trained_is_all_that_any_target_rounds(finished) -> Non
     trained = QuantPlan.model_validate_json((stored(out, "qat") / "plan.json").read_text())
     wanted = {site for plan in report.plans.values() for site, _ in plan.quantized}
     assert {site for site, _ in trained.quantized} == wanted
+
+
+def test_trained_weights_are_symmetric(checkpoint, finished) -> None:
+    recipe, _, _ = finished
+    options = {"static": {"weights": "uint8", "weights_symmetric": False}}
+    wrong = parse({**recipe.model_dump(mode="json", by_alias=True), "quantize": options})
+    with pytest.raises(RecipeError, match="training rounds weights symmetrically only"):
+        steps_of(wrong)
+    # Also for a target that prefers weights with a zero point of their own.
+    step = next(
+        step for step in steps_of(with_target(recipe, "qnn")) if step.name == "quantize/qnn"
+    )
+    assert step.options.method.options["weights_symmetric"] is True
+
+
+def with_target(recipe: Recipe, name: str) -> Recipe:
+    return recipe.model_copy(update={"targets": (name,)})

@@ -54,6 +54,9 @@ def by_mode(draft: Draft, step: Node) -> None:
         step.get("type").not_needed("the mode says the method")
 
 
+_EVERYTHING = "every operator with a site; ONNX Runtime also rounds sums before biases, parts of GELU, weights of norms, masks"
+
+
 @computed
 def weights(draft: Draft, node: Node) -> None:
     """The type of weights: targets may not take it."""
@@ -95,7 +98,7 @@ def only_operators(draft: Draft, node: Node) -> None:
     """Operators to quantize, as a placement."""
     if node.is_default:
         if "placement" not in draft.options:
-            draft.option("placement", "whole", node, "every operator that can be quantized")
+            draft.option("placement", "whole", node, _EVERYTHING)
             # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
             is_wide = str(draft.options.get("activations")).endswith("16")
             draft.options.setdefault("embeddings", "float" if is_wide else "int8")
