@@ -74,7 +74,7 @@ def quantized(path: Path) -> tuple[Quantized, dict[str, str]]:
 
 def encoded(file: Path, tokenizer: Tokenizer, most: int | None = None) -> list[Encoded]:
     """The pairs of a file of MRPC."""
-    _, rows = readers.read(str(file), hub=False, revision=None, columns={})
+    _, rows = readers.read(str(file), hub=None, revision=None, columns=())
     return tokenizer.encode([tuple(str(row[name]) for name in _TEXTS) for row in rows[:most]])
 
 
