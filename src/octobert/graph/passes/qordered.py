@@ -31,8 +31,8 @@ The optimizer does not check two requirements of the kernels; they are checked h
 head size that is a multiple of 16. Sequence lengths must be multiples of 16 too, and at most 2048.
 
 `expand_` writes the fused operators out again, with what their kernels compute: biases are float and are added before rounding.
-No CPU runs them: this is how their attributes and scales are checked, and how a model's accuracy is known without the device.
-The kernels were read in the sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`).
+No CPU runs them: this is how their attributes and scales are checked, and the orders of weights. The kernels were read in the
+sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`).
 """
 
 from __future__ import annotations
