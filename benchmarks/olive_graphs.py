@@ -5,8 +5,8 @@
 Needs Olive in the same environment: `pip install --no-deps olive-ai==0.9.2 torchmetrics lightning-utilities`. Of each config
 the first pass with ONNX Runtime's quantizer is run by Olive on octobert's float graph, calibrated on as many rows as the import
 names, and the config is imported and planned for its first target. Compared are the inputs of all operators (quantized or not,
-integer type, one scale or one per channel), and the answers of both graphs on the evaluation rows, computed by ONNX Runtime
-without its optimizer. A field that Olive searches has its default on both sides.
+integer type, one scale or one per channel), and the answers of both graphs on the evaluation rows, one by one, computed by ONNX
+Runtime without its optimizer. A field that Olive searches has its default on both sides.
 """
 
 from __future__ import annotations
@@ -113,6 +113,12 @@ def of_olive(fields: dict[str, Any], graph: Path, rows: list[Any], folder: Path)
     return Path(made.run(ONNXModelHandler(model_path=str(graph)), str(folder)).model_path)
 
 
+def _answers(file: Path, rows: list[Encoded], pad_id: int) -> np.ndarray:
+    """Logits, one row at a time: where masks are rounded, padding is no longer hidden if calibration had none."""
+    session = ort.OrtSession(file, SessionOptions(), ort.CPU, optimize=False)
+    return np.concatenate([run_rows(session, [row], pad_id)["logits"] for row in rows])
+
+
 def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
     """A row of the table for a config; None where it has no such pass."""
     passes = [
@@ -139,14 +145,7 @@ def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         written = of_olive(passes[0], graph, feeds, Path(folder))
         theirs, others = quantized(written)
-        answers = [
-            run_rows(
-                ort.OrtSession(file, SessionOptions(), ort.CPU, optimize=False),
-                rows,
-                tokenizer.pad_id,
-            )["logits"]
-            for file in (graph, written, plan)
-        ]
+        answers = [_answers(file, rows, tokenizer.pad_id) for file in (graph, written, plan)]
     shared = kinds.keys() & others.keys()
     ours, theirs = (
         {key: how for key, how in found.items() if key[0] in shared} for found in (ours, theirs)
