@@ -341,3 +341,19 @@ def test_uint8_weights_have_a_zero_point_of_their_own_as_in_onnxruntime() -> Non
     raw = config({"quant": STATIC | {"extra_options": {"WeightSymmetric": False}}})
     field = outcome(converted(raw), "passes.quant.extra_options.WeightSymmetric")
     assert (field.verdict, field.note) == ("refused", "int8 weights are symmetric")
+
+
+def test_4_bit_weights_need_a_newer_opset_than_the_config_names() -> None:
+    passes = {
+        "conversion": {"type": "OnnxConversion", "target_opset": 17},
+        "quant": {"type": "NVModelOptQuantization", "precision": "int4"},
+    }
+    imported = converted(config(passes))
+    assert "opset" not in imported.recipe
+    assert "since opset 21" in outcome(imported, "passes.conversion.target_opset").note
+
+
+def test_a_fixed_shape_is_that_of_the_file_on_the_cpu_too() -> None:
+    fixed = {"type": "DynamicToFixedShape", "dim_param": ["batch", "seq"], "dim_value": [1, 128]}
+    recipe = converted(config({"fixed": fixed, "quant": STATIC})).recipe
+    assert recipe["shape"] == {"batch": 1, "sequence": 128}

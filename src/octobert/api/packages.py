@@ -129,7 +129,7 @@ def fuse(model: PathLike, out: PathLike, *, for_: str = "ort-cpu") -> Fused:
         graph = canonical_of(path, resolve(path).family)
     if for_ == "ort-cuda":
         if not operators.quantizes_activations(graph.graph):
-            fix = "quantize it first: octobert quantize MODEL --target ort-cuda, or leave --for out"
+            fix = "quantize it first: octobert quantize MODEL --target ort-cuda --transforms none, or leave --for out"
             raise ModelError("the file has no Q/DQ pairs to fuse", where=str(path), fix=fix)
         fused = qordered.checked(graph)
     else:

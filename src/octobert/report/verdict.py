@@ -419,7 +419,8 @@ def _numbers(
         )
     if compared is None:
         return tuple(numbers)
-    rows = f"on {rows_text(report.data.evaluation_rows)}"
+    how = ", simulated" if compared.simulated else ""
+    rows = f"on {rows_text(report.data.evaluation_rows)}{how}"
     if compared.difference is None or math.isnan(compared.difference) or compared.metric is None:
         value, unit = f"{compared.fidelity:.4f}", ""
         if compared.fidelity_name == "agreement":

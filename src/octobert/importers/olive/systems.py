@@ -207,9 +207,11 @@ def _opset(draft: Draft) -> None:
         is_wide = draft.options.get("activations") in ("uint16", "int16") and not are(
             draft, "contrib_operators"
         )
-        if is_wide and field.value < _WIDE_SINCE:
+        narrow = draft.options.get("bits") == 4
+        if (is_wide or narrow) and field.value < _WIDE_SINCE:
             field.refused(
-                "16-bit Quantize/DequantizeLinear are in ONNX since opset 21; the least that holds the model is taken"
+                f"{4 if narrow else 16}-bit Quantize/DequantizeLinear are in ONNX since opset 21; the least that holds the "
+                "model is taken"
             )
         elif field.value < _NORM_SINCE and set(draft.recipe["targets"]) & set(
             names("whole_graphs")
