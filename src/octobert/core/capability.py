@@ -58,6 +58,10 @@ class Weights(FrozenModel):
     int32_bias: bool = True
     zero_points: Literal["middle", "any", "preferred"] = "middle"
 
+    def takes(self, dtype: DType, symmetric: bool) -> bool:
+        """Return whether weights of a type may be symmetric or not, as they are."""
+        return symmetric or (dtype == "uint8" and self.zero_points != "middle")
+
 
 class FloatParts(FrozenModel):
     """Types of operators that are not quantized.
@@ -328,8 +332,8 @@ def _broken_weight(
     is_table = site.role == "embedding.weight"
     accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights.types
     axis = 0 if is_table else capabilities.weights.axis
-    free = quantizer.dtype == "uint8" and capabilities.weights.zero_points != "middle"
-    if quantizer.dtype not in accepted or not (quantizer.symmetric or free):
+    takes = capabilities.weights.takes(quantizer.dtype, quantizer.symmetric)
+    if quantizer.dtype not in accepted or not takes:
         changed = quantizer.model_copy(
             update={"dtype": accepted[0], "symmetric": True, "group": None}
         )

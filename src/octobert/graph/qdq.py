@@ -127,8 +127,8 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
                 fix=f"set group to a divisor of {len(array)}",
             )
         shape, axes = (-1, quantizer.group, array.shape[1]), (1,)
-    elif quantizer.axis is not None:
-        axes = tuple(i for i in range(array.ndim) if i != quantizer.axis)
+    else:
+        axes = _other_axes(array, quantizer.axis)
     bound: np.ndarray = np.abs(array.reshape(shape)).max(axis=axes)
     if not quantizer.symmetric:
         bound = np.maximum(array.max(axis=axes), 0) - np.minimum(array.min(axis=axes), 0)
@@ -145,6 +145,11 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     return scale
 
 
+def _other_axes(array: np.ndarray, axis: int | None) -> tuple[int, ...] | None:
+    """Return the axes that share a scale; None for all of them."""
+    return None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+
+
 def number_limits(
     array: np.ndarray, quantizer: Quantizer, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +163,7 @@ def number_limits(
     lowest, highest = map(np.asarray, quantizer.weight_limits)
     if quantizer.symmetric:
         return lowest, highest
-    axes = None if quantizer.axis is None else tuple({0, 1} - {quantizer.axis})
+    axes = _other_axes(array, quantizer.axis)
     first, last = LIMITS[quantizer.dtype]
     least = np.minimum(array.min(axis=axes, keepdims=axes is not None), 0)
     below = np.clip(np.rint(-least / spread(scale, array.shape, quantizer.axis)), first, last)
@@ -393,7 +398,7 @@ def _write_weight_(
     if quantizer.group is None:
         zeros = np.full_like(scale, zero, dtype=dtype)
         if not quantizer.symmetric:
-            axes = None if quantizer.axis is None else tuple({0, 1} - {quantizer.axis})
+            axes = _other_axes(integers, quantizer.axis)
             zeros = np.maximum(0, -integers.min(axis=axes)).astype(dtype).reshape(scale.shape)
         constants.append(operators.initializer(graph, f"{name}.zero_point", zeros))
     else:

@@ -252,8 +252,7 @@ def _about_activation(
 def _about_weight(
     node: ir.Node, dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
 ) -> Iterator[_Rule]:
-    free = dtype == "uint8" and target.weights.zero_points != "middle"
-    if dtype not in target.weights.types or not (symmetric or free):
+    if dtype not in target.weights.types or not target.weights.takes(dtype, symmetric):
         expected = " or ".join(target.weights.types)
         yield _Rule(
             "refused",

@@ -469,9 +469,10 @@ def limitations(report: Report) -> list[str]:
             f"{truncated} evaluation texts were longer than the model accepts and were truncated."
         )
     sentences += _few_resamples(report)
+    without_device = simulated.names(report)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
-        if name in simulated.names(report):
+        if name in without_device:
             what = f"was {simulated.HOW}"
         sentences.append(f"{name} {what}: {reason}.")
     return sentences

@@ -44,7 +44,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError, PlanError, TargetError
-from octobert.graph import operators, parity, parts, smoothing
+from octobert.core.plan import LIMITS
+from octobert.graph import operators, parity, parts, qdq, smoothing
+from octobert.graph.capture.canonical import MASK_VALUE
 from octobert.graph.passes import fusion
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
@@ -54,8 +56,6 @@ _ABOVE = ("Add", "Mul", "DequantizeLinear", "QuantizeLinear", "MatMul")
 _BELOW = (*operators.PAIR, "MatMul", "Transpose", "Reshape", *operators.PAIR)
 # Numbers that an expression of constants may read and make: no weight of an encoder is larger.
 _FOLDED = 2**31
-# What the attention adds to the scores of padding.
-_HIDDEN = -10000.0
 
 
 def rewrite_(model: ir.Model) -> None:
@@ -161,8 +161,8 @@ def prepare_(model: ir.Model) -> None:
         if quantize is None or floats is None or floats.ndim != 2 or scales is None:
             continue
         axis = quantize.attributes["axis"].value % 2 if "axis" in quantize.attributes else 1
-        divisor = np.expand_dims(scales, 1 - axis) if scales.size > 1 else scales
-        integers = np.clip(np.rint(floats / divisor), -128, 127).astype(np.int8)
+        divisor = qdq.spread(scales, floats.shape, axis if scales.size > 1 else None)
+        integers = np.clip(np.rint(floats / divisor), *LIMITS["int8"]).astype(np.int8)
         # PyTorch keeps [out, in] and transposes it.
         turned = operators.only_reader(node.outputs[0], "Transpose")
         if turned is not None:
@@ -262,7 +262,7 @@ def _expand_attention(chain: operators.Chain, node: ir.Node) -> None:
     root = operators.shared_initializer(graph, "root_of_head_size", float(np.sqrt(width // heads)))
     mask = chain.Cast("mask.float", inputs[17], to=ir.DataType.FLOAT)
     mask = chain.Unsqueeze("mask.by_row", mask, operators.shared_initializer(graph, "axes", [1, 2]))
-    one, hidden = (operators.shared_initializer(graph, f"number_{n}", n) for n in (1.0, _HIDDEN))
+    one, hidden = (operators.shared_initializer(graph, f"number_{n}", n) for n in (1.0, MASK_VALUE))
     masked = chain.Add(
         "masked",
         chain.Div("scaled", scores, root),
