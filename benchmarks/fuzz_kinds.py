@@ -303,8 +303,8 @@ def read_rows(name: str, task: str, folder: Path) -> None:
     inputs = built.inputs(rows, where=where)
     gold = built.gold(rows, where=where)
     json.dumps([inputs, gold])
-    for text in inputs:
-        sampling.row_digest(built.identity(text))
+    for texts in built.row_texts(tasks.Table(rows, where)):
+        sampling.row_digest(texts)
 
 
 ROWS = [

@@ -13,7 +13,7 @@ from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
-from octobert.tasks import Result, _metrics, check_columns, embedding
+from octobert.tasks import Result, _metrics, check_columns
 from octobert.tasks._texts import RowTexts
 
 
@@ -160,6 +160,15 @@ def example(name: str, tokenizer: Tokenizer):
             {"sentence_embedding": np.concatenate([first, second])},
             {"sentence_embedding": shuffled},
         )
+    if name == "reranking":
+        task = build(name)
+        rows = [
+            {"query": f"q{i}", "document": [f"d{k}" for k in range(12)], "relevance": own}
+            for i, own in enumerate(np.eye(12, dtype=int)[generator.integers(0, 12, 40)].tolist())
+        ]
+        encoded = only(*task.inputs(rows, where="rows"))
+        logits = np.array([[float(x)] for row in rows for x in row["relevance"]])
+        return task, rows, encoded, {"logits": logits}, {"logits": generator.permutation(logits)}
     task = build(name, ("no", "yes"))
     columns, label = task.text[0], task.label[0]
     gold = generator.integers(0, 2, 60)
@@ -382,41 +391,6 @@ def test_classification_metrics_equal_scikit_learn() -> None:
     macro = metrics.f1_score(gold, ours, average="macro")
     assert _metrics.CLASSES["macro_f1"](items) == pytest.approx(macro, abs=1e-12)
     assert _metrics.CLASSES["f1"](np.zeros((5, 2))) == 0.0
-
-
-def test_ranks_equal_a_full_sort() -> None:
-    task = build("embedding", query="q", document="d")
-    first, second = unit(700, seed=1), unit(700, seed=2)
-    second[:300] += first[:300]
-    inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
-    ranks = task.items(
-        Result({"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700)
-    )
-    similarity = first.astype(np.float64) @ (
-        second / np.linalg.norm(second, axis=1, keepdims=True)
-    ).T.astype(np.float64)
-    expected = [1 + int(np.sum(similarity[i] > similarity[i, i] + 1e-9)) for i in range(700)]
-    np.testing.assert_array_equal(ranks[:, 0], expected)
-    assert embedding.mrr(np.array([[1], [2], [10], [11]])) == pytest.approx((1 + 0.5 + 0.1) / 4)
-    assert embedding.recall_at_10(np.array([[1], [2], [10], [11]])) == 0.75
-
-
-def test_a_model_that_says_the_same_of_everything_ranks_last() -> None:
-    task = build("embedding", query="q", document="d")
-    same = np.ones((20, 4), dtype=np.float32)
-    inputs = [(str(i),) for i in range(20)]
-    assert task.items(Result({"sentence_embedding": same}, only(*inputs), [1.0] * 10)).min() == 10
-
-
-def test_a_document_that_several_queries_share_is_one_document() -> None:
-    task = build("embedding", query="q", document="d")
-    first = unit(6)
-    second = np.concatenate([first[:1]] * 3 + [first[3:]])
-    inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
-    ranks = task.items(
-        Result({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
-    )
-    np.testing.assert_array_equal(ranks, [[1, 4]] * 6)
 
 
 def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:

@@ -133,6 +133,7 @@ def evaluate(
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
     split: str = "auto",
+    corpus: str | None = "auto",
     config: str | None = None,
     revision: str | None = None,
     columns: Sequence[str] = (),
@@ -159,6 +160,7 @@ def evaluate(
         tokenizer: Folder of a file's tokenizer and config. Default: the folder of the file, or the one above.
         reference: The float model of a file, to compare it with.
         split: Split of a folder or of a Hub data set, or a slice of it: `test[:100]`. `auto`: validation, otherwise test.
+        corpus: Documents that are searched beside those of the queries: a file or Hub id. `auto`: the corpus of a BEIR folder.
         config: Configuration of a Hub data set, such as `mrpc` of GLUE.
         revision: Branch, tag or commit of a Hub data set.
         columns: Column names, for a file without a header.
@@ -199,6 +201,7 @@ def evaluate(
             opened,
             source,
             split=split,
+            corpus=corpus,
             config=config,
             revision=revision,
             columns=names,

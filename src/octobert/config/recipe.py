@@ -112,6 +112,8 @@ class Data(FrozenModel):
         train: File or function with the training rows, in addition to or instead of `source`.
         validation: File or function with the validation rows, in addition to or instead of `source`.
         test: File or function with the test rows, in addition to or instead of `source`.
+        corpus: File, function or split with documents that are searched beside those of the evaluated queries. `auto` takes the
+            corpus of a BEIR folder.
         columns: Column names, for files without a header.
         calibrate: Calibration rows.
         evaluate: Evaluation rows. `auto` takes the validation split, or the test split of data without one.
@@ -126,6 +128,7 @@ class Data(FrozenModel):
     train: str | None = None
     validation: str | None = None
     test: str | None = None
+    corpus: str | None = AUTO
     columns: tuple[str, ...] = ()
     calibrate: RowSelection = RowSelection.model_validate({"from": "train", "samples": 256})
     evaluate: RowSelection = RowSelection.model_validate({"from": AUTO})

@@ -168,6 +168,7 @@ class LayerNorm(FrozenModel):
     dimension: int = Field(gt=0)
 
 
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 PoolingStep = Annotated[Normalize | Dense | LayerNorm, Field(discriminator="kind")]
 
 
@@ -179,14 +180,14 @@ class Pooling(FrozenModel):
         include_prompt: whether the tokens of a prompt count.
         steps: what follows, in order.
         truncate_dim: number of features that are kept at the end; None for all.
-        similarity: how vectors are meant to be compared, such as `cosine`; None where the model does not say.
+        similarity: how vectors are meant to be compared; None where the model does not say, which means `cosine`.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
     include_prompt: bool = True
     steps: tuple[PoolingStep, ...] = ()
     truncate_dim: int | None = Field(default=None, gt=0)
-    similarity: str | None = None
+    similarity: Similarity | None = None
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from octobert.core.measurements import (
     Speedup,
     Throughput,
 )
-from octobert.core.model_config import Pooling
+from octobert.core.model_config import Pooling, Similarity
 from octobert.core.plan import QuantPlan
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Provenance, Ranges
@@ -267,6 +267,7 @@ class ModelMetadata(FrozenModel):
         prompts: name → text that is put before a text; empty texts are left out.
         default_prompt: name of the prompt that is used where none is chosen.
         texts: texts of an input: 1, or 2 for pairs; 0 where it is not known.
+        similarity: how embeddings are compared; None where the model does not say, which means `cosine`.
     """
 
     labels: tuple[str, ...] = ()
@@ -275,6 +276,7 @@ class ModelMetadata(FrozenModel):
     prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt: str | None = None
     texts: int = 0
+    similarity: Similarity | None = None
 
 
 class TaskFacts(ModelMetadata):

@@ -20,7 +20,7 @@ from typing import Any
 from octobert.core.errors import DataError, hub_error, reason
 from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
-from octobert.data import formats, sampling
+from octobert.data import beir, formats, sampling
 from octobert.data.sampling import ROW_NUMBER, Row
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -103,7 +103,12 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     if not os.path.isfile(path):
         raise DataError("there is no such file", where=str(path), fix="check the path")
     _format(path)
-    _refuse_large(path, path.stat().st_size, path.stat().st_size)
+    size = sum(file.stat().st_size for file in beir.files_of(path))
+    _refuse_large(path, size, size)
+    if beir.is_corpus(path):
+        return beir.documents(path)
+    if len(beir.files_of(path)) > 1:
+        return beir.queries(path)
     return rows_in(path, formats.read(path), columns)
 
 

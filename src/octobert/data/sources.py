@@ -26,7 +26,7 @@ from octobert.core.files import canonical_digest, file_digest, file_stamp, looks
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code
-from octobert.data import formats, sampling
+from octobert.data import beir, formats, sampling
 from octobert.data.readers import FORMATS, HubData, find_on_hub, numbered, with_names
 from octobert.data.sampling import ROW_NUMBER, Row
 
@@ -38,6 +38,8 @@ SPLIT_WORDS = {
 }
 
 
+# Keys of the recipe that name places, where they are not `PLACE.from`.
+_KEYS = {"train": "finetune.from", "corpus": "corpus"}
 # Rows between two looks at the free memory.
 _BETWEEN = 4096
 
@@ -138,6 +140,10 @@ def find_splits(source: str) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise DataError("there is no such file or folder", where=source, fix="check the path")
     splits: dict[str, list[Path]] = {}
+    if judged := beir.splits_of(path):
+        *judged, corpus = judged
+        splits = {file.stem: [file] for file in judged} | {"corpus": [corpus]}
+        return {("validation" if name == "dev" else name): files for name, files in splits.items()}
     for file in sorted(path.iterdir()):
         for split in _splits_in(file.name):
             if formats.texts_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
@@ -191,6 +197,7 @@ class Places:
         how: the choice in words, for the report.
         tune: as `calibrate`, for rows to search on; None without a search.
         train: the same, for rows to fine-tune on; None without training.
+        corpus: the same, for documents that are searched too; None where there are none.
         hub: the data set on the hub; None for local files.
         alone: there is one file, whose rows are split between both.
         functions: place → the user's function that gives its rows, for places that are no files.
@@ -201,6 +208,7 @@ class Places:
     how: str
     tune: str | None = None
     train: str | None = None
+    corpus: str | None = None
     hub: HubData | None = None
     alone: bool = False
     functions: Mapping[str, RowFunction] = field(default_factory=dict)
@@ -211,7 +219,9 @@ class Places:
         Raises:
             DataError: a file cannot be read.
         """
-        named = list(filter(None, (self.calibrate, self.evaluate, self.tune, self.train)))
+        named = list(
+            filter(None, (self.calibrate, self.evaluate, self.tune, self.train, self.corpus))
+        )
         if self.hub is not None:
             return Content(
                 places=(),
@@ -255,7 +265,7 @@ def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], 
     summaries: dict[Path, object] = {}
     for place in set(places):
         if place.is_file():
-            summaries[place] = of(place)
+            summaries[place] = [of(file) for file in beir.files_of(place)]
         else:
             summaries[place] = {
                 str(file.relative_to(place)): of(file) for file in formats.texts_in(place)
@@ -300,16 +310,22 @@ def places(
         names["tune"] = settings.tune.from_
     if train:
         names["train"] = settings.finetune.from_
+    corpus = settings.corpus
+    if corpus == AUTO:
+        corpus = "corpus" if "corpus" in splits else None
+    if corpus is not None:
+        names["corpus"] = corpus
     spans = {key: file_of(name)[1] for key, name in names.items()}
     names = {key: name.removesuffix(spans[key]) for key, name in names.items()}
     for key, span in spans.items():
-        sampling.check_slice(span, where=f"data.{'finetune' if key == 'train' else key}.from")
+        sampling.check_slice(span, where=f"data.{_KEYS.get(key, key + '.from')}")
     alone = (
         set(splits) == {"all"}
         and not functions(settings, names.values(), splits)
         and names["calibrate"] == "train"
         and names["evaluate"] in (AUTO, "validation")
         and not any(spans.values())
+        and corpus is None
     )
     if alone and train:
         raise DataError(
@@ -351,7 +367,9 @@ def places(
         path = (
             Path(name)
             if is_file
-            else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
+            else pick_split(
+                splits, name, where=f"data.{_KEYS.get(key, key + '.from')}", prefer=prefer
+            )
         )
         if not path.exists():
             raise DataError(

@@ -22,7 +22,7 @@ from octobert.core.frozen import Tabular
 from octobert.core.measurements import Comparison, Score
 from octobert.core.session import GOALS, Goal, Tried, Tuned
 from octobert.core.user_code import names_code
-from octobert.data import readers, sampling, sources
+from octobert.data import beir, readers, sampling, sources
 from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, scoring, tuning
@@ -34,7 +34,16 @@ from octobert.inference.batching import run_rows
 from octobert.inference.opened import FinishedModel
 from octobert.inference.predictor import Predictor
 from octobert.targets import runtimes
-from octobert.tasks import Outputs, Result, Task, check_columns, files_of, measured, metric_specs
+from octobert.tasks import (
+    Outputs,
+    Result,
+    Table,
+    Task,
+    check_columns,
+    files_of,
+    measured,
+    metric_specs,
+)
 
 ANSWERING = "question-answering"
 # Sequence length of a benchmark, in tokens, where the models allow it.
@@ -72,6 +81,7 @@ def judge(
     source: str,
     *,
     split: str = AUTO,
+    corpus: str | None = AUTO,
     config: str | None = None,
     revision: str | None = None,
     columns: Sequence[str] = (),
@@ -92,6 +102,7 @@ def judge(
         model: the model.
         source: a file, a folder that contains `split`, a function of the user, or a hub id.
         split: name of the split, or a slice of it. Default: validation, or test if the data has no validation split.
+        corpus: as `data.corpus` of a recipe.
         config, revision: of a data set on the hub.
         columns: column names, for a file without a header.
         samples: maximum number of rows, sampled at random.
@@ -110,10 +121,20 @@ def judge(
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device, measure=False)
     task = measured(predictor.task, metric_specs(metrics, None, predictor.task))
     data = {"source": source, "evaluate": split, "config": config, "revision": revision}
-    where, rows = rows_of(data, columns, files_of(model.facts().name), allow_code=allow_code)
-    check_columns(model.facts().name, task, rows, where=where)
+
+    def read(part: Mapping[str, Any]) -> tuple[str, list[Row]]:
+        where, rows = rows_of(part, columns, files_of(model.facts().name), allow_code=allow_code)
+        check_columns(model.facts().name, task, rows, where=where)
+        return where, task.grouped(Table(rows, where))
+
+    where, rows = read(data)
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
+    if corpus not in (None, AUTO):
+        need_search(task)
+        rows += task.searched(read({**data, "source": corpus, "evaluate": AUTO})[1])
+    elif corpus == AUTO and task.searches and beir.splits_of(Path(source)):
+        rows += task.searched(read({**data, "evaluate": "corpus"})[1])
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     count = len(encoded.flat)
@@ -186,6 +207,20 @@ def rows_of(
     if places.evaluate in places.functions:
         return places.functions[places.evaluate].read()
     return readers.read(places.evaluate, hub=places.hub, revision=data["revision"], columns=columns)
+
+
+def need_search(task: Task) -> None:
+    """Refuse a corpus for a task that searches none.
+
+    Raises:
+        RecipeError: it searches none.
+    """
+    if not task.searches:
+        raise RecipeError(
+            "the task searches no corpus",
+            where="data.corpus",
+            fix="leave it out, or give the task embedding with its options query and document",
+        )
 
 
 def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | None) -> None:
@@ -262,14 +297,15 @@ def answered(task: Task, rows: Sequence[Row], result: Result) -> Iterable[dict[s
     """
     texts = result.texts
     per_row = len(texts) // max(len(rows), 1)
-    if per_row * len(rows) != len(texts):
+    if task.together or per_row * len(rows) != len(texts):
         raise DataError(
             "the task reads its rows together, so there is no prediction for each",
             got=f"{len(texts)} texts of {len(rows)} rows",
             fix="give texts",
         )
     for index, row in enumerate(rows):
-        places = range(index * per_row, (index + 1) * per_row)
+        # Texts of pairs stand column by column.
+        places = range(index, len(texts), len(rows))
         answers = [task.answer(result, place, texts[place]) for place in places]
         joined = [" ⇄ ".join(texts[place]) for place in places]
         gold = result.expected(index)

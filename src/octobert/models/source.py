@@ -10,14 +10,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from octobert.core import model_config
 from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import read_object
+from octobert.core.model_config import Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.locating import TOKENIZER_FILES, completed, locate
@@ -291,6 +291,14 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
             got=str(default),
             fix=did_you_mean(str(default), prompts),
         )
+    similarity = about.get("similarity_fn_name")
+    if similarity not in (None, *get_args(Similarity)):
+        raise ModelError(
+            "there is no such similarity",
+            where=str(source.tokenizer_folder / ABOUT),
+            got=f"similarity_fn_name {similarity!r}",
+            expected=", ".join(get_args(Similarity)),
+        )
     activation = (
         about.get("activation_fn")
         or _object(config.get("sentence_transformers")).get("activation_fn")
@@ -302,6 +310,7 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
         activation=None if activation is None else str(activation),
         prompts=prompts,
         default_prompt=default if default in prompts else None,
+        similarity=similarity,
     )
 
 

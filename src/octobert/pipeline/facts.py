@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.measuring import Benchmark
-from octobert.config.recipe import Choice, Recipe
+from octobert.config.recipe import AUTO, Choice, Recipe
 from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import DataError
@@ -218,6 +218,8 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     )
     metadata = _model_metadata(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, metadata)
+    if recipe.data.corpus == AUTO and not task.searches:
+        places = replace(places, corpus=None)
     longest = _longest(recipe, model, available)
     timed = fit_lengths(recipe.benchmark, longest)
     measures = metric_specs(recipe.metric, recipe.postprocess, task)

@@ -187,6 +187,7 @@ def data_step(facts: RunFacts) -> Step:
         "evaluate": places.evaluate,
         "tune": places.tune,
         "train": places.train,
+        "corpus": places.corpus,
     }
     return planned(
         facts,

@@ -14,6 +14,7 @@ from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
+from octobert.evaluation.packages import need_search
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
@@ -87,6 +88,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     if recipe.prune is not None:
         _check_criterion(recipe, "prune", None, task, places)
         pruned_for(recipe)
+    if places.corpus is not None:
+        need_search(task)
     check_length(task.max_length, model.tokenizer_folder)
     most = task.max_length or model.longest_input
     if recipe.shape is not None and not most <= recipe.shape.sequence <= model.longest_input:

@@ -18,6 +18,8 @@ from octobert.tasks._measured import (
     unmeasured,
     unpacked,
 )
+from octobert.tasks._retrieval import Retrieval
+from octobert.tasks._rows import Table
 from octobert.tasks._task import (
     NOTHING,
     Extremes,
@@ -39,6 +41,7 @@ __all__ = [
     "Outputs",
     "Pair",
     "Result",
+    "Table",
     "Task",
     "TaskPlugin",
     "build",
@@ -175,7 +178,7 @@ def check_columns(
         return
     texts, golds = column_options(name)
     misspelled = len(errors) == 1 and str(errors[0].fix).startswith("did you mean")
-    if misspelled or not texts or getattr(task, "form", "") == "retrieval":
+    if misspelled or not texts or isinstance(task, Retrieval):
         raise errors[0]
     pair = texts == ("text",) and 2 in (
         getattr(task, "texts", 0),

@@ -120,9 +120,9 @@ class Answering(Task):
         check_texts(texts, where=where)
         return texts
 
-    def identity(self, text: Text) -> Text:
+    def row_texts(self, table: Table) -> list[Text]:
         """The context: one question about a passage helps to answer the others."""
-        return (text[1],)
+        return [(context,) for _, context in self.read_inputs(table)]
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         frame = tokenizer.frame(2)

@@ -110,7 +110,7 @@ class Table:
         Raises:
             DataError: a cell is empty, or is not a text.
         """
-        return [_text_of(*cell) for cell in self.cells(column)]
+        return [text_of(*cell) for cell in self.cells(column)]
 
 
 def is_number(name: str) -> bool:
@@ -131,7 +131,12 @@ def label_index(name: str, labels: Sequence[str]) -> int | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _text_of(value: Any, place: str) -> str:
+def text_of(value: Any, place: str) -> str:
+    """A cell as a text.
+
+    Raises:
+        DataError: it is empty, or is not a text.
+    """
     # Parquet files from pandas have NaN where a text is missing.
     value = None if isinstance(value, float) and math.isnan(value) else value
     try:

@@ -122,6 +122,9 @@ class Task(ABC):
     # Whether the model has an output for each token; and whether metrics of others can read the predictions.
     per_token: ClassVar[bool] = False
     judges: ClassVar[bool] = True
+    # Whether several rows, or lists in them, are answered together; and whether documents of a corpus are searched.
+    together: ClassVar[bool] = False
+    searches: ClassVar[bool] = False
     # Texts of an input that people are shown whole, by their places.
     shown_whole: ClassVar[tuple[int, ...]] = ()
     head: str
@@ -159,6 +162,18 @@ class Task(ABC):
         """The class names that a model for these rows needs, in the order of its logits; empty for a head without classes."""
         return self.read_labels(Table(rows, where))
 
+    def grouped(self, table: Table) -> list[Row]:
+        """The rows that are counted, drawn and kept apart: where a task reads several rows together, one for all of them."""
+        return list(table.rows)
+
+    def searched(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows of a corpus as rows that are evaluated beside others without being scored, where `searches` is true."""
+        raise NotImplementedError
+
+    def row_texts(self, table: Table) -> list[Text]:
+        """The texts of each row that calibration and training rows must not share with evaluated rows: all."""
+        return self.read_inputs(table)
+
     @abstractmethod
     def read_inputs(self, table: Table) -> list[Text]:
         """See `inputs`."""
@@ -178,10 +193,6 @@ class Task(ABC):
         Raises:
             DataError: it is not an input of this task.
         """
-
-    def identity(self, text: Text) -> Text:
-        """The part of a text that calibration and training texts must not share with evaluated texts: the whole text."""
-        return text
 
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:

@@ -379,12 +379,9 @@ class Scores(LabelledTexts):
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Scores that changed clearly count as changed, see `moved`."""
         after, before = self._scores(ours.logits), self._scores(reference.logits)
-        agreement = pearson(np.stack([after, before], axis=1))
-        if not np.isfinite(agreement):
-            agreement = float(np.array_equal(after, before))
         changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
         error = output_error(ours.outputs, reference.outputs)
-        return Fidelity("correlation of scores", agreement, error, changed)
+        return Fidelity("correlation of scores", correlation(after, before), error, changed)
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
@@ -395,12 +392,26 @@ class Scores(LabelledTexts):
         return self.scored_row(pair, index, texts, scores)
 
     def _scores(self, logits: np.ndarray) -> np.ndarray:
-        """[items] scores of logits [items, 1]."""
-        if logits.shape[-1] != 1:
-            raise DataError(
-                "a score is made from one logit",
-                where="task",
-                got=f"a model with {logits.shape[-1]} logits",
-                fix="leave out problem: regression",
-            )
-        return _ACTIVATIONS[self.activation](logits[..., 0])
+        return scores_of(logits, self.activation)
+
+
+def scores_of(logits: np.ndarray, activation: str) -> np.ndarray:
+    """[items] scores of logits [items, 1].
+
+    Raises:
+        DataError: there are more logits.
+    """
+    if logits.shape[-1] != 1:
+        raise DataError(
+            "a score is made from one logit",
+            where="task",
+            got=f"a model with {logits.shape[-1]} logits",
+            fix="leave out problem: regression",
+        )
+    return _ACTIVATIONS[activation](logits[..., 0])
+
+
+def correlation(after: np.ndarray, before: np.ndarray) -> float:
+    """Pearson's correlation of scores; where they are constant, 1 if they are the same."""
+    value = pearson(np.stack([after, before], axis=1))
+    return value if np.isfinite(value) else float(np.array_equal(after, before))

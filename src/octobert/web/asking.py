@@ -18,7 +18,7 @@ from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
 from octobert.tasks import Fidelity, Outputs, Result
 from octobert.tasks._metrics import output_error, probabilities, unit
-from octobert.tasks.embedding import OUTPUT
+from octobert.tasks._vectors import OUTPUT
 from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
 # Tokens of a text that the page lists.

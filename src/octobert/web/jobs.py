@@ -15,7 +15,7 @@ from octobert.core.errors import DataError
 from octobert.data import readers
 from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
-from octobert.tasks import Outputs, Result
+from octobert.tasks import Outputs, Result, Table
 from octobert.web.asking import fidelity_of
 from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
@@ -41,29 +41,29 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
         DataError: the rows cannot be read, or do not fit the task.
     """
     pair = models.pair(name)
-    rows = readers.numbered(readers.rows_in(Path(file), content))
+    read = readers.numbered(readers.rows_in(Path(file), content))
     del content
+    rows = pair.task.grouped(Table(read, file))
     gold: list[Any] = []
     with contextlib.suppress(DataError):
         gold = pair.task.gold(rows, where=file)
-    if len(gold) != len(rows):
+    if len(gold) != len(rows) and not pair.task.together:
         # The file does not say what is expected of each row.
         gold = []
     # All rows are looked at before the first is answered, so that a wrong one is named now.
-    per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
+    inputs = pair.task.inputs(rows, where=file)
     primary = pair.facts.primary
     metric = (primary if primary in pair.task.metrics else pair.task.primary) if gold else None
-    yield {**pair.summary(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
-    job = _Job(pair, file, per_row, metric)
-    size, start = _FIRST, 0
-    while start < len(rows):
-        took = job.step(rows[start : start + size], gold[start : start + size])
-        start += size
+    yield {**pair.summary(), "rows": len(inputs), "labelled": bool(gold), "metric": metric}
+    job = _Job(pair, rows, inputs, gold, metric)
+    size = _FIRST
+    while job.done < len(inputs):
+        took = job.step(size)
         if took < _SHORT_MS:
             size = min(2 * size, _MOST)
         elif took > _LONG_MS:
             size = max(1, size // 2)
-        yield job.event(last=start >= len(rows))
+        yield job.event(last=job.done >= len(inputs))
 
 
 @dataclass
@@ -72,14 +72,16 @@ class _Job:
 
     Args:
         pair: the models.
-        file: for errors.
-        per_row: texts of a row.
+        rows: of the file.
+        inputs: their texts; one for each row, unless rows are answered together.
+        gold: what is expected.
         metric: to compute; None for none.
     """
 
     pair: Pair
-    file: str
-    per_row: int
+    rows: Sequence[Row]
+    inputs: Sequence[Text]
+    gold: Sequence[Any]
     metric: str | None
     done: int = 0
     weight: int = 0
@@ -90,40 +92,36 @@ class _Job:
     changed: list[Event] = field(default_factory=list)
     outputs: dict[str, list[Outputs]] = field(default_factory=dict)
     items: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    encoded: list[EncodedTexts] = field(default_factory=list)
-    gold: list[Any] = field(default_factory=list)
 
     @property
-    def embeds(self) -> bool:
-        """True for tasks whose rows are compared with each other, once all are there."""
-        return self.pair.facts.head == "embedding"
+    def together(self) -> bool:
+        """True for tasks whose texts are compared with each other, once all are there."""
+        return self.pair.task.together or self.pair.facts.head == "embedding"
 
-    def step(self, rows: Sequence[Row], gold: Sequence[Any]) -> float:
-        """Answer some rows. Returns milliseconds of the slower model."""
+    def step(self, size: int) -> float:
+        """Answer some texts. Returns milliseconds of the slower model."""
         task, pair = self.pair.task, self.pair
-        encoded = task.encode(pair.tokenizer, task.inputs(rows, where=self.file))
+        part = slice(self.done, self.done + size)
+        encoded, gold = task.encode(pair.tokenizer, self.inputs[part]), self.gold[part]
         if self.steps == 0:
             pair.timed(0, lambda predictor: predictor.outputs(encoded.flat))
         results = pair.timed(self.steps, lambda predictor: predictor.outputs(encoded.flat))
         for name, (_, ms) in results.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + ms / 1e3
         outputs: dict[str, Outputs] = {name: output for name, (output, _) in results.items()}
-        self.changed = self._compared(outputs, encoded, rows, gold) if len(outputs) > 1 else []
-        if self.embeds:
-            self.encoded.append(encoded)
-            self.gold += gold
-        elif self.metric is not None:
+        self.changed = self._compared(outputs, encoded, gold) if len(outputs) > 1 else []
+        if not self.together and self.metric is not None:
             for name, output in outputs.items():
                 self.items.setdefault(name, []).append(task.items(Result(output, encoded, gold)))
         if not task.per_token:
             for name, output in outputs.items():
                 self.outputs.setdefault(name, []).append(output)
-        self.done, self.steps = self.done + len(rows), self.steps + 1
+        self.done, self.steps = self.done + len(encoded.texts), self.steps + 1
         return max(ms for _, ms in results.values())
 
     def event(self, *, last: bool) -> Event:
         """The event for the page after a step."""
-        if last and self.embeds:
+        if last and self.together:
             self._compare_all()
         task, metrics = self.pair.task, {}
         for name, items in self.items.items():
@@ -153,7 +151,6 @@ class _Job:
         self,
         outputs: dict[str, Outputs],
         encoded: EncodedTexts,
-        rows: Sequence[Row],
         gold: Sequence[Any],
     ) -> list[Event]:
         """Count agreement, and return the rows with different answers."""
@@ -163,7 +160,7 @@ class _Job:
         weight = _weight(self.pair.facts.name, encoded)
         self.agreed += (fidelity.agreement if math.isfinite(fidelity.agreement) else 1.0) * weight
         self.weight += weight
-        if self.embeds:
+        if self.together:
             return []
         events = []
         for index, before, after in fidelity.changed:
@@ -172,50 +169,35 @@ class _Job:
                 name: task.answer(Result(output, encoded), index, text)
                 for name, output in outputs.items()
             }
-            expected = task.expected(gold[index]) if len(gold) == len(rows) else None
-            number = rows[index].get(ROW_NUMBER, self.done + index + 1)
+            expected = task.expected(gold[index]) if len(gold) else None
+            place = self.done + index
+            number = self.rows[place].get(ROW_NUMBER, place + 1)
             scores = {name: answer.get("score") for name, answer in answers.items()}
             shown = (" ".join(text),) if self.pair.facts.head == "token-classification" else text
             events.append(_changed(number, shown, expected, before, after, scores))
         return events
 
     def _compare_all(self) -> None:
-        """Compare all texts with each other: ranks of documents, and metrics of embeddings."""
-        count, task = self.per_row, self.pair.task
-        texts: list[Text] = [
-            text
-            for part in range(count)
-            for batch in self.encoded
-            for text in _part(batch.texts, part, count)
-        ]
-        nothing: list[list[Encoded]] = [[] for _ in texts]
-        encoded = EncodedTexts(texts, nothing)
+        """Compare all texts with each other: ranks of documents, and metrics."""
+        task, nothing = self.pair.task, [list[Encoded]() for _ in self.inputs]
+        encoded = EncodedTexts(self.inputs, nothing)
         whole = {
-            name: {
-                key: np.concatenate(
-                    [
-                        np.split(output[key], count)[part]
-                        for part in range(count)
-                        for output in parts
-                    ]
-                )
-                for key in parts[0]
-            }
+            name: Result(
+                {key: np.concatenate([part[key] for part in parts]) for key in parts[0]},
+                encoded,
+                self.gold,
+            )
             for name, parts in self.outputs.items()
         }
         if len(whole) > 1:
-            fidelity = task.fidelity(Result(whole[INT8], encoded), Result(whole[FLOAT], encoded))
-            columns = [_part(texts, part, count) for part in range(count)]
-            together = [tuple(text[0] for text in row) for row in zip(*columns, strict=True)]
+            changed = task.fidelity(whole[INT8], whole[FLOAT]).changed
+            rows = task.changed_rows((whole[FLOAT], whole[INT8]), changed)
             self.changed = [
-                _changed(i % self.done + 1, together[i % self.done], None, before, after, {})
-                for i, before, after in fidelity.changed
+                _changed(row.row + 1, row.texts, row.expected or None, before, after, {})
+                for row, (_, before, after) in zip(rows, changed, strict=True)
             ]
         if self.metric is not None:
-            self.items = {
-                name: [task.items(Result(output, encoded, self.gold))]
-                for name, output in whole.items()
-            }
+            self.items = {name: [task.items(result)] for name, result in whole.items()}
 
 
 def _changed(
@@ -239,12 +221,6 @@ def _weight(task: str, encoded: EncodedTexts) -> int:
     if task in ("fill-mask", "feature-extraction"):
         return sum(row.entries for row in encoded.flat)
     return len(encoded.texts)
-
-
-def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:
-    """One column of texts that stand column by column."""
-    size = len(texts) // count
-    return texts[part * size : (part + 1) * size]
 
 
 def _finite(value: float) -> float | None:

@@ -22,9 +22,8 @@ from octobert.data import readers, sampling, sources
 from octobert.data.readers import HubData
 from octobert.data.sampling import Row
 from octobert.data.sources import Content, RowFunction
-from octobert.data.tokenization import Text
 from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
-from octobert.tasks import Task, check_columns
+from octobert.tasks import Table, Task, check_columns
 
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -55,7 +54,7 @@ def run(
     """Load, separate, check for leakage, sample.
 
     Args:
-        places: part (`calibrate`, `evaluate`, `tune`, `train`) → file, folder, or split on the hub.
+        places: part (`calibrate`, `evaluate`, `tune`, `train`, `corpus`) → file, folder, or split on the hub.
         content: digests of the files, or the exact revision on the hub.
         alone: one file for all parts; they are drawn at random, apart from each other.
         how: the choice in words, for the report.
@@ -126,6 +125,9 @@ def run(
         context.write_json(
             "fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []}
         )
+    if "corpus" in places:
+        # Searched, but not scored.
+        evaluated += task.searched(reader.load("corpus")[1])
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json(
@@ -137,7 +139,7 @@ def run(
     )
     return {
         "calibration_rows": len(rows),
-        "evaluation_rows": len(evaluated),
+        "evaluation_rows": len(evaluated_digests),
         "tuning_rows": len(tuning),
         "tuning_split": tune_from,
         "training_rows": trained,
@@ -258,17 +260,11 @@ class _Reader:
         check_columns(
             self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone
         )
-        return where, rows
+        return where, self.task.grouped(Table(rows, where))
 
 
 def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:
-    """What makes each data row the row it is: all of its texts, whatever order the model reads them in."""
+    """The digest of what makes each row the row it is."""
     if not rows:
         return []
-    inputs = task.inputs(rows, where=where)
-    per_row = len(inputs) // len(rows)
-    texts: list[Text] = [
-        tuple(t for k in range(per_row) for t in task.identity(inputs[k * len(rows) + i]))
-        for i in range(len(rows))
-    ]
-    return [sampling.row_digest(text) for text in texts]
+    return [sampling.row_digest(texts) for texts in task.row_texts(Table(rows, where))]

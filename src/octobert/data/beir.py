@@ -1,0 +1,105 @@
+"""BEIR folders: `corpus.jsonl` {_id, title, text}, `queries.jsonl` {_id, text}, `qrels/SPLIT.tsv` {query-id, corpus-id, score}.
+
+A split is read as one row for each query, with its judged documents; the corpus as rows with a document and no query.
+Source: Thakur et al., BEIR: A Heterogenous Benchmark for Zero-shot Evaluation of Information Retrieval Models, 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octobert.core.errors import DataError
+from octobert.core.plain import preview
+from octobert.data import formats
+from octobert.data.sampling import Row
+
+_CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+
+
+def splits_of(folder: Path) -> list[Path]:
+    """The files of judgements and the corpus of a folder; none of any other folder."""
+    files = [folder / _CORPUS, folder / _QUERIES]
+    if not all(file.is_file() for file in files):
+        return []
+    judged = sorted((folder / _QRELS).glob("*.tsv"))
+    return [*judged, files[0]] if judged else []
+
+
+def files_of(place: Path) -> list[Path]:
+    """The files that the rows of a place are read from: of judgements, also the texts; of anything else, itself."""
+    folder = place.parent.parent
+    if place.parent.name != _QRELS or place not in splits_of(folder):
+        return [place]
+    return [place, folder / _QUERIES, folder / _CORPUS]
+
+
+def is_corpus(place: Path) -> bool:
+    """Return whether a file is the corpus of a folder."""
+    return place.name == _CORPUS and place in splits_of(place.parent)
+
+
+def documents(place: Path) -> list[Row]:
+    """The rows of a corpus; documents without text are left out, as some of BEIR's have none."""
+    texts = _texts(place, ("title", "text")).values()
+    return [{"query": None, "document": text} for text in texts if text]
+
+
+def queries(place: Path) -> list[Row]:
+    """The rows of a file of judgements: {id, query, document: [texts], relevance: [numbers]}.
+
+    Raises:
+        DataError: a line cannot be read, or names a query or a document that is not there.
+    """
+    _, asked_in, found_in = files_of(place)
+    asked, found = _texts(asked_in, ("text",)), _texts(found_in, ("title", "text"))
+    rows: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(
+        formats.decoded(place, formats.read(place)).splitlines(), start=1
+    ):
+        cells = line.split("\t")
+        if (number == 1 and cells[0] == "query-id") or not line.strip():
+            continue
+        where = f"{place}, line {number}"
+        if len(cells) != 3:
+            raise DataError(
+                "the line is no judgement",
+                where=where,
+                got=preview(line),
+                expected="query-id, corpus-id and score with tabs between them",
+                fix="correct the line",
+            )
+        query, document, score = cells
+        for name, known, file in ((query, asked, asked_in), (document, found, found_in)):
+            if not known.get(name):
+                raise DataError(
+                    f'{file.name} has no text with the _id "{name}"',
+                    where=where,
+                    fix="remove the line, or use the files of one data set",
+                )
+        row = rows.setdefault(
+            query, {"id": query, "query": asked[query], "document": [], "relevance": []}
+        )
+        row["document"].append(found[document])
+        row["relevance"].append(score)
+    return list(rows.values())
+
+
+def _texts(file: Path, keys: tuple[str, ...]) -> Mapping[str, str]:
+    """_id → the texts of these keys, joined by a blank, as BEIR's models read them.
+
+    Raises:
+        DataError: a row has no _id.
+    """
+    texts = {}
+    for number, row in enumerate(formats.json_rows(file, formats.read(file)), start=1):
+        if row.get("_id") is None:
+            raise DataError(
+                "the row has no _id",
+                where=f"{file}, row {number}",
+                got=preview(dict(row)),
+                fix="remove the row or fill it in",
+            )
+        texts[str(row["_id"])] = " ".join(str(row.get(key) or "") for key in keys).strip()
+    return texts

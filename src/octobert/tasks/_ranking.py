@@ -1,0 +1,323 @@
+"""Queries and the documents that are ranked for them: the forms of their rows, and metrics of trec_eval.
+
+    query, document[, relevance]    a document, or a list of them with a list of relevances; without relevances all are relevant
+    query, document, negative       triples: the second document, or list, does not answer the query
+    document                        without a query: a document that is searched too (`data.corpus`)
+
+Rows of one query become one row before rows are counted, drawn or kept apart: see `Columns.grouped`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from octobert.core.errors import DataError
+from octobert.core.evidence import Answer, ChangedRow
+from octobert.core.plain import beginning, preview
+from octobert.data.sampling import ROW_NUMBER, Row
+from octobert.data.tokenization import Text
+from octobert.tasks._metrics import TOP
+from octobert.tasks._rows import Table, number_of, text_of
+from octobert.tasks._task import Change, Extremes, Metric, Pair, Result, Task
+
+# Name → how ir_measures writes it.
+_MEASURES = {
+    "ndcg@10": "nDCG@10",
+    "mrr@10": "RR@10",
+    "map@100": "AP@100",
+    "recall@1": "R@1",
+    "recall@10": "R@10",
+    "recall@100": "R@100",
+}
+# Documents of a query that metrics look at; and those that a reader looks at.
+_DEPTH, _SHOWN = 100, 10
+# Documents whose scores differ by less, relative to the score, are tied, whatever a matrix product made of equal ones.
+_TIE = 1e-9
+# Characters of a document that is shown.
+_LONGEST = 200
+# What is expected of a query: (place of a text, relevance) of each of its documents.
+Judged = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns in the data. `relevance` and `negative` are read where rows have them."""
+
+    query: str
+    document: str
+    relevance: str = "relevance"
+    negative: str = "negative"
+
+    def grouped(self, table: Table) -> list[Row]:
+        """One row for each query, with lists of its documents and their relevances, and one for each document without a query.
+
+        Rows that have this form already are returned as they are. A document that a query has twice has its highest relevance.
+
+        Raises:
+            ColumnError: columns are missing.
+            DataError: a cell cannot be read, or a query has no documents.
+        """
+        table.need(self.query, self.document)
+        rows: dict[str | int, Row] = {}
+        for index, row in enumerate(table.rows):
+            asked = row.get(self.query)
+            query = None if asked is None else text_of(asked, table.place(self.query, index))
+            kept = rows.setdefault(
+                index if query is None else query,
+                {
+                    self.query: query,
+                    self.document: {},
+                    ROW_NUMBER: row.get(ROW_NUMBER, index + 1),
+                },
+            )
+            documents = kept[self.document]
+            for text, relevance in self._judged(table, index):
+                documents[text] = max(relevance, documents.get(text, relevance))
+        return [
+            {
+                **row,
+                self.document: list(row[self.document]),
+                self.relevance: list(row[self.document].values()),
+            }
+            for row in rows.values()
+        ]
+
+    def _judged(self, table: Table, index: int) -> list[tuple[str, int]]:
+        """(document, relevance) of a row."""
+        row, place = table.rows[index], table.place(self.relevance, index)
+        texts = _texts(row[self.document], table.place(self.document, index))
+        stated = row.get(self.relevance)
+        levels = stated if isinstance(stated, (list, tuple)) else [stated]
+        if stated is None:
+            levels = [1] * len(texts)
+        if not texts:
+            raise DataError(
+                "the query has no documents",
+                where=table.place(self.document, index),
+                fix="remove the row or fill it in",
+            )
+        if len(levels) != len(texts):
+            raise DataError(
+                "the row has another number of relevances than of documents",
+                where=place,
+                got=str(len(levels)),
+                expected=str(len(texts)),
+                fix="give one for each document",
+            )
+        negative = row.get(self.negative)
+        others = _texts(negative, table.place(self.negative, index)) if negative else []
+        judged = [(text, _level(each, place)) for text, each in zip(texts, levels, strict=True)]
+        return judged + [(text, 0) for text in others]
+
+    def need_relevant(self, rows: Sequence[Row], where: str) -> None:
+        """Refuse grouped rows with a query that has no right answer.
+
+        Raises:
+            DataError: with the query.
+        """
+        for row in rows:
+            if row[self.query] is not None and not any(row[self.relevance]):
+                raise DataError(
+                    "the query has no relevant document",
+                    where=f"{where}, row {row[ROW_NUMBER]}",
+                    got=preview(row[self.query]),
+                    fix="leave its rows out, or give a document that answers it",
+                )
+
+
+def _texts(cell: Any, place: str) -> list[str]:
+    cells = list(cell) if isinstance(cell, (list, tuple)) else [cell]
+    return [text_of(each, place) for each in cells]
+
+
+def _level(value: Any, place: str) -> int:
+    number = number_of(value, place)
+    if number != int(number):
+        raise DataError(
+            "the relevance is not a whole number",
+            where=place,
+            got=preview(value),
+            expected="0 for a document that does not answer the query; higher for better answers",
+            fix="round it",
+        )
+    return max(0, int(number))
+
+
+def values(gold: Sequence[Judged], ranked: Sequence[Sequence[int]]) -> np.ndarray:
+    """The metrics of each query.
+
+    Args:
+        gold: what is expected of each query.
+        ranked: of each query, places of texts, the best first.
+
+    Returns:
+        [queries, metrics] from 0 to 1, in the order of `METRICS`.
+    """
+    import ir_measures
+
+    measures = {ir_measures.parse_measure(name): i for i, name in enumerate(_MEASURES.values())}
+    qrels = {
+        str(i): {str(place): level for place, level in judged} for i, judged in enumerate(gold)
+    }
+    run = {
+        # trec_eval sorts by score.
+        str(i): {str(place): -float(rank) for rank, place in enumerate(places)}
+        for i, places in enumerate(ranked)
+    }
+    result = np.zeros((len(gold), len(measures)))
+    for value in ir_measures.iter_calc(list(measures), qrels, run):
+        result[int(value.query_id), measures[value.measure]] = value.value
+    return result
+
+
+def _mean(column: int, items: np.ndarray) -> float:
+    return float(items[:, column].mean())
+
+
+METRICS: Mapping[str, Metric] = {
+    name: partial(_mean, column) for column, name in enumerate(_MEASURES)
+}
+
+
+def top(scores: np.ndarray, count: int) -> np.ndarray:
+    """[count] places of the highest scores, the highest first; equal ones in their order.
+
+    Args:
+        scores: [documents].
+    """
+    count = min(count, len(scores))
+    best = np.sort(np.argpartition(-scores, count - 1)[:count])
+    return best[np.argsort(-scores[best], kind="stable")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked(Task):
+    """Documents are ranked for queries. Gold of a query are the places of its documents among the texts, and their relevances.
+
+    Args:
+        names: of the columns.
+    """
+
+    together: ClassVar[bool] = True
+    judges: ClassVar[bool] = False
+    names: Columns
+    primary: str | None = "ndcg@10"
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+
+    @abstractmethod
+    def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
+        """Of each query: the place of the first of its documents, which stand one after another, and their scores."""
+
+    @abstractmethod
+    def document(self, text: Text) -> str:
+        """The document of a text, for people."""
+
+    @abstractmethod
+    def query(self, result: Result, index: int) -> str:
+        """A query, for people."""
+
+    def grouped(self, table: Table) -> list[Row]:
+        return self.names.grouped(table)
+
+    def row_texts(self, table: Table) -> list[Text]:
+        return [
+            (row[self.names.query] or "", *row[self.names.document]) for row in self.grouped(table)
+        ]
+
+    def _scored(self, result: Result) -> Iterator[tuple[int, np.ndarray, list[int]]]:
+        """As `scored`, with the relevant ones among the documents.
+
+        Ties count against the model. Otherwise one with the same vector for every text would be perfect.
+        """
+        for (start, scores), judged in zip(self.scored(result), result.gold, strict=True):
+            right = [place - start for place, level in judged if level]
+            scores = scores.astype(np.float64)
+            scores[right] -= _TIE * np.maximum(1.0, np.abs(scores[right]))
+            yield start, scores, right
+
+    def items(self, result: Result) -> np.ndarray:
+        """[queries, 2 · metrics]: the metrics of each query, and those of its documents in random order."""
+        generator = np.random.default_rng(0)
+        ranked, shuffled = [], []
+        for start, scores, _ in self._scored(result):
+            count = len(scores)
+            ranked.append((start + top(scores, _DEPTH)).tolist())
+            random = generator.choice(count, min(count, _DEPTH), replace=False)
+            shuffled.append((start + random).tolist())
+        return np.hstack([values(result.gold, ranked), values(result.gold, shuffled)])
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """The metrics of documents in random order."""
+        random = items[:, len(METRICS) :]
+        return {name: metric(random) for name, metric in METRICS.items()}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """All documents in the wrong order, and in the right one."""
+        return np.zeros((1, items.shape[1])), np.ones((1, items.shape[1]))
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        """The main metric."""
+        return items[:, 0]
+
+    def expected(self, gold: Judged) -> str:
+        count = sum(level > 0 for _, level in gold)
+        return f"{count} relevant document{'s' * (count > 1)}"
+
+    def _firsts(self, result: Result) -> list[tuple[int, int]]:
+        """(rank of the first relevant document, its place) of each query."""
+        found = []
+        for start, scores, right in self._scored(result):
+            best = max(right, key=lambda place: scores[place])
+            found.append((1 + int(np.sum(scores > scores[best])), start + best))
+        return found
+
+    def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
+        """Yield other ranks of the first relevant document, before or after among the first ten."""
+        sides = zip(self._firsts(reference), self._firsts(ours), strict=True)
+        for i, ((before, _), (after, _)) in enumerate(sides):
+            if before != after and min(before, after) <= _SHOWN:
+                yield i, f"rank {before}", f"rank {after}"
+
+    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
+        """With the first documents, and the score of the first relevant one."""
+        indices, texts = {i for i, _, _ in changed}, pair[0].texts
+        explained: dict[int, list[Answer]] = {i: [] for i in indices}
+        for result, side in zip(pair, (1, 2), strict=True):
+            words = {change[0]: str(change[side]) for change in changed}
+            for i, (start, scores, right) in enumerate(self._scored(result)):
+                if i in indices:
+                    neighbours = tuple(
+                        (self._shown(texts[start + place]), float(scores[place]))
+                        for place in top(scores, TOP)
+                    )
+                    best = float(scores[right].max())
+                    explained[i].append(Answer(text=words[i], score=best, neighbours=neighbours))
+        firsts = self._firsts(pair[0])
+        for i, *answers in changed:
+            before, after = (float(answer.score or 0.0) for answer in explained[i])
+            yield self.row_of(
+                pair,
+                i,
+                explained[i],
+                texts=(self.query(pair[0], i),),
+                expected=self._shown(texts[firsts[i][1]]),
+                transitions=[tuple(map(_depth, answers))],
+                change=before - after,
+            )
+
+    def _shown(self, text: Text) -> str:
+        return beginning(self.document(text), _LONGEST)
+
+
+def _depth(rank: str) -> str:
+    """Where a rank lies."""
+    place = int(rank.split()[-1])
+    if place == 1:
+        return "rank 1"
+    return f"rank 2–{_SHOWN}" if place <= _SHOWN else f"beyond rank {_SHOWN}"

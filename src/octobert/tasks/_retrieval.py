@@ -1,0 +1,67 @@
+"""Retrieval: the documents that a query's vector finds among all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from octobert.data.sampling import Row
+from octobert.data.tokenization import Text
+from octobert.tasks._ranking import Judged, Ranked
+from octobert.tasks._rows import Table
+from octobert.tasks._task import Result
+from octobert.tasks._vectors import OUTPUT, Embedding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Ranked, Embedding):
+    """Queries, and all distinct documents of the rows. Texts are the queries in order, then the documents."""
+
+    searches: ClassVar[bool] = True
+    # That of `Embedding`, not of `Ranked`.
+    head: str = "embedding"
+
+    def searched(self, rows: Sequence[Row]) -> list[Row]:
+        return [{**row, self.names.query: None} for row in rows]
+
+    def read_inputs(self, table: Table) -> list[Text]:
+        queries, documents, _ = self._read(table)
+        return [
+            *self.prompted(0, [row[self.names.query] for row in queries]),
+            *self.prompted(1, list(documents)),
+        ]
+
+    def read_gold(self, table: Table) -> list[Judged]:
+        queries, documents, where = self._read(table)
+        self.names.need_relevant(queries, where)
+        return [
+            [
+                (len(queries) + documents[text], level)
+                for text, level in zip(
+                    row[self.names.document], row[self.names.relevance], strict=True
+                )
+            ]
+            for row in queries
+        ]
+
+    def _read(self, table: Table) -> tuple[list[Row], dict[str, int], str]:
+        """(rows with a query, each document and its number, where)."""
+        rows = self.grouped(table)
+        documents = dict.fromkeys(text for row in rows for text in row[self.names.document])
+        numbers = {text: number for number, text in enumerate(documents)}
+        return [row for row in rows if row[self.names.query] is not None], numbers, table.where
+
+    def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
+        """Every document, for each query."""
+        vectors, start = result.outputs[OUTPUT], len(result.gold)
+        for _, scores in self.chunks(vectors[:start], vectors[start:]):
+            yield from ((start, row) for row in scores)
+
+    def document(self, text: Text) -> str:
+        return self.without_prompt(text, 1)
+
+    def query(self, result: Result, index: int) -> str:
+        return self.without_prompt(result.texts[index], 0)

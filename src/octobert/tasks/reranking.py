@@ -1,0 +1,144 @@
+"""Reranking: queries with the documents that another search found, ranked by the score of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
+from octobert.core.results import ModelMetadata
+from octobert.data.tokenization import EncodedTexts, Text
+from octobert.tasks._classification import refuse_prompt
+from octobert.tasks._metrics import output_error
+from octobert.tasks._ranking import Columns, Judged, Ranked
+from octobert.tasks._rows import Table
+from octobert.tasks._task import NOTHING, Fidelity, Result
+from octobert.tasks._texts import RowTexts
+from octobert.tasks.text_classification import activation_of, correlation, scores_of
+
+DESCRIPTION = (
+    "score documents of queries with a cross-encoder; nDCG@10, MRR, MAP and recall by query"
+)
+FILES = ()
+
+
+class Options(FrozenModel):
+    """Args:
+    query, document: columns of a query, and of a document or a list of documents.
+    relevance: the column of the relevance of documents, 0 for those that do not answer; read where the data has it.
+    negative: the column of a document, or list of documents, that does not answer the query; read where the data has it.
+    max_length: tokens of a row; by default the model's limit.
+    """
+
+    query: str = "query"
+    document: str = "document"
+    relevance: str = "relevance"
+    negative: str = "negative"
+    max_length: int | None = Field(default=None, ge=2)
+
+
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Reranking:
+    """The task for a model.
+
+    Raises:
+        DataError: a model that gives no score, or puts a prompt before its texts.
+    """
+    refuse_prompt(metadata)
+    if len(metadata.labels) > 1:
+        raise DataError(
+            "a reranker gives one score",
+            where="task.reranking",
+            got=f"{len(metadata.labels)} ({', '.join(metadata.labels)})",
+            expected="a model with one logit",
+            fix="use the task text-classification",
+        )
+    return Reranking(
+        text=((options.query, options.document),),
+        labels=metadata.labels or ("score",),
+        texts=2,
+        activation=activation_of(metadata),
+        max_length=options.max_length,
+        names=Columns(options.query, options.document, options.relevance, options.negative),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reranking(Ranked, RowTexts):
+    """Queries, and the documents of each. Texts are the pairs, query by query.
+
+    Args:
+        activation: `Identity`, `Sigmoid` or `Tanh`.
+    """
+
+    head: str = "sequence-classification"
+    activation: str
+
+    def read_inputs(self, table: Table) -> list[Text]:
+        return [
+            (query, document)
+            for query, *documents in self.row_texts(table)
+            for document in documents
+        ]
+
+    def row_texts(self, table: Table) -> list[Text]:
+        rows = super().row_texts(table)
+        if not all(query for query, *_ in rows):
+            raise DataError(
+                "a row has no query", where=table.where, fix="give each document with its query"
+            )
+        return rows
+
+    def read_gold(self, table: Table) -> list[Judged]:
+        rows, gold, start = self.grouped(table), list[Judged](), 0
+        self.names.need_relevant(rows, table.where)
+        for row in rows:
+            levels = row[self.names.relevance]
+            gold.append([(start + i, level) for i, level in enumerate(levels)])
+            start += len(levels)
+        if len(rows) > 1 and all(level for judged in gold for _, level in judged):
+            raise DataError(
+                "every document of every query is relevant, so that no ranking is wrong",
+                where=table.where,
+                got=table.columns,
+                expected=f"documents with a {self.names.relevance} of 0, or a column {self.names.negative}",
+                fix="add what the search that is reranked finds besides",
+            )
+        return gold
+
+    def read_labels(self, table: Table) -> tuple[str, ...]:
+        """One: a head with one logit."""
+        return ("score",)
+
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Judged]) -> list[dict[str, Any]]:
+        return [{"labels": float(level)} for judged in gold for _, level in judged]
+
+    def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
+        """The documents of each query, by their logits: activations have ties where logits have none."""
+        for judged in result.gold:
+            start = judged[0][0]
+            yield start, result.logits[start : start + len(judged), 0]
+
+    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
+        """The correlation of scores; changed are ranks of the first relevant document."""
+        after, before = (scores_of(result.logits, self.activation) for result in (ours, reference))
+        return Fidelity(
+            "correlation of scores",
+            correlation(after, before),
+            output_error(ours.outputs, reference.outputs),
+            tuple(self.changes(ours, reference)),
+        )
+
+    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+        logits = result.logits[index : index + 1]
+        return {"score": float(scores_of(logits, self.activation)[0])}
+
+    def document(self, text: Text) -> str:
+        return text[1]
+
+    def query(self, result: Result, index: int) -> str:
+        return str(result.texts[result.gold[index][0][0]][0])
