@@ -255,7 +255,7 @@ class Ranked(Task):
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """The metrics of documents in random order."""
         random = items[:, len(METRICS) :]
-        return {name: metric(random) for name, metric in METRICS.items()}
+        return {name: metric(random) for name, metric in self.metrics.items()}
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """All documents in the wrong order, and in the right one."""

@@ -15,7 +15,7 @@ from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._classification import refuse_prompt
 from octobert.tasks._metrics import output_error
-from octobert.tasks._ranking import Columns, Judged, Ranked
+from octobert.tasks._ranking import METRICS, Columns, Judged, Ranked
 from octobert.tasks._rows import Table
 from octobert.tasks._task import NOTHING, Fidelity, Result
 from octobert.tasks._texts import RowTexts
@@ -63,6 +63,8 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Reranking:
         texts=2,
         activation=activation_of(metadata),
         max_length=options.max_length,
+        # All of the few documents that are reranked are among the first hundred.
+        metrics={name: metric for name, metric in METRICS.items() if name != "recall@100"},
         names=Columns(options.query, options.document, options.relevance, options.negative),
     )
 
