@@ -14,6 +14,7 @@ from pydantic import Field, computed_field, model_validator
 
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.frozen import FrozenModel
+from octobert.core.stored_vectors import VectorType
 
 # Of the bootstrap of an interval.
 RESAMPLES = 1000
@@ -131,6 +132,27 @@ class Comparison(FrozenModel):
     divergence: float | None = None
     direction: str = ""
     simulated: bool = False
+
+
+class StoredScore(FrozenModel):
+    """The main metric of retrieval in documents whose vectors are stored in a smaller form.
+
+    Args:
+        candidate: name of the quantized model.
+        type, dimensions: of the form; see `core.stored_vectors`.
+        size_bytes: of one vector.
+        metric: its name.
+        value: of the metric.
+        difference: from the float model's vectors in float32; None where there is no interval.
+    """
+
+    candidate: str
+    type: VectorType
+    dimensions: int
+    size_bytes: int
+    metric: str
+    value: float
+    difference: Estimate | None
 
 
 @dataclass(frozen=True)

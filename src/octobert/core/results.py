@@ -19,6 +19,7 @@ from octobert.core.measurements import (
     Score,
     SpeedGoal,
     Speedup,
+    StoredScore,
     Throughput,
 )
 from octobert.core.model_config import Pooling, Similarity
@@ -344,6 +345,7 @@ class Report(Tabular):
         tuned: target → the fastest settings found on this machine, one result per goal.
         scores: candidate → metrics.
         comparisons: of quantized models with float baselines.
+        stored: of retrieval: scores of each quantized model with smaller forms of stored vectors.
         latencies: per candidate and shape.
         footprints: per candidate.
         speedups: of each quantized model at each shape, compared with every float form that was timed on its runtime.
@@ -373,6 +375,7 @@ class Report(Tabular):
     tuned: dict[str, tuple[Tuned, ...]] = Field(default_factory=dict)
     scores: dict[str, tuple[Score, ...]]
     comparisons: tuple[Comparison, ...]
+    stored: tuple[StoredScore, ...] = ()
     latencies: tuple[Latency, ...]
     footprints: tuple[Footprint, ...]
     speedups: tuple[Speedup, ...] = ()

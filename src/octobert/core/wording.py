@@ -42,6 +42,16 @@ def score_text(score: Score) -> str:
     return estimate_text(score, ".4f", ".3f")
 
 
+def change_text(change: Estimate | None) -> str:
+    """Format a difference with its confidence interval; nothing without one.
+
+    Example:
+        >>> change_text(Estimate(value=-0.0123, low=-0.02, high=0.001))
+        '-0.0123 [-0.020, +0.001]'
+    """
+    return "" if change is None else estimate_text(change, "+.4f", "+.3f")
+
+
 def probability(p_value: float | None) -> str:
     """Format a p-value.
 

@@ -23,6 +23,7 @@ from octobert.report.verdict import STATES, Verdict, verdict
 PAGE = "report.html"
 # Variants and trials of a search that are listed; the report has all.
 _LISTED, _TRIALS = 20, 5
+_STORED = "Stored vectors, compared with the float model's in float32"
 # Notes at the end of a run that say nothing of what its figures mean.
 _NOTES = 3
 # What octobert itself needs: shown only where it is missing.
@@ -57,6 +58,7 @@ def render(report: Report) -> RenderableType:
         parts += (
             [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
         )
+        parts += [stored_table(report)] if report.stored else []
         parts.append(latency_table(timings, shapes(report.latencies)))
     sentences = _notes(report, answer)
     more = len(sentences) - _NOTES
@@ -160,6 +162,23 @@ def score_table(report: Report) -> FittedTable:
             for model in models
         ]
         table.add_row(metric, *cells)
+    return table
+
+
+def stored_table(report: Report) -> FittedTable:
+    """Return the score of each form of stored vectors against its size."""
+    table = table_of(_STORED, ("model",))
+    table.add_column("stored as")
+    metric = report.stored[0].metric
+    table.add_numbers({"bytes": 0, metric: 0, "difference from float": 0})
+    for form in report.stored:
+        table.add_row(
+            form.candidate,
+            f"{form.type}, {form.dimensions} dimensions",
+            str(form.size_bytes),
+            f"{form.value:.4f}",
+            _breakable(wording.change_text(form.difference)),
+        )
     return table
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "Outputs",
     "Pair",
     "Result",
+    "Retrieval",
     "Table",
     "Task",
     "TaskPlugin",

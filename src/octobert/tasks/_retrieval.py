@@ -10,19 +10,29 @@ import numpy as np
 
 from octobert.data.sampling import Row
 from octobert.data.tokenization import Text
-from octobert.tasks._ranking import Judged, Ranked
+from octobert.tasks._ranking import Judged, Ranked, top
 from octobert.tasks._rows import Table
 from octobert.tasks._task import Result
 from octobert.tasks._vectors import OUTPUT, Embedding
 
+# Documents of a query that a search by bits finds: four for each one that metrics look at, as is usual.
+_SHORTLIST = 400
+
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Ranked, Embedding):
-    """Queries, and all distinct documents of the rows. Texts are the queries in order, then the documents."""
+    """Queries, and all distinct documents of the rows. Texts are the queries in order, then the documents.
+
+    Args:
+        dimensions: of vectors that are cut, see `evaluation.stored`.
+        coarse: a search by the signs of vectors chooses the documents that are ranked.
+    """
 
     searches: ClassVar[bool] = True
     # That of `Embedding`, not of `Ranked`.
     head: str = "embedding"
+    dimensions: tuple[int, ...] = ()
+    coarse: bool = False
 
     def searched(self, rows: Sequence[Row]) -> list[Row]:
         return [{**row, self.names.query: None} for row in rows]
@@ -57,8 +67,12 @@ class Retrieval(Ranked, Embedding):
     def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
         """Every document, for each query."""
         vectors, start = result.outputs[OUTPUT], len(result.gold)
-        for _, scores in self.chunks(vectors[:start], vectors[start:]):
-            yield from ((start, row) for row in scores)
+        signs = np.where(vectors > 0, np.float32(1), np.float32(-1))
+        for part, scores in self.chunks(vectors[:start], vectors[start:]):
+            for query, row in zip(part, scores, strict=True):
+                if self.coarse and len(row) > _SHORTLIST:
+                    row[top(-(signs[start:] @ signs[query]), len(row) - _SHORTLIST)] = -np.inf
+                yield start, row
 
     def document(self, text: Text) -> str:
         return self.without_prompt(text, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -49,6 +49,8 @@ class Options(TextOptions):
         query, document: columns of a query and the document, or list of documents, that answers it.
         relevance: the column of the relevance of documents, 0 for those that do not answer; read where the data has it.
         negative: the column of a document, or list of documents, that does not answer the query; read where the data has it.
+        dimensions: of retrieval: how many of the first dimensions are stored, for models that are trained to be cut
+            (Matryoshka); each is a line of the report.
         prompt: name of the model's prompt that is put before texts; by default the one that the model states; "" for none.
         query_prompt, document_prompt: names of the prompts of queries and documents; by default the model's `query`, and the
             first of its `document`, `passage` and `corpus`; "" for none.
@@ -60,6 +62,7 @@ class Options(TextOptions):
     document: str | None = None
     relevance: str = "relevance"
     negative: str = "negative"
+    dimensions: tuple[Annotated[int, Field(gt=0)], ...] = ()
     prompt: str | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
@@ -106,7 +109,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     }
     if options.query is not None:
         names = Columns(options.query, str(options.document), options.relevance, options.negative)
-        return Retrieval(**shared, names=names)
+        return Retrieval(**shared, names=names, dimensions=options.dimensions)
     if len(columns) == 1:
         return Texts(**shared)
     return Pairs(

@@ -19,7 +19,7 @@ from octobert.core.evidence import (
     Execution,
     Histogram,
 )
-from octobert.core.measurements import Comparison, SpeedGoal, Speedup
+from octobert.core.measurements import Comparison, SpeedGoal, Speedup, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.pruning import PruningFacts
 from octobert.core.ranges import Ranges, TensorStatistics
@@ -39,6 +39,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
+from octobert.evaluation.stored import stored_scores
 from octobert.models.heads import head_of
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
@@ -51,7 +52,7 @@ from octobert.pipeline.contract import (
 from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.store import manifest_of
 from octobert.quantization import observer
-from octobert.tasks import Outputs, Task
+from octobert.tasks import Outputs, Result, Task
 
 REPORT = "report.json"
 BINS = 64
@@ -155,6 +156,7 @@ def run(
             pair.model_copy(update={"simulated": pair.candidate in absent})
             for pair in _compared(task, evaluated, seed)
         ),
+        stored=tuple(_stored(task, evaluated, tuple(plans), seed)),
         speed_goals=_speed_goals(
             recipe, tuple(plans), tuple(evaluations), timings.get("speedups", ())
         ),
@@ -233,6 +235,20 @@ def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Compari
         if rows is not None and reference is not None:
             pair = (outputs[name], outputs[reference])
             yield scoring.compare(task, (name, reference), pair, rows.encoded, rows.gold, seed=seed)
+
+
+def _stored(
+    task: Task, rows: Evaluated | None, targets_: Sequence[str], seed: int
+) -> Iterator[StoredScore]:
+    """Smaller forms of the vectors of every target."""
+    outputs = rows.outputs if rows is not None else {}
+    for name in targets_:
+        reference = candidates.reference_of(name, outputs) if name in outputs else None
+        if rows is not None and reference is not None:
+            ours, theirs = (
+                Result(outputs[each], rows.encoded, rows.gold) for each in (name, reference)
+            )
+            yield from stored_scores(task, name, ours, theirs, seed=seed)
 
 
 def gather(

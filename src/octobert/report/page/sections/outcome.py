@@ -9,6 +9,7 @@ from typing import Any
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.config.words import Phrasing
+from octobert.core import wording
 from octobert.core.measurements import in_order, shapes
 from octobert.core.results import Report, Search
 from octobert.core.selection import Selection
@@ -81,6 +82,7 @@ def quality(run: Run) -> Section | None:
         "models": [*models, *without_device],
         "metrics": summary.metrics(report),
         "main_metrics": summary.main_metrics(report),
+        "changes": [wording.change_text(form.difference) for form in report.stored],
     }
     return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
 

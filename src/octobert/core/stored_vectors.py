@@ -1,0 +1,80 @@
+"""Vectors as a collection stores them: fewer dimensions, and float16, int8 or one bit instead of float32.
+
+Vectors of queries stay float32. A search by bits alone is coarse: what it finds is ranked again by the query's float vector.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from octobert.core.frozen import FrozenModel
+
+VectorType = Literal["float32", "float16", "int8", "binary"]
+_STEPS = 255
+
+
+class StoredVectors(FrozenModel):
+    """A form of vectors.
+
+    Args:
+        type: of an entry; `binary` keeps whether it is above zero, eight entries in a byte.
+        dimensions: the first so many are kept, as Matryoshka models are trained for; None for all.
+        low, high: of int8, the interval of each dimension, which `fitted` takes from vectors of the collection.
+    """
+
+    type: VectorType = "float32"
+    dimensions: int | None = Field(default=None, gt=0)
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    def fitted(self, vectors: np.ndarray) -> StoredVectors:
+        """The form with the intervals of these vectors, [n, dimensions]; itself, unless it is int8."""
+        if self.type != "int8":
+            return self
+        kept = self.cut(vectors)
+        low, high = kept.min(axis=0).tolist(), kept.max(axis=0).tolist()
+        return self.model_copy(update={"low": tuple(low), "high": tuple(high)})
+
+    def cut(self, vectors: np.ndarray) -> np.ndarray:
+        """The dimensions that are kept."""
+        return vectors[..., : self.dimensions]
+
+    def encode(self, vectors: np.ndarray) -> np.ndarray:
+        """What is stored of float vectors [n, dimensions]: float32, float16 or int8, or uint8 [n, dimensions / 8] of bits."""
+        kept = self.cut(vectors)
+        if self.type == "binary":
+            return np.packbits(kept > 0, axis=-1)
+        if self.type == "int8":
+            low, step = self._grid()
+            kept = (np.rint((kept - low) / step) - (_STEPS + 1) // 2).clip(-128, 127)
+        stored: np.ndarray = kept.astype(self.type)
+        return stored
+
+    def decode(self, codes: np.ndarray, dimensions: int) -> np.ndarray:
+        """The float32 vectors that stored ones stand for; of bits, −1 and 1.
+
+        Args:
+            codes: [n, …] as `encode` gives them.
+            dimensions: of a vector.
+
+        Example:
+            >>> bits = StoredVectors(type="binary")
+            >>> bits.decode(bits.encode(np.array([[0.5, -0.1, 0.2]])), 3)
+            array([[ 1., -1.,  1.]], dtype=float32)
+        """
+        if self.type == "binary":
+            bits = np.unpackbits(codes, axis=-1, count=dimensions)
+            return 2 * bits.astype(np.float32) - 1
+        if self.type == "int8":
+            low, step = self._grid()
+            codes = (codes.astype(np.float64) + (_STEPS + 1) // 2) * step + low
+        decoded: np.ndarray = codes.astype(np.float32)
+        return decoded
+
+    def _grid(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first value of each dimension, and its step."""
+        low, high = np.array(self.low), np.array(self.high)
+        return low, np.maximum(high - low, np.finfo(np.float32).tiny) / _STEPS

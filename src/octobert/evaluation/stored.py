@@ -1,0 +1,78 @@
+"""What a smaller form of stored vectors loses in retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+
+from octobert.core.errors import DataError
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import StoredScore
+from octobert.core.stored_vectors import StoredVectors, VectorType
+from octobert.evaluation.statistics import paired
+from octobert.tasks import Result, Retrieval, Task, unmeasured
+from octobert.tasks._vectors import OUTPUT
+
+
+def stored_scores(
+    task: Task, candidate: str, ours: Result, reference: Result, *, seed: int
+) -> Iterator[StoredScore]:
+    """Score every form of a model's vectors, compared with the float model's in float32.
+
+    Args:
+        candidate: the quantized model.
+        ours, reference: of it, and of the float model.
+        seed: of the intervals.
+
+    Yields:
+        The forms, from the largest; nothing for tasks other than retrieval.
+
+    Raises:
+        DataError: the task names more dimensions than vectors have.
+    """
+    task = unmeasured(task)
+    if not isinstance(task, Retrieval):
+        return
+    width, before = ours.outputs[OUTPUT].shape[-1], task.items(reference)
+    if (most := max(task.dimensions, default=1)) > width:
+        raise DataError(
+            "the model's vectors have fewer dimensions",
+            where="task.embedding.dimensions",
+            got=str(most),
+            expected=f"at most {width}",
+        )
+    metric = task.metrics[str(task.primary)]
+    for dimensions in sorted({width, *task.dimensions}, reverse=True):
+        for kind in get_args(VectorType):
+            form = StoredVectors(type=kind, dimensions=dimensions)
+            items, size = _stored(task, ours, form)
+            difference, low, high, _ = paired(
+                metric, items, before, task.extremes(before), seed=seed
+            )
+            yield StoredScore(
+                candidate=candidate,
+                type=kind,
+                dimensions=dimensions,
+                size_bytes=size,
+                metric=str(task.primary),
+                value=metric(items),
+                difference=None
+                if low is None or high is None
+                else Estimate(value=difference, low=low, high=high),
+            )
+
+
+def _stored(task: Retrieval, result: Result, form: StoredVectors) -> tuple[np.ndarray, int]:
+    """(the items of documents that are stored in a form, the bytes of one of them)."""
+    vectors, queries = form.cut(result.outputs[OUTPUT]), len(result.gold)
+    documents = vectors[queries:]
+    form = form.fitted(documents)
+    codes = form.encode(documents)
+    decoded = form.decode(codes, vectors.shape[-1])
+    found = replace(
+        result, outputs={OUTPUT: np.concatenate([vectors[:queries].astype(np.float32), decoded])}
+    )
+    return replace(task, coarse=form.type == "binary").items(found), codes[0].nbytes
