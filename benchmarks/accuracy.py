@@ -5,7 +5,9 @@
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
 calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
 seed, and judged on the other (at most --judged-rows). conll: fine-tuned on eng.train, judged on eng.testa. squad: a checkpoint
-trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B. Calibration
+trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B. retrieval:
+the same model (which has seen questions of SQuAD's training set), questions of dev-v1.1.json among all of its paragraphs that
+are drawn. reranking: fine-tuned on questions of train-v1.1.json with nine other paragraphs of the article each. Calibration
 rows are 256 training rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All
 tools get the float ONNX graph that octobert captured (its parity with the checkpoint is checked) and the same rows: octobert as
 a file, other tools as token ids, one row at a time and unpadded, because padding would affect their ranges.
@@ -114,6 +116,7 @@ class Experiment:
         texts: the columns that identify a row.
         finetune: settings of a fine-tuning on the training rows; None for a model that does the task.
         seed: of the fine-tuning and the halves.
+        read: the rows of a file.
     """
 
     name: str
@@ -124,6 +127,7 @@ class Experiment:
     texts: tuple[str, ...]
     finetune: dict[str, Any] | None = None
     seed: int = 0
+    read: Callable[[Path], list[Row]] = read_file
 
 
 @dataclass
@@ -203,7 +207,44 @@ def experiments(shared: Path, seeds: list[int]) -> list[Experiment]:
             "stsb", minilm, "embedding", (stsb / "sts-train.tsv",), stsb / "sts-dev.tsv", pair
         ),
         Experiment("squad", checkpoint, "squad", (questions,), judged, ("context",)),
+        Experiment(
+            "retrieval",
+            minilm,
+            {"embedding": {"query": "question", "document": "context"}},
+            (questions,),
+            judged,
+            ("context",),
+        ),
+        Experiment(
+            "reranking",
+            minilm,
+            "reranking",
+            (questions,),
+            judged,
+            ("query",),
+            {"epochs": 1, "learning_rate": 1e-4, "batch": 32},
+            read=with_candidates,
+        ),
     ]
+
+
+def with_candidates(path: Path, others: int = 9) -> list[Row]:
+    """Each question with its paragraph and other paragraphs of the article, at most as many as `others`."""
+    articles: dict[str, list[str]] = {}
+    rows = read_file(path)
+    for row in rows:
+        paragraphs = articles.setdefault(row["title"], [])
+        if row["context"] not in paragraphs:
+            paragraphs.append(row["context"])
+    draw = random.Random(SEED)
+    result = []
+    for row in rows:
+        rest = [text for text in articles[row["title"]] if text != row["context"]]
+        wrong = draw.sample(rest, min(others, len(rest)))
+        levels = [1, *[0] * len(wrong)]
+        texts = [row["context"], *wrong]
+        result.append({"query": row["question"], "document": texts, "relevance": levels})
+    return result
 
 
 def draw(
@@ -214,12 +255,12 @@ def draw(
     def texts(row: Row) -> tuple[str, ...]:
         return tuple(str(row[column]) for column in experiment.texts)
 
-    rows = [row for file in experiment.train for row in read_file(file)]
+    rows = [row for file in experiment.train for row in experiment.read(file)]
     random.Random(experiment.seed).shuffle(rows)
     if experiment.judged is None:
         rows, evaluation = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     else:
-        evaluation = read_file(experiment.judged)
+        evaluation = experiment.read(experiment.judged)
     seen = {texts(row) for row in rows}
     evaluation = [row for row in evaluation if texts(row) not in seen]
     random.Random(SEED).shuffle(evaluation)
@@ -455,7 +496,12 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/accuracy"))
     parser.add_argument(
-        "--only", nargs="+", choices=("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad")
+        "--only",
+        nargs="+",
+        choices=(
+            *("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad"),
+            *("retrieval", "reranking"),
+        ),
     )
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -16,6 +16,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from tests.support.beir import write_beir
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.runs import brief
 
@@ -96,6 +97,14 @@ def write_texts(folder: Path, task: str) -> None:
         "\n".join(" ".join(sentence(n)) for n in range(5)) + "\n", encoding="utf-8"
     )
     (folder / "article.txt").write_text(" ".join(WORDS * 4), encoding="utf-8")
+    if task == "embedding":
+        asked = {"train": range(20), "test": range(20, 30)}
+        write_beir(
+            folder / "scifact",
+            [(f"d{n}", "", " ".join(sentence(n + 1000))) for n in range(40)],
+            {f"q{n}": " ".join(sentence(n)) for n in range(30)},
+            {split: [f"q{n}\td{n}\t1" for n in own] for split, own in asked.items()},
+        )
     if task == "text-classification":
         shutil.copy(folder / "my-data" / "validation.tsv", folder / "my-rows.tsv")
     (folder / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.tasks import Result, Table, check_columns
 from octobert.tasks._ranking import METRICS
 from octobert.tasks._vectors import similarities
+from tests.support.beir import write_beir
 
 # Metrics are the same sums in another order.
 ROUNDING = 1e-12
@@ -189,19 +189,11 @@ def test_changed_ranks_are_explained() -> None:
 
 
 def beir(folder: Path, *lines: str, split: str = "test") -> Path:
-    """A folder with two queries and four documents, one of them without text."""
-    (folder / "qrels").mkdir(exist_ok=True)
+    """Three queries and four documents, one of them without text."""
     corpus = [("d1", "The", "one"), ("d2", "", "two"), ("d3", "", ""), ("d4", "A title", "four")]
-    (folder / "corpus.jsonl").write_text(
-        "\n".join(json.dumps({"_id": i, "title": t, "text": x}) for i, t, x in corpus)
-    )
-    (folder / "queries.jsonl").write_text(
-        "\n".join(json.dumps({"_id": f"q{i}", "text": f"query {i}"}) for i in (1, 2, 3))
-    )
+    queries = {f"q{i}": f"query {i}" for i in (1, 2, 3)}
     judged = lines or ("q1\td1\t2", "q2\td2\t1", "q1\td2\t0")
-    header = "query-id\tcorpus-id\tscore"
-    (folder / "qrels" / f"{split}.tsv").write_text("\n".join([header, *judged, ""]))
-    return folder
+    return write_beir(folder, corpus, queries, {split: judged})
 
 
 def test_a_beir_folder_is_read(tmp_path) -> None:
