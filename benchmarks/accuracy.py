@@ -237,7 +237,7 @@ def with_candidates(path: Path, others: int = 9) -> list[Row]:
         if row["context"] not in paragraphs:
             paragraphs.append(row["context"])
     draw = random.Random(SEED)
-    result = []
+    result: list[Row] = []
     for row in rows:
         rest = [text for text in articles[row["title"]] if text != row["context"]]
         wrong = draw.sample(rest, min(others, len(rest)))
