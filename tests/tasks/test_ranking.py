@@ -211,6 +211,19 @@ def test_a_beir_folder_is_read(tmp_path) -> None:
     assert task.gold(rows, where="rows") == [[(2, 2), (3, 0)], [(3, 1)]]
 
 
+def test_documents_can_be_calibrated_on(tmp_path) -> None:
+    """For folders without a split of training queries."""
+    settings = {"source": str(beir(tmp_path)), "calibrate": "corpus[-1:]", "corpus": "corpus[:-1]"}
+    places = sources.places(Data.model_validate(settings))
+    (_, calibrated), (_, searched) = (
+        readers.read(place, hub=None, revision=None, columns=())
+        for place in (places.calibrate, places.corpus)
+    )
+    task = build()
+    assert task.inputs(calibrated, where="rows") == [("A title four",)]
+    assert task.inputs(searched, where="rows") == [("The one",), ("two",)]
+
+
 def test_what_a_beir_split_depends_on_is_all_of_its_files(tmp_path) -> None:
     beir(tmp_path, split="train")
     settings = Data(source=str(beir(tmp_path, split="dev")), corpus=None)

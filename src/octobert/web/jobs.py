@@ -54,7 +54,7 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
     inputs = pair.task.inputs(rows, where=file)
     primary = pair.facts.primary
     metric = (primary if primary in pair.task.metrics else pair.task.primary) if gold else None
-    yield {**pair.summary(), "rows": len(inputs), "labelled": bool(gold), "metric": metric}
+    yield {**pair.summary(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
     job = _Job(pair, rows, inputs, gold, metric)
     size = _FIRST
     while job.done < len(inputs):
@@ -139,7 +139,7 @@ class _Job:
             nothing = EncodedTexts([], [])
             agreement = task.fidelity(Result(ours, nothing), Result(theirs, nothing)).agreement
         return {
-            "done": self.done,
+            "done": self.done * len(self.rows) // len(self.inputs),
             "seconds": dict(self.seconds),
             "likeness": self.likeness,
             "agreement": _finite(agreement),
