@@ -9,6 +9,7 @@ from octobert.api.choosing import auto as auto
 from octobert.api.choosing import auto_again as auto_again
 from octobert.api.choosing import merge as merge
 from octobert.api.clients import export as export
+from octobert.api.hub import push as push
 from octobert.api.models import benchmark as benchmark
 from octobert.api.models import evaluate as evaluate
 from octobert.api.models import inspect as inspect

@@ -162,7 +162,7 @@ def scripts(
     source: Path, client: str, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """The printed lines with other texts: one program, or one for each question."""
-    model = clients._model(source, read_manifest(source), client, str(folder))
+    model = clients.model_of(source, read_manifest(source), client, str(folder))
     for name, value in (
         ("TEXTS", models.TEXTS),
         ("QUERY", models.QUERY),

@@ -269,7 +269,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     """The package that a client will open; an error if it cannot."""
     from octobert import targets
 
-    client, model = CLIENTS[name], _model(source, manifest, name, target)
+    client, model = CLIENTS[name], model_of(source, manifest, name, target)
 
     def refused(what: str, got: str | None = None, **more: str) -> ModelError:
         return ModelError(
@@ -315,7 +315,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     return model
 
 
-def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
+def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """The facts on a model that its lines depend on."""
     from octobert.core.model_config import Normalize
     from octobert.core.plan import SHORT
@@ -392,7 +392,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             else:
                 keep_vector(weights, partial / client.file, as_token=as_token)
         for name, template in client.templates.items():
-            (partial / name).write_text(_rendered(template, model), encoding="utf-8")
+            (partial / name).write_text(rendered(template, model=model), encoding="utf-8")
         if client.writes is not None:
             WRITERS[client.writes](partial)
         partial.rename(target)
@@ -457,12 +457,13 @@ def _keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
 
 def snippet(client: str, model: Model) -> str:
     """The lines that load a model in a client and run it."""
-    return _rendered(f"{client}.jinja", model)
+    return rendered(f"{client}.jinja", model=model)
 
 
-def _rendered(template: str, model: Model) -> str:
+def rendered(template: str, **facts: object) -> str:
+    """A template of `snippets`, which sees the constants of this module too."""
     constants = {name: value for name, value in globals().items() if name.isupper()}
-    return _templates().get_template(template).render(constants, model=model)
+    return _templates().get_template(template).render(constants, **facts)
 
 
 @cache

@@ -108,10 +108,10 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
     runs = []
     for folder, name in zip(folders, _names(whole), strict=True):
         _check_folder(folder)
-        report = _read(folder / "report.json", Report)
+        report = read_record(folder / "report.json", Report)
         _check_report(folder / "report.json", report)
         evidence = (
-            _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
+            read_record(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
         )
         # One run has the name that its own page has.
         shown = name if len(folders) > 1 else headline(report)
@@ -151,7 +151,7 @@ def _check_folder(folder: Path) -> None:
     raise RecipeError("the folder has no report", where=where, expected="report.json", fix=fix)
 
 
-def _read(path: Path, kind: type[Record]) -> Record:
+def read_record(path: Path, kind: type[Record]) -> Record:
     """A record of a run.
 
     Raises:
