@@ -35,6 +35,7 @@ from octobert.api.runs import quantize as quantize
 from octobert.api.runs import run as run
 from octobert.api.runs import setup as setup
 from octobert.api.runs import stored as stored
+from octobert.api.tracking import log_run as log_run
 from octobert.api.training import attach as attach
 from octobert.config.recipe import Recipe as Recipe
 from octobert.core.errors import AccuracyError as AccuracyError

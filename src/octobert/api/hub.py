@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octobert.api import clients
 from octobert.api._arguments import PathLike, path_of
@@ -210,10 +210,13 @@ _OPENED_BY = {"sentence-transformers": "modules.json", "optimum": "openvino_mode
 
 def _report_of(folder: Path, manifest: PackageManifest) -> Report | None:
     """The report of the run that made a package, where it lies beside it."""
-    from octobert.api.pages import read_record
-    from octobert.core.results import Report
+    from octobert.api.pages import report_of
 
-    path = folder.absolute().with_name("report.json")
-    report: Any = read_record(path, Report) if path.is_file() else None
-    is_its = report is not None and report.plans.get(manifest.target) == manifest.plan
-    return report if is_its and report.model_digest == manifest.model_digest else None
+    out = folder.absolute().parent
+    report = report_of(out) if (out / "report.json").is_file() else None
+    is_its = (
+        report is not None
+        and report.model_digest == manifest.model_digest
+        and report.plans.get(manifest.target) == manifest.plan
+    )
+    return report if is_its else None
