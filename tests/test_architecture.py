@@ -126,8 +126,8 @@ PUBLIC = {
     ),
     "functions": (
         "attach auto auto_again benchmark calibrate calibration_tables check clean doctor dry_run evaluate export finetune fuse "
-        "import_olive inspect list_placements list_targets list_tasks load load_recipe manifest merge packages page parse_recipe "
-        "predict_rows quantize read_calibration_table recipe_schema run setup stored tune verify"
+        "import_olive inspect list_placements list_targets list_tasks load load_recipe log_run manifest merge packages page parse_recipe "
+        "predict_rows push quantize read_calibration_table recipe_schema run setup stored tune verify"
     ),
     "others": (
         "DownloadWarning IgnoredFileWarning OtherMachineWarning ProgressBar ProgressEvent PublishedFileWarning Recipe"

@@ -262,13 +262,19 @@ def test_an_exported_folder_holds_one_model_under_its_default_name(
         if path.is_file()
     }
     models = {name for name in names if Path(name).suffix in (".onnx", ".xml", ".bin")}
-    assert models == ({"openvino_model.xml", "openvino_model.bin"} if known.ir else {known.file})
-    assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= names
+    ir_files = {known.ir, known.ir.replace(".xml", ".bin")}
+    assert models == (ir_files if known.ir else {known.file})
+    beside = {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"}
+    if known.folder:
+        # Servers take folders whose names start with a number for versions of the model.
+        beside = {f"{known.folder}/{name}" for name in beside if "/" not in name}
+        assert {path.name for path in (exported.folder / known.folder).glob("*/")} == {"1"}
+    assert beside <= names
     assert "octobert.json" not in names
     if not client.endswith(".js"):
         compile(exported.snippet, client, "exec")
     assert json.dumps(str(exported.folder)).rstrip('"') in exported.snippet
-    model = exported.folder / (_IR if known.ir else known.file)
+    model = exported.folder / (known.ir or known.file)
     shapes = outputs_of(model)
     assert (
         list(shapes) == {"all": OUTPUTS, "vector": OUTPUTS[1:], "token": OUTPUTS[:1]}[known.outputs]
@@ -298,6 +304,62 @@ def outputs_of(path: Path, *, values: bool = False) -> dict[str, Any]:
             zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True)
         )
     return found if values else {name: array.shape for name, array in found.items()}
+
+
+@pytest.mark.parametrize("made", ["package", "reranker"])
+def test_tritons_config_follows_its_schema_and_says_what_the_model_has(
+    made: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    schema = pytest.importorskip(
+        "tritonclient.grpc.model_config_pb2", reason="tritonclient is not installed"
+    )
+    from google.protobuf import text_format
+
+    folder = octobert.export(request.getfixturevalue(made), "triton", tmp_path / "models").folder
+    text = (folder / "encoder" / "config.pbtxt").read_text()
+    config = text_format.Parse(text, schema.ModelConfig())
+    is_ir = made == "package"
+    assert config.backend == ("openvino" if is_ir else "onnxruntime")
+    # Triton adds the axis of the batch where it makes batches.
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (
+        (0, False) if is_ir else (32, True)
+    )
+    batch = [-1] if is_ir else []
+    inputs = {each.name: (each.data_type, list(each.dims)) for each in config.input}
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    assert inputs == dict.fromkeys(names, (schema.TYPE_INT64, [*batch, -1]))
+    (output,) = config.output
+    model = folder / "encoder" / "1" / ("model.xml" if is_ir else "model.onnx")
+    ((name, (_, *sizes)),) = outputs_of(model).items()
+    assert (output.name, output.data_type, list(output.dims)) == (
+        name,
+        schema.TYPE_FP32,
+        [*batch, *sizes],
+    )
+    (group,) = config.instance_group
+    assert (group.kind, group.count) == (schema.ModelInstanceGroup.KIND_CPU, 1)
+
+
+def test_the_config_of_model_server_names_the_model(
+    golden, package: Path, reranker: Path, tmp_path: Path
+) -> None:
+    exported = octobert.export(package, "ovms", tmp_path / "models")
+    config = json.loads((exported.folder / "config.json").read_text())
+    # Keys of its documentation. OpenVINO's own default of the precision would be that of the CPU.
+    assert config == {
+        "model_config_list": [
+            {
+                "config": {
+                    "name": "encoder",
+                    "base_path": "/models/encoder",
+                    "target_device": "CPU",
+                    "plugin_config": {"INFERENCE_PRECISION_HINT": "f32"},
+                }
+            }
+        ]
+    }
+    with golden.raises(octobert.ModelError):
+        octobert.export(reranker, "ovms", tmp_path / "other")
 
 
 def test_infinity_finds_the_length_where_it_looks_for_it(package: Path, tmp_path: Path) -> None:
@@ -337,7 +399,7 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
                     model = clients.Model(
                         "out/ort-cpu",
                         kind,
-                        client.ir,
+                        bool(client.ir),
                         8,
                         activation,
                         prompts=prompts,

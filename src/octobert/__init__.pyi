@@ -9,6 +9,7 @@ from octobert.api.choosing import auto as auto
 from octobert.api.choosing import auto_again as auto_again
 from octobert.api.choosing import merge as merge
 from octobert.api.clients import export as export
+from octobert.api.hub import push as push
 from octobert.api.models import benchmark as benchmark
 from octobert.api.models import evaluate as evaluate
 from octobert.api.models import inspect as inspect
@@ -34,6 +35,7 @@ from octobert.api.runs import quantize as quantize
 from octobert.api.runs import run as run
 from octobert.api.runs import setup as setup
 from octobert.api.runs import stored as stored
+from octobert.api.tracking import log_run as log_run
 from octobert.api.training import attach as attach
 from octobert.config.recipe import Recipe as Recipe
 from octobert.core.errors import AccuracyError as AccuracyError

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
+import time
+import urllib.error
+import urllib.request
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +51,7 @@ class Environment:
         torch: whether torch is installed first, as for CPUs; the lines must leave it as it is.
         openvino: whether the clients open an IR.
         node: whether it is one of Node.
+        server: the command that serves an exported folder, `{folder}`, at port 8000; its program is no Python package.
     """
 
     name: str
@@ -54,6 +60,7 @@ class Environment:
     torch: bool = True
     openvino: bool = False
     node: bool = False
+    server: str = ""
 
     @property
     def folder(self) -> Path:
@@ -104,6 +111,30 @@ class Environment:
                 )
             assert self._torch() == before
         marker.write_text("\n".join(self.lines), encoding="utf-8")
+
+    @property
+    def missing(self) -> str:
+        """The program of the server, where it is not installed."""
+        program = self.server.partition(" ")[0]
+        return "" if not program or shutil.which(program) else program
+
+    @contextmanager
+    def serving(self, folder: Path) -> Iterator[None]:
+        """Serve an exported folder until the block ends."""
+        if not self.server:
+            yield
+            return
+        command = [part.format(folder=folder) for part in shlex.split(self.server)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            try:
+                for _ in range(120):
+                    if child.poll() is not None or _is_ready():
+                        break
+                    time.sleep(0.5)
+                assert child.poll() is None, child.stderr.read().decode()[-4000:]
+                yield
+            finally:
+                child.kill()
 
     def run(
         self, scripts: Sequence[str], names: Sequence[str], folder: Path
@@ -187,6 +218,21 @@ class Environment:
         ).stdout.split()
 
 
+def _is_ready() -> bool:
+    """Whether the server answers that its model can be asked."""
+    try:
+        with urllib.request.urlopen("http://localhost:8000/v2/models/encoder/ready") as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+_TRITON = (
+    "tritonserver --model-repository {folder} --http-address 127.0.0.1 --allow-grpc false "
+    "--allow-metrics false"
+)
+_OVMS = "ovms --model_name encoder --model_path {folder}/encoder --rest_port 8000 --rest_bind_address 127.0.0.1"
+
 # optimum-onnx 0.1 and sentence-transformers 6 need releases of transformers that exclude each other.
 ENVIRONMENTS = (
     Environment(
@@ -228,6 +274,16 @@ ENVIRONMENTS = (
         torch=False,
         openvino=True,
     ),
+    Environment("triton", ("triton",), ("tritonclient",), torch=False, server=_TRITON),
+    Environment(
+        "triton-openvino",
+        ("triton",),
+        ("tritonclient",),
+        torch=False,
+        openvino=True,
+        server=_TRITON,
+    ),
+    Environment("ovms", ("ovms",), ("tritonclient",), torch=False, openvino=True, server=_OVMS),
     Environment(
         "transformers.js",
         ("transformers.js",),

@@ -26,6 +26,7 @@ from octobert.api.clients import CLIENTS as CLIENT_TABLE
 from octobert.api.clients import Model, snippet
 from octobert.cli.main import app
 from octobert.config import loading
+from octobert.core.onnx_files import TensorInfo
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.docs import markdown
@@ -59,6 +60,11 @@ MINIMAL: dict[str, Any] = {
     "allow_code": True,
 }
 
+# Of BERT.
+INPUTS = tuple(
+    TensorInfo(name=name, dtype="int64", shape=(-1, -1))
+    for name in ("input_ids", "attention_mask", "token_type_ids")
+)
 BLOCKS = [block for block in markdown.blocks() if block.reason is None]
 
 
@@ -85,6 +91,7 @@ def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
                 384,
                 activation,
                 prompts=prompts,
+                inputs=INPUTS,
             ),
         )
         for name, client in CLIENT_TABLE.items()

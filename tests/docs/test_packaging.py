@@ -44,8 +44,8 @@ def declared() -> dict[str, set[str]]:
     }
 
 
-# Packages that several distributions share, where none is installed.
-NAMESPACES = {"azure": ["azure-ai-ml", "azure-identity"]}
+# Packages that are called otherwise than their distributions, where none is installed.
+NAMESPACES = {"azure": ["azure-ai-ml", "azure-identity"], "mlflow": ["mlflow-skinny"]}
 
 
 def imported() -> dict[str, set[str]]:

@@ -210,7 +210,7 @@ def test_several_runs_are_one_page_in_the_working_directory(
 ) -> None:
     other = made(tmp_path / "elsewhere" / "out", files)
     done = command("report", out, other, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"page": "comparison.html", "pdf": None}
+    assert json.loads(done.stdout) == {"page": "comparison.html", "pdf": None, "mlflow": []}
     text = (tmp_path / "comparison.html").read_text()
     assert "2 runs side by side" in text
     assert (

@@ -24,6 +24,7 @@ class Web:
         headers: path → headers beside those of every answer.
         missing: beginning of paths → headers of answers where there is no file.
         asked: (method, path, range) of every request.
+        sent: path → bodies that were sent to it.
         tags: whether answers have an ETag.
     """
 
@@ -34,6 +35,7 @@ class Web:
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, dict[str, str]] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
     tags: bool = True
 
 
@@ -46,6 +48,9 @@ def serving() -> Iterator[Web]:
         def do_GET(self) -> None:
             path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")
             web.asked.append((self.command, path, span))
+            if self.command == "POST":
+                size = int(self.headers.get("Content-Length", 0))
+                web.sent.setdefault(path, []).append(self.rfile.read(size))
             body = web.files.get(path)
             headers = dict(web.headers.get(path, {}))
             if body is None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
+from pydantic import Field
 
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
@@ -28,6 +29,7 @@ from octobert.core.model_config import SENTENCE_CONFIG
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from octobert.core.onnx_files import ModelSignature, TensorInfo
     from octobert.core.results import PackageManifest
 
 _IR = ("openvino_model.xml", "openvino_model.bin")
@@ -87,9 +89,11 @@ class Client(FrozenModel):
     kinds: tuple[str, ...]
     install: tuple[str, ...]
     file: str = "onnx/model.onnx"
-    ir: bool = False
+    ir: str = ""
+    folder: str = ""
     outputs: Literal["all", "vector", "token"] = "all"
     writes: str | None = None
+    templates: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,9 @@ class Model:
         normalized: whether vectors have length 1.
         prompts: name → text that is put before a text.
         default_prompt: name of the prompt that sentence-transformers puts before texts where none is chosen.
+        target: of the package.
+        precision: of float operators, as OpenVINO names it.
+        inputs, outputs: tensors of the exported file.
     """
 
     folder: str
@@ -117,6 +124,10 @@ class Model:
     normalized: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    target: str = "ort-cpu"
+    precision: str = "f32"
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -246,7 +257,7 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     source = for_this_machine(Path(package))
     manifest = read_manifest(source)
     beside = Path(package).absolute()
-    target = Path(out) if out is not None else beside.with_name(f"{beside.name}-{client}")
+    target = Path(out or beside.with_name(f"{beside.name}-{client}")).absolute()
     model = _opened(source, manifest, client, target)
     with storage_errors(target):
         _write(source, manifest, CLIENTS[client], model)
@@ -258,7 +269,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     """The package that a client will open; an error if it cannot."""
     from octobert import targets
 
-    client, model = CLIENTS[name], _model(source, manifest, name, target)
+    client, model = CLIENTS[name], model_of(source, manifest, name, target)
 
     def refused(what: str, got: str | None = None, **more: str) -> ModelError:
         return ModelError(
@@ -292,7 +303,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             fix="quantize the model again, with token_states: true",
         )
     is_ranked = name == "infinity" and model.kind == RERANKER
-    if is_ranked and any(value.name == "token_type_ids" for value in _graph(source).inputs):
+    if is_ranked and any(value.name == "token_type_ids" for value in model.inputs):
         raise refused(
             "does not tell the model which of two texts a token belongs to",
             fix="choose another client, such as fastembed",
@@ -304,21 +315,22 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     return model
 
 
-def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
+def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """The facts on a model that its lines depend on."""
     from octobert.core.model_config import Normalize
+    from octobert.core.plan import SHORT
     from octobert.tasks import build
 
-    task, pooling = manifest.task, manifest.model.pooling
-    shape = _graph(source).outputs[-1].shape
-    width = int(shape[-1]) if shape is not None and isinstance(shape[-1], int) else 0
+    client, task, pooling = CLIENTS[name], manifest.task, manifest.model.pooling
+    ports = _ports(source)
+    width = max(0, (ports.outputs[-1].shape or (0,))[-1])
     kind = task.head
     if kind == CLASSIFICATION:
         kind = SINGLE if task.texts != 2 else RERANKER if width == 1 else PAIRS
     return Model(
         folder=str(target),
         kind=kind,
-        openvino=CLIENTS[name].ir and _IR[0] in manifest.files and (source / _IR[0]).is_file(),
+        openvino=bool(client.ir) and _IR[0] in manifest.files and (source / _IR[0]).is_file(),
         width=width,
         activation=getattr(build(task.name, task.options, task), "activation", "Identity"),
         multi_label=(task.options.get("problem") or task.problem) == "multi-label",
@@ -327,15 +339,20 @@ def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> 
         and isinstance(pooling.steps[-1], Normalize),
         prompts=task.prompts,
         default_prompt=task.default_prompt,
+        target=manifest.target,
+        precision=SHORT[manifest.plan.float_parts],
+        inputs=ports.inputs,
+        outputs=ports.outputs[-1 if kind == EMBEDDING and client.outputs == "vector" else 0 :],
     )
 
 
-def _graph(source: Path) -> Any:
+def _ports(source: Path) -> ModelSignature:
     import onnx_ir as ir
 
+    from octobert.core.onnx_files import ports_of
     from octobert.targets.shared import files
 
-    return ir.load(files.model_file(source)).graph
+    return ports_of(ir.load(files.model_file(source)))
 
 
 def _write(source: Path, manifest: PackageManifest, client: Client, model: Model) -> None:
@@ -346,7 +363,8 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
 
     weights, target = files.model_file(source), Path(model.folder)
     if model.openvino:
-        models = {name: source / name for name in _IR}
+        ir = Path(client.ir)
+        models = {str(ir.with_suffix(Path(name).suffix)): source / name for name in _IR}
     else:
         # Weights beside a large model keep their name, by which the model refers to them.
         models = {client.file: weights}
@@ -354,8 +372,11 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             str(Path(client.file).with_name(data.name)): data
             for data in weights.parent.glob(f"{weights.name}.*")
         }
+    # Servers take folders whose names start with a number for versions of the model.
     beside = {
-        name: source / name for name in manifest.files if "onnx/" not in name and name not in _IR
+        str(Path(client.folder, name)): source / name
+        for name in manifest.files
+        if "onnx/" not in name and name not in _IR and not (client.folder and "/" in name)
     }
     partial = target.with_name(f"partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -365,10 +386,13 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             shutil.copyfile(file, partial / name)
         _name_no_file(partial)
         if model.kind == EMBEDDING and client.outputs != "all":
+            as_token = client.outputs == "token"
             if model.openvino:
-                _keep_vector_of_ir(source / _IR[0], partial / _IR[0])
+                _keep_vector_of_ir(source / _IR[0], partial / client.ir, as_token=as_token)
             else:
-                keep_vector(weights, partial / client.file, as_token=client.outputs == "token")
+                keep_vector(weights, partial / client.file, as_token=as_token)
+        for name, template in client.templates.items():
+            (partial / name).write_text(rendered(template, model=model), encoding="utf-8")
         if client.writes is not None:
             WRITERS[client.writes](partial)
         partial.rename(target)
@@ -409,8 +433,8 @@ def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
     operators.save(model, path)
 
 
-def _keep_vector_of_ir(source: Path, path: Path) -> None:
-    """The same of an IR, as the states of one token."""
+def _keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
+    """The same of an IR."""
     import numpy as np
     import openvino
     from openvino import opset13
@@ -419,12 +443,13 @@ def _keep_vector_of_ir(source: Path, path: Path) -> None:
 
     model = openvino.Core().read_model(source)
     vector = model.outputs[-1].node.input_value(0)
-    for output in model.outputs[:-1]:
-        output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
-    token = opset13.unsqueeze(vector, np.array([1], dtype=np.int64))
-    token.output(0).tensor.set_names({STATES})
+    if as_token:
+        for output in model.outputs[:-1]:
+            output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
+        vector = opset13.unsqueeze(vector, np.array([1], dtype=np.int64)).output(0)
+        vector.tensor.set_names({STATES})
     openvino.save_model(
-        openvino.Model([opset13.result(token)], model.get_parameters()),
+        openvino.Model([opset13.result(vector)], model.get_parameters()),
         path,
         compress_to_fp16=False,
     )
@@ -432,8 +457,13 @@ def _keep_vector_of_ir(source: Path, path: Path) -> None:
 
 def snippet(client: str, model: Model) -> str:
     """The lines that load a model in a client and run it."""
+    return rendered(f"{client}.jinja", model=model)
+
+
+def rendered(template: str, **facts: object) -> str:
+    """A template of `snippets`, which sees the constants of this module too."""
     constants = {name: value for name, value in globals().items() if name.isupper()}
-    return _templates().get_template(f"{client}.jinja").render(constants, model=model)
+    return _templates().get_template(template).render(constants, **facts)
 
 
 @cache

@@ -92,7 +92,6 @@ def page(
 def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
     """The runs, with names that tell them apart."""
     from octobert.core.evidence import EVIDENCE, Evidence
-    from octobert.core.results import Report
     from octobert.report.page import Run, headline
 
     if not folders:
@@ -107,9 +106,7 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
             )
     runs = []
     for folder, name in zip(folders, _names(whole), strict=True):
-        _check_folder(folder)
-        report = _read(folder / "report.json", Report)
-        _check_report(folder / "report.json", report)
+        report = report_of(folder)
         evidence = (
             _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
         )
@@ -129,6 +126,21 @@ def _names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(folders):
             return names
         depth += 1
+
+
+def report_of(folder: Path) -> Report:
+    """The report of a run.
+
+    Raises:
+        RecipeError: the folder is no output directory.
+        StorageError: the report is damaged, or comes from a newer octobert.
+    """
+    from octobert.core.results import Report
+
+    _check_folder(folder)
+    report = _read(folder / "report.json", Report)
+    _check_report(folder / "report.json", report)
+    return report
 
 
 def _check_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ EXAMPLES = (
     "octobert report out --open",
     "octobert report out --pdf report.pdf",
     "octobert report laptop server phone --out three.html",
+    "octobert report out --mlflow sqlite:///mlflow.db",
 )
 
 
@@ -29,6 +30,7 @@ def command(
     pdf: Path | None = None,
     open_: bool = False,
     texts: bool = True,
+    mlflow: str | None = None,
     as_json: _options.Json = False,
 ) -> None:
     """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines.
@@ -38,13 +40,19 @@ def command(
         pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
         open_: Open the page in the browser.
         texts: Show the rows that changed, with their texts.
+        mlflow: Also log each run to this tracking server or store of MLflow, such as sqlite:///mlflow.db.
     """
     file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)
+    logged = [octobert.log_run(folder, mlflow) for folder in folders if mlflow is not None]
     if as_json:
-        _show.document({"page": str(file), "pdf": None if pdf is None else str(pdf)})
+        _show.document(
+            {"page": str(file), "pdf": None if pdf is None else str(pdf), "mlflow": logged}
+        )
     else:
         _show.line(f"Report   {file}")
         if pdf is not None:
             _show.line(f"PDF      {pdf}")
+        for run in logged:
+            _show.line(f"MLflow   {run}")
     if open_ and not webbrowser.open(file.resolve().as_uri()):
         _show.note(f"octobert: no browser could be started; open {file} yourself.")

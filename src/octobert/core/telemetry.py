@@ -2,7 +2,8 @@
 
 octobert sends nothing. ONNX Runtime (since 1.29) stores a device id and events with names of models in the user's cache folder
 and uploads them. OpenVINO tells an analytics host when it is imported. The packages of Hugging Face count downloads and
-describe the machine to the Hub. Ray reports its version, the size of the cluster and the libraries in use.
+describe the machine to the Hub. Ray reports its version, the size of the cluster and the libraries in use. MLflow
+reports which of its functions are called.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _VARIABLES = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_UPDATE_DOWNLOAD_COUNTS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _OPENVINO = "openvino_telemetry"
 
