@@ -404,6 +404,12 @@ def _few_resamples(report: Report) -> list[str]:
 def caveats(report: Report) -> list[str]:
     """Return sentences on what changes the meaning of the results: few rows, leakage, chance, noise."""
     data, sentences = report.data, []
+    if report.model.left_out:
+        sentences.append(
+            f"The embeddings are means of the encoder's token states: the language-model head of the checkpoint "
+            f"({report.model.left_out}) is left out. If it is a sparse encoder (SPLADE), whose vectors that head makes, they "
+            "mean nothing; its language model is quantized by the task fill-mask."
+        )
     if report.recipe.get("quick") and report.latencies:
         rounds = max(len(latency.samples_ms) for latency in report.latencies)
         sentences.append(
