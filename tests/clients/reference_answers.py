@@ -34,7 +34,7 @@ from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
 
 TOLERANCE = 1e-5
 WIDTH = 32
-TEXTS = ("the of and", "he was in it for that", "a", "THEY Had This", " ".join(WORDS))
+TEXTS = ("the of and", "he was in it for that", "a", "", "THEY Had This", " ".join(WORDS))
 PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"

@@ -324,7 +324,8 @@ def longest(folder: Path) -> int:
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
-    width = max(length, *(len(row) for row in rows))
+    # An empty text may have no tokens.
+    width = max(length, 1, *(len(row) for row in rows))
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):

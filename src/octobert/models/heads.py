@@ -185,17 +185,12 @@ def check_head(source: ModelSource, name: str) -> None:
     )
     if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
-        fix = (
-            f"choose a task for {trained_head.name}, or save"
-            if trained_head is not None
-            else "choose another model, or save"
-        )
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
             where=str(source.path / "config.json"),
             got=stated,
             expected="an encoder without a head",
-            fix=f"{fix} the encoder alone (AutoModel.from_pretrained, save_pretrained)",
+            fix="choose the task that it was trained for, or save the encoder alone (AutoModel, save_pretrained)",
         )
     modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
     if ending and len(modules) > 1:
@@ -223,7 +218,7 @@ def unused_weights(head: Head, folder: Path, names: Iterable[str]) -> list[str]:
     A pooler, heads of pre-training and buffers always are. A trained head is where token states are wanted, and under the
     modules of a sentence-transformers model.
     """
-    dropped = _PRETRAINED_WEIGHTS
+    dropped: tuple[str, ...] = _PRETRAINED_WEIGHTS
     if not head.architecture and (not head.pooled or (folder / MODULES).is_file()):
         dropped += _TRAINED_WEIGHTS
     return sorted(
