@@ -34,7 +34,7 @@ from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
 
 TOLERANCE = 1e-5
 WIDTH = 32
-TEXTS = ("the of and", "he was in it for that", "a", "THEY Had This", " ".join(WORDS))
+TEXTS = ("the of and", "he was in it for that", "a", "", "THEY Had This", " ".join(WORDS))
 PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -205,6 +205,17 @@ def compare_embeddings(found: Comparisons, work: Path) -> None:
         json.dumps(stated | {"max_seq_length": 9, "do_lower_case": True})
     )
     found.vectors("max_seq_length and do_lower_case", lowered)
+    stated["tokenizer_args"] = {"model_max_length": 7}
+    (lowered / "sentence_bert_config.json").write_text(json.dumps(stated | {"max_seq_length": 9}))
+    found.vectors("tokenizer_args before max_seq_length", lowered)
+    tokenizer["truncation"] = {
+        "direction": "Left",
+        "max_length": 9,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    (lowered / "tokenizer.json").write_text(json.dumps(tokenizer))
+    found.vectors("texts cut on the left", lowered)
 
 
 def compare_scores(found: Comparisons, work: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octobert.core.errors import ModelError
-from octobert.data.tokenization import Tokenizer
+from octobert.data.tokenization import Tokenizer, save_tokenizer, state_length
 from tests.support.checkpoints import make_tokenizer
 
 
@@ -54,27 +54,104 @@ def test_a_length_that_is_no_number_of_tokens(golden, tmp_path, stated: Any) -> 
         Tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(("key", "name"), [("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"), ("tokenize_chinese_chars", "handle_chinese_chars")])  # fmt: skip
-def test_a_config_that_contradicts_the_tokenizer_is_refused_by_name(
-    golden, tmp_path, key: str, name: str
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "lowercase": True,
+    "strip_accents": None,
+    "handle_chinese_chars": True,
+}
+CASED = {**BERT, "lowercase": False}
+PIECES = {"type": "Sequence", "normalizers": [{"type": "NFKD"}, {"type": "StripAccents"}]}
+LOWERED = {**PIECES, "normalizers": [*PIECES["normalizers"], {"type": "Lowercase"}]}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "normalizer", "config", "contradicted"),
+    [
+        ("bert", BERT, {}, None),
+        ("bert", BERT, {"strip_accents": True}, None),
+        ("bert", BERT, {"do_lower_case": False}, "do_lower_case"),
+        ("electra", BERT, {"do_lower_case": False}, "do_lower_case"),
+        ("bert", CASED, {"do_lower_case": False, "strip_accents": False}, None),
+        ("bert", CASED, {}, "do_lower_case"),
+        ("bert", CASED, {"tokenizer_class": "PreTrainedTokenizerFast"}, None),
+        ("modernbert", CASED, {"tokenizer_class": "BertTokenizer"}, None),
+        ("roberta", CASED, {"tokenizer_class": "MPNetTokenizerFast"}, "do_lower_case"),
+        (None, CASED, {}, None),
+        ("bert", BERT, {"strip_accents": False}, "strip_accents"),
+        ("bert", BERT, {"tokenize_chinese_chars": False}, "tokenize_chinese_chars"),
+        ("bert", {"type": "NFC"}, {}, "do_lower_case"),
+        ("bert", None, {"tokenizer_class": "BertTokenizerFast"}, "do_lower_case"),
+        ("albert", LOWERED, {}, None),
+        ("albert", PIECES, {}, "do_lower_case"),
+        ("albert", LOWERED, {"keep_accents": True}, "keep_accents"),
+        ("deberta-v2", PIECES, {}, None),
+        ("deberta-v2", LOWERED, {}, "do_lower_case"),
+    ],
+)
+def test_options_that_contradict_the_tokenizer_are_refused_by_name(
+    tmp_path, model_type: str, normalizer: Any, config: dict[str, Any], contradicted: str
 ) -> None:
-    state = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "lowercase": True,
-        "strip_accents": True,
-        "handle_chinese_chars": True,
+    """Where transformers would make another normalizer of them, and only there."""
+    pieces = {"type": "Unigram", "unk_id": 0, "vocab": [["[UNK]", 0.0], ["a", -1.0]]}
+    more = {"model": pieces, "post_processor": None, "added_tokens": []}
+    is_pieces = model_type in ("albert", "deberta-v2")
+    folder = changed(
+        tmp_path, lambda t: t.update(normalizer=normalizer, **(more if is_pieces else {}))
+    )
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": model_type} if model_type else {})
+    )
+    if contradicted is None:
+        Tokenizer(folder, 16)
+        return
+    origin = "" if contradicted in config else ", the default of"
+    with pytest.raises(
+        ModelError,
+        match=rf"tokenizer_config.json and tokenizer.json contradict .*got {contradicted}: \w+{origin}",
+    ):
+        Tokenizer(folder, 16)
+
+
+def test_the_error_of_a_contradiction_says_what_would_mend_it(golden, tmp_path) -> None:
+    folder = changed(tmp_path, lambda tokenizer: tokenizer.update(normalizer=CASED))
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    with golden.raises(ModelError):
+        Tokenizer(folder, 16)
+
+
+@pytest.mark.parametrize(
+    "normalizer", [BERT, CASED, {"type": "NFC"}], ids=["uncased", "cased", "NFC"]
+)
+def test_a_saved_tokenizer_reads_lower_case_in_every_program(tmp_path, normalizer) -> None:
+    """What sentence-transformers puts before the normalizer is in the file, and transformers does not replace it."""
+    from transformers import AutoTokenizer
+
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    for folder in (source, saved):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "bert", "vocab_size": 120}')
+    changed(source, lambda tokenizer: tokenizer.update(normalizer=normalizer))
+    kind = "PreTrainedTokenizerFast" if normalizer["type"] == "NFC" else "BertTokenizer"
+    stated = {
+        "tokenizer_class": kind,
+        "do_lower_case": normalizer is BERT,
+        "truncation_side": "left",
     }
-    folder = changed(tmp_path, lambda tokenizer: tokenizer.update(normalizer=state))
-    for stated in (True, False):
-        (folder / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "BertTokenizerFast", key: stated})
-        )
-        if stated:
-            Tokenizer(folder, 16)
-            continue
-        with golden.raises(ModelError):
-            Tokenizer(folder, 16)
+    (source / "tokenizer_config.json").write_text(json.dumps(stated))
+    (source / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    text = "THEY Had this"
+    expected = Tokenizer(source, 16).encode([(text.lower(),)])[0].ids.tolist()
+    save_tokenizer(source, saved)
+    state_length(saved, 5)
+    assert Tokenizer(saved, 16).encode([(text,)])[0].ids.tolist() == expected
+    theirs = AutoTokenizer.from_pretrained(saved)
+    assert theirs(text)["input_ids"] == expected
+    cut = Tokenizer(saved).encode([("the one of you",)])[0].ids.tolist()
+    assert theirs("the one of you", truncation=True)["input_ids"] == cut
+    assert cut[1:-1] == Tokenizer(source).encode([("the one of you",)])[0].ids.tolist()[-4:-1]
 
 
 def test_the_side_on_which_texts_are_cut_is_the_stated_one(golden, tmp_path) -> None:
@@ -88,6 +165,17 @@ def test_the_side_on_which_texts_are_cut_is_the_stated_one(golden, tmp_path) -> 
     )
     assert left.truncated
     assert left.ids[1:-1].tolist() == whole.ids[-5:-1].tolist() != right.ids[1:-1].tolist()
+    # tokenizer.json states it where the config does not.
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["truncation"] = {
+        "direction": "Left",
+        "max_length": 9,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert Tokenizer(tmp_path, 6).encode([text])[0].ids.tolist() == left.ids.tolist()
     (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "up"}')
     with golden.raises(ModelError):
         Tokenizer(tmp_path, 6)
@@ -99,7 +187,18 @@ def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(golden, t
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 64}')
     config.write_text('{"tokenizer_args": {"model_max_length": 9}}')
     assert Tokenizer(tmp_path).max_length == 9
+    # As that library does: options of the tokenizer before max_seq_length, and the older name before the newer.
+    config.write_text('{"max_seq_length": 14, "processor_kwargs": {"model_max_length": 9}}')
+    assert Tokenizer(tmp_path).max_length == 9
+    older = {
+        "tokenizer_args": {"model_max_length": 9},
+        "processor_kwargs": {"model_max_length": 12},
+    }
+    config.write_text(json.dumps(older))
+    assert Tokenizer(tmp_path).max_length == 9
     for unknown in (
+        {"config_args": {"hidden_act": "relu"}},
+        {"processor_kwargs": {"do_lower_case": True}},
         {"tokenizer_args": {"do_lower_case": True}},
         {"processing_kwargs": {"text": {"max_length": 9}}},
     ):

@@ -149,11 +149,20 @@ def test_many_threads_ask_one_model(finished) -> None:
 
 
 def test_a_bad_input_is_named_after_the_answers_before_it(model) -> None:
-    stream = model.stream([*texts(streaming._FIRST), *texts(5), "   ", *texts(5)])
+    stream = model.stream([*texts(streaming._FIRST), *texts(5), "\udcff", *texts(5)])
     assert len(list(itertools.islice(stream, streaming._FIRST))) == streaming._FIRST
-    with pytest.raises(DataError, match="the text is empty") as error:
+    with pytest.raises(DataError, match="the text is not Unicode") as error:
         next(stream)
     assert error.value.where == f"input {streaming._FIRST + 6}"
+
+
+def test_an_empty_text_is_an_input_of_special_tokens(model) -> None:
+    """One among many ends neither a call nor a stream, and changes no other answer."""
+    given = [*texts(3), ("", ""), *texts(2), ("  ", "")]
+    answers = model(given)
+    assert answers[:3] + answers[4:6] == model([*texts(3), *texts(2)])
+    assert answers[3]["label"] == answers[6]["label"]
+    assert list(model.stream(given)) == answers
 
 
 def test_a_number_that_python_does_not_write_is_no_input(model) -> None:

@@ -406,6 +406,14 @@ def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_t
     assert text.endswith(f"… and {len(others) - 3} more notes: report.html")
 
 
+def test_a_language_model_that_is_read_as_an_encoder_is_said_to_be_one(golden, report) -> None:
+    """On the terminal as in the page: nothing else tells a sparse encoder."""
+    assert not report.model.left_out
+    model = report.model.model_copy(update={"left_out": "BertForMaskedLM"})
+    sentence = summary.caveats(report.model_copy(update={"model": model}))[0]
+    golden(sentence)
+
+
 def test_a_report_without_measurements_says_so(golden, report) -> None:
     recipe = {**report.recipe, "measure": False}
     empty = report.model_copy(

@@ -13,6 +13,7 @@ from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
+from octobert.models.heads import head_of
 from octobert.tasks import Result, _metrics, check_columns
 from octobert.tasks._texts import RowTexts
 
@@ -367,17 +368,23 @@ class TestEveryTask:
         assert set(answer) in ({"label", "score"}, {"score"}, {"embedding"}, answered, *others)
 
     def test_what_is_no_text_is_refused(self, golden, name: str, tokenizer) -> None:
-        for given in (
-            None,
-            1,
-            {"text": "a"},
-            ["a", 1],
-            "\udcff",
-            "",
-            ("a", " ") if name != "token-classification" else [" "],
-        ):
+        for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff"):
             with golden.raises(DataError):
                 example(name, tokenizer)[0].parse(given, where="here")
+
+    def test_an_empty_text_is_read_where_it_has_an_answer(
+        self, golden, name: str, tokenizer
+    ) -> None:
+        """As sentence-transformers and the pipelines of transformers do; there is no mask, word or answer to find in it."""
+        task = example(name, tokenizer)[0]
+        wordless = {"token-classification": [" "]}.get(name, ("a", " "))
+        for given in ("", wordless):
+            if head_of(task.head).shape in ("classes", "embedding", "states"):
+                text = task.parse(("", "") if getattr(task, "texts", 0) == 2 else "", where="here")
+                assert len(task.encode(tokenizer, [text]).flat[0]) == 1 + len(text)
+            else:
+                with golden.raises(DataError):
+                    task.parse(given, where="here")
 
 
 def test_classification_metrics_equal_scikit_learn() -> None:

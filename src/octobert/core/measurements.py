@@ -68,6 +68,7 @@ class Score(FrozenModel):
         chance: the best value on these rows of a model that does not read its input, such as the share of the most frequent
             class; None where the task does not say.
         resamples: that the interval comes from; fewer where a metric of the recipe's own is slow or undefined on some of them.
+        order: that the rows seem to number the classes otherwise than the model, as a sentence; empty where nothing says so.
     """
 
     metric: str
@@ -77,6 +78,7 @@ class Score(FrozenModel):
     rows: int
     chance: float | None = None
     resamples: int = RESAMPLES
+    order: str = ""
 
 
 def score_named(name: str | None, scores: Iterable[Score]) -> Score | None:

@@ -73,6 +73,7 @@ class CaptureFacts(FrozenModel):
         parity: comparison with the original model.
         pooling: how token states become an embedding; None for other heads.
         source_bytes: size of the weights as the user gave them, in whatever type; 0 where that was not noted.
+        left_out: class of the masked language model that was read as a plain encoder; empty for all else.
     """
 
     family: str
@@ -81,6 +82,7 @@ class CaptureFacts(FrozenModel):
     parity: Parity
     pooling: Pooling | None = None
     source_bytes: int = 0
+    left_out: str = ""
 
 
 class AppliedTransform(FrozenModel):

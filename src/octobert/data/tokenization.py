@@ -152,13 +152,13 @@ class Tokenizer:
         self.max_length = max_length or min(longest(folder), _trained_length(folder))
         self.pad_id = read_config(folder).get("pad_token_id") or 0
         self._path = tokenizer_file(folder) or folder
-        self._side = _truncation_side(folder)
         with self._errors("cannot be read"):
             self._tokenizer = open_tokenizer(folder)
             _lower_(self._tokenizer, folder)
+            self.side = _truncation_side(folder, self._tokenizer.truncation)
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
-            self._tokenizer.enable_truncation(self.max_length, direction=self._side)
+            self._tokenizer.enable_truncation(self.max_length, direction=self.side)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
 
@@ -175,7 +175,7 @@ class Tokenizer:
             try:
                 yield
             finally:
-                self._tokenizer.enable_truncation(self.max_length, direction=self._side)
+                self._tokenizer.enable_truncation(self.max_length, direction=self.side)
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
@@ -324,7 +324,8 @@ def longest(folder: Path) -> int:
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
-    width = max(length, *(len(row) for row in rows))
+    # An empty text may have no tokens.
+    width = max(length, 1, *(len(row) for row in rows))
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):
@@ -361,17 +362,20 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     """
     import shutil
 
-    stated = next((name for name in SENTENCE_CONFIGS if (source / name).is_file()), None)
-    if stated is not None:
-        shutil.copyfile(source / stated, folder / SENTENCE_CONFIGS[0])
+    if (config := _sentence_config(source)).is_file():
+        shutil.copyfile(config, folder / SENTENCE_CONFIG)
     for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     if not (folder / TOKENIZER).is_file():
         Tokenizer(source).save(folder / TOKENIZER)
     elif _lowers(folder):
-        # Other programs read tokenizer.json alone.
-        Tokenizer(folder).save(folder / TOKENIZER)
+        # Other programs read tokenizer.json alone, and transformers does with this class.
+        tokenizer = Tokenizer(folder)
+        tokenizer.save(folder / TOKENIZER)
+        stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
+        stated |= {"tokenizer_class": "PreTrainedTokenizerFast", "truncation_side": tokenizer.side}
+        (folder / TOKENIZER_CONFIG).write_text(json.dumps(stated, indent=2), encoding="utf-8")
 
 
 def state_length(folder: Path, length: int) -> None:
@@ -385,16 +389,15 @@ def state_length(folder: Path, length: int) -> None:
     """
     tokenizer = read_object(folder / TOKENIZER)
     config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
-    side = "Left" if config.get("truncation_side") == "left" else "Right"
     tokenizer["truncation"] = {
-        "direction": side,
+        "direction": Tokenizer(folder).side.capitalize(),
         "max_length": length,
         "strategy": "LongestFirst",
         "stride": 0,
     }
     if isinstance(tokenizer.get("padding"), dict):
         tokenizer["padding"]["strategy"] = "BatchLongest"
-    if not config:
+    if "pad_token" not in config:
         pad = read_config(folder).get("pad_token_id") or 0
         config["pad_token"] = Tokenizer(folder).words([pad])[0]
     config["model_max_length"] = length
@@ -417,31 +420,32 @@ def state_length(folder: Path, length: int) -> None:
 
 def _trained_length(folder: Path) -> int:
     """The length in tokens that the files beside a model state for its texts."""
-    places: list[tuple[Path, str, Any]] = []
-    for name in SENTENCE_CONFIGS:
-        path, config = folder / name, read_object(folder / name, missing_ok=True)
-        arguments = config.get("tokenizer_args") or {}
-        is_supported = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
-        if not is_supported or config.get("processing_kwargs"):
-            key = "processing_kwargs" if is_supported else "tokenizer_args"
+    path = _sentence_config(folder)
+    config = read_object(path, missing_ok=True)
+    # The older name counts where both are stated.
+    key = "tokenizer_args" if "tokenizer_args" in config else "processor_kwargs"
+    arguments = config.get(key) or {}
+    is_supported = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
+    others = ("processing_kwargs", "config_args", "config_kwargs")
+    for other in others if is_supported else (key,):
+        if config.get(other):
             raise ModelError(
-                "an option of the tokenizer is not supported",
+                "an option of sentence-transformers is not supported",
                 where=str(path),
-                got=f"{key}: {preview(config[key], 60)}",
-                fix="remove it, or write max_seq_length and the tokenizer's own files",
+                got=f"{other}: {preview(config[other], 60)}",
+                fix="remove it, and write what it changes into max_seq_length, config.json and the tokenizer's own files",
             )
-        places += [(path, "max_seq_length", config.get("max_seq_length"))]
-        places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
-    path = folder / TOKENIZER_CONFIG
-    places.append(
-        (path, "model_max_length", read_object(path, missing_ok=True).get("model_max_length"))
-    )
-    for path, key, stated in places:
+    side = folder / TOKENIZER_CONFIG
+    for file, name, stated in (
+        (path, f"{key}.model_max_length", arguments.get("model_max_length")),
+        (path, "max_seq_length", config.get("max_seq_length")),
+        (side, "model_max_length", read_object(side, missing_ok=True).get("model_max_length")),
+    ):
         if stated:
             if not isinstance(stated, int | float) or not stated >= 1:
                 raise ModelError(
                     "no number of tokens",
-                    where=f"{path}, {key}",
+                    where=f"{file}, {name}",
                     got=preview(stated, 60),
                     expected="1 or more",
                     fix="correct the file, or set the task's max_length",
@@ -450,10 +454,11 @@ def _trained_length(folder: Path) -> int:
     return _NO_LIMIT
 
 
-def _truncation_side(folder: Path) -> str:
-    """The end at which the files beside a model state that long texts are cut."""
+def _truncation_side(folder: Path, truncation: Mapping[str, Any] | None) -> str:
+    """The end at which long texts are cut: what the config states, else what `tokenizer.json` states."""
     path = folder / TOKENIZER_CONFIG
-    stated = read_object(path, missing_ok=True).get("truncation_side") or "right"
+    stated = read_object(path, missing_ok=True).get("truncation_side")
+    stated = stated or (truncation or {}).get("direction", "right")
     if stated not in ("left", "right"):
         raise ModelError(
             "no side of a text",
@@ -465,10 +470,15 @@ def _truncation_side(folder: Path) -> str:
     return str(stated)
 
 
+def _sentence_config(folder: Path) -> Path:
+    """The file in which sentence-transformers states how a folder's texts are read."""
+    paths = [folder / name for name in SENTENCE_CONFIGS]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
 def _lowers(folder: Path) -> bool:
     """Return whether sentence-transformers states that texts are read in lower case."""
-    name = next((name for name in SENTENCE_CONFIGS if (folder / name).is_file()), SENTENCE_CONFIG)
-    return bool(read_object(folder / name, missing_ok=True).get("do_lower_case"))
+    return bool(read_object(_sentence_config(folder), missing_ok=True).get("do_lower_case"))
 
 
 def _lower_(tokenizer: Any, folder: Path) -> None:
@@ -476,9 +486,8 @@ def _lower_(tokenizer: Any, folder: Path) -> None:
     from tokenizers import normalizers
 
     normalizer = tokenizer.normalizer
-    if _lowers(folder) and '"Lowercase"' not in json.dumps(
-        json.loads(tokenizer.to_str())["normalizer"]
-    ):
+    written = json.dumps(json.loads(tokenizer.to_str())["normalizer"])
+    if _lowers(folder) and '"Lowercase"' not in written and '"lowercase": true' not in written:
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
         )

@@ -20,9 +20,14 @@ TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 # What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
 _CONVERTED = (VOCABULARY, "vocab.json", "*.model")
 TOKENIZER_CONFIG, SPECIAL_TOKENS = "tokenizer_config.json", "special_tokens_map.json"
-# Classes and types of models whose vocab.txt transformers reads as BERT's.
+# Classes of transformers that read a vocab.txt as BERT's, and the class of each type of model for which no file states one.
 _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
-_TYPES = ("bert", "distilbert", "electra", "mobilebert")
+_TYPES = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert"), "BertTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+}
 # Keys of special tokens, with their names in BERT. The first three must be in the vocabulary.
 _TOKENS = {
     "unk_token": "[UNK]",
@@ -31,11 +36,13 @@ _TOKENS = {
     "pad_token": "[PAD]",
     "mask_token": "[MASK]",
 }
-# Options of BERT's tokenizer, by their names in tokenizer.json.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+# Options of a class, and their defaults. transformers makes the normalizer by them, and not by
+# tokenizer.json.
+_BERT = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys((*_CLASSES, "MPNetTokenizer"), _BERT),
+    "AlbertTokenizer": {"do_lower_case": True, "keep_accents": False},
+    "DebertaV2Tokenizer": {"do_lower_case": False},
 }
 _NEEDED = ("unk_token", "cls_token", "sep_token")
 # Vocabularies of cased models have a third of their entries in upper case; those of uncased models have none.
@@ -82,38 +89,59 @@ def open_tokenizer(folder: Path) -> Any:
 
 
 def _check_normalizer(folder: Path, content: str) -> None:
-    """Refuse a `tokenizer.json` of BERT's that reads texts otherwise than its config says, which transformers follows."""
+    """Refuse a `tokenizer.json` that reads texts otherwise than the options of its class say, which transformers follows."""
     config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
-    if str(config.get("tokenizer_class")).removesuffix("Fast") not in _CLASSES:
+    kind = _class_of(folder, config)
+    if kind not in _OPTIONS:
         return
     try:
-        normalizer = json.loads(content)["normalizer"]
-        options = normalizer if normalizer["type"] == "BertNormalizer" else {}
-    except (ValueError, RecursionError, TypeError, KeyError):
+        tokenizer = json.loads(content)
+        normalizer, pieces = tokenizer["normalizer"] or {}, tokenizer["model"]["type"] == "Unigram"
+        bert = normalizer if normalizer.get("type") == "BertNormalizer" else {}
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return  # damage is found by the library
-    for key, name in _NORMALIZER.items():
-        if key in config and name in options and config[key] != options[name]:
+    if pieces != ("tokenize_chinese_chars" not in _OPTIONS[kind]):
+        return  # that class does not read such a vocabulary
+    options = {key: config.get(key, default) for key, default in _OPTIONS[kind].items()}
+    written = json.dumps(normalizer)
+    found = {
+        "do_lower_case": '"Lowercase"' in written if pieces else bert.get("lowercase"),
+        "strip_accents": bert.get("strip_accents"),
+        "tokenize_chinese_chars": bert.get("handle_chinese_chars"),
+        "keep_accents": '"StripAccents"' not in written,
+    }
+    for values in (options, found):
+        # BERT's strips accents from texts in lower case unless something is stated.
+        if values.get("strip_accents") is None:
+            values["strip_accents"] = values["do_lower_case"]
+    for key in _OPTIONS[kind]:
+        if options[key] != found[key]:
+            origin = "" if key in config else f", the default of {kind}"
             raise ModelError(
                 f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other",
                 where=str(folder / TOKENIZER_CONFIG),
-                got=f"{key}: {json.dumps(config[key])[:60]}, and {name}: {json.dumps(options[name])[:60]}",
-                fix="correct the wrong one, or save the tokenizer again with save_pretrained of transformers",
+                got=f"{key}: {json.dumps(options[key])[:60]}{origin}, and the normalizer {written[:200]}",
+                fix=f"state {key} as it is meant, or tokenizer_class: PreTrainedTokenizerFast, which reads {TOKENIZER} alone",
             )
+
+
+def _class_of(folder: Path, stated: Mapping[str, Any]) -> str | None:
+    """The class with which transformers reads a folder's tokenizer; None where nothing says so."""
+    config = read_config(folder)
+    if config.get("model_type") == "modernbert":
+        return None  # transformers takes its tokenizer.json as it is, whatever is stated
+    kind = stated.get("tokenizer_class") or config.get("tokenizer_class")
+    return str(kind).removesuffix("Fast") if kind else _TYPES.get(str(config.get("model_type")))
 
 
 def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
     """Return whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
-    config = read_config(folder)
-    kind = stated.get("tokenizer_class") or config.get("tokenizer_class")
-    has_bert_type = (
-        str(kind).removesuffix("Fast") in _CLASSES
-        if kind
-        else config.get("model_type", _TYPES[0]) in _TYPES
-    )
+    is_unknown = "model_type" not in read_config(folder)
+    kind = _class_of(folder, stated) or (_CLASSES[0] if is_unknown else None)
     added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get(
         "added_tokens_decoder"
     )
-    return has_bert_type and not added
+    return kind in _CLASSES and not added
 
 
 def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:

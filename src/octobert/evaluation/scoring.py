@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from octobert.core.errors import DataError
 from octobert.core.estimate import Estimate
 from octobert.core.evidence import ChangedRow, ChangedRows, Mark, Transition
@@ -15,9 +17,17 @@ from octobert.core.measurements import Comparison, Score, score_named
 from octobert.core.plain import Span, excerpt
 from octobert.core.wording import probability
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation.statistics import CONFIDENCE, mcnemar, paired, scores_of, sign_test
+from octobert.evaluation.statistics import (
+    CONFIDENCE,
+    mcnemar,
+    paired,
+    reordered,
+    scores_of,
+    sign_test,
+)
 from octobert.models.heads import head_of
 from octobert.tasks import Outputs, Pair, Result, Task, unmeasured, unpacked
+from octobert.tasks._classification import Classification
 
 # Rows of a model that are kept, and the transitions of all of its rows.
 MOST, _TRANSITIONS = 5_000, 50
@@ -58,7 +68,26 @@ def scores(
             got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
             fix="evaluate more rows, or rows that differ",
         )
+    base = unmeasured(task)
+    if isinstance(base, Classification) and (
+        order := _order(base, base.items(Result(outputs, encoded, gold)))
+    ):
+        values = [score.model_copy(update={"order": order}) for score in values]
     return tuple(values)
+
+
+def _order(task: Classification, items: np.ndarray) -> str:
+    """Say that rows seem to number the classes otherwise than the model does; empty where nothing says so."""
+    order = reordered(items, max(len(task.labels), int(items.max()) + 1))
+    if not order:
+        return ""
+    right = np.mean(np.asarray(order)[items[:, 0].astype(int)] == items[:, 1])
+    labels = str([*map(str, order)])[:_SHORTEST]
+    return (
+        f"its answers fit {right:.1%} of the rows if its classes are in another order. The rows seem to number them otherwise "
+        f"than id2label of the model: if so, set labels: {labels} of the task text-classification, the numbers that the "
+        "rows have, in the order of the logits"
+    )
 
 
 def compare(

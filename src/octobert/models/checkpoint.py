@@ -22,7 +22,7 @@ from octobert.core import environment, model_config
 from octobert.core.errors import ModelError, RecipeError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.files import is_disk_error
-from octobert.models.heads import head_of
+from octobert.models.heads import head_of, unused_weights
 from octobert.models.locating import PICKLES, pickle_only
 from octobert.models.source import ModelSource, read_config
 
@@ -138,6 +138,7 @@ def load_torch(
             got=f"missing {', '.join(missing[:4])}",
             fix="fine-tune it for the task first, or choose the task that it was trained for",
         )
+    _refuse_unused(folder, unused_weights(head_of(head), folder, info["unexpected_keys"]))
     return model.eval()
 
 
@@ -192,7 +193,24 @@ def load_base(
             got=f"missing {', '.join(missing[:4])}",
             fix="check the checkpoint",
         )
+    # Another head is replaced, but a part of the encoder is not left out.
+    parts = {name for name, _ in getattr(model, model.base_model_prefix, model).named_children()}
+    unused = unused_weights(head_of(head), folder, info["unexpected_keys"])
+    _refuse_unused(
+        folder, [key for key in unused if key.removeprefix(prefix).partition(".")[0] in parts]
+    )
     return model
+
+
+def _refuse_unused(folder: Path, names: Sequence[str]) -> None:
+    """Refuse weights that no part of the model reads: it would compute something else than what was trained."""
+    if names:
+        raise ModelError(
+            "the checkpoint has weights that the model does not use",
+            where=str(folder),
+            got=", ".join(names[:4]),
+            fix="correct config.json, give the ONNX file of the whole model, or save the model without them (save_pretrained)",
+        )
 
 
 def dropouts(config: Mapping[str, Any]) -> list[str]:

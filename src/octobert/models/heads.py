@@ -5,8 +5,9 @@ To support another head, add an entry to `HEADS` and a task that uses it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
@@ -104,6 +105,26 @@ HEADS = {
 
 # A checkpoint of pre-training may hold the heads of all its objectives, whichever its config names.
 _PRETRAINED = ("ForPreTraining", *(head.architecture for head in HEADS.values() if head.pretrained))
+# Beginnings of names of weights that are theirs in transformers, and in DeBERTa's own checkpoints.
+_PRETRAINED_WEIGHTS = (
+    "cls.predictions.",
+    "cls.seq_relationship.",
+    "decoder.",
+    "discriminator_predictions.",
+    "generator_lm_head.",
+    "generator_predictions.",
+    "head.",
+    "lm_head.",
+    "lm_predictions.",
+    "mask_predictions.",
+    "predictions.",
+    "sop_classifier.",
+    "vocab_",
+)
+# Of heads that a checkpoint was trained with for a task.
+_TRAINED_WEIGHTS = ("classifier.", "pre_classifier.", "qa_outputs.")
+# Ends of names of buffers of older versions, which follow from the config.
+_BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 
 # Names that exporters give to outputs of heads. `unstack` comes from TensorFlow's SQuAD script.
@@ -164,17 +185,12 @@ def check_head(source: ModelSource, name: str) -> None:
     )
     if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
-        fix = (
-            f"choose a task for {trained_head.name}, or save"
-            if trained_head is not None
-            else "choose another model, or save"
-        )
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
             where=str(source.path / "config.json"),
             got=stated,
             expected="an encoder without a head",
-            fix=f"{fix} the encoder alone (AutoModel.from_pretrained, save_pretrained)",
+            fix="choose the task that it was trained for, or save the encoder alone (AutoModel, save_pretrained)",
         )
     modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
     if ending and len(modules) > 1:
@@ -194,6 +210,34 @@ def check_head(source: ModelSource, name: str) -> None:
             expected=f"an architecture that ends in {ending}",
             fix="fine-tune it for the task first, or choose the task that it was trained for",
         )
+
+
+def unused_weights(head: Head, folder: Path, names: Iterable[str]) -> list[str]:
+    """Of the weights of a checkpoint that a model with a head does not read, those that are not meant to be left out.
+
+    A pooler, heads of pre-training and buffers always are. A trained head is where token states are wanted, and under the
+    modules of a sentence-transformers model.
+    """
+    dropped: tuple[str, ...] = _PRETRAINED_WEIGHTS
+    if not head.architecture and (not head.pooled or (folder / MODULES).is_file()):
+        dropped += _TRAINED_WEIGHTS
+    return sorted(
+        name
+        for name in names
+        if "pooler." not in name and not name.endswith(_BUFFERS) and not name.startswith(dropped)
+    )
+
+
+def masked_lm(source: ModelSource, head: Head) -> str:
+    """The class of a masked language model that is read as a plain encoder for embeddings; empty for all else.
+
+    Nothing tells a pre-trained encoder from a sparse one (SPLADE) that was saved without sentence-transformers.
+    """
+    stated = _architecture(source)
+    is_plain = (
+        source.is_checkpoint and head.pooled and not (source.tokenizer_folder / MODULES).is_file()
+    )
+    return stated if is_plain and stated.endswith(HEADS["masked-lm"].architecture) else ""
 
 
 def has_head(source: ModelSource, name: str) -> bool:

@@ -27,7 +27,7 @@ from octobert.core.model_config import (
     read_object,
 )
 from octobert.models.locating import pickle_only
-from octobert.models.sentence_transformers import ABOUT, MODULES, WEIGHTS, modules_of
+from octobert.models.sentence_transformers import ABOUT, MODULES, WEIGHTS, check_kind, modules_of
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "GELU")
 _EMBEDDING = "sentence_embedding"
@@ -54,6 +54,7 @@ def pooling_of(folder: Path) -> Pooling:
     Raises:
         ModelError: a module, or an option of a module, is not supported.
     """
+    check_kind(folder)
     modules, where = modules_of(folder), str(folder / MODULES)
     if not modules:
         if (folder / "1_Pooling").is_dir():
@@ -81,7 +82,7 @@ def pooling_of(folder: Path) -> Pooling:
             got=", ".join(names),
             expected="Transformer, Pooling, …",
         )
-    _check_transformer(folder, modules[0][1])
+    _check_transformer(folder)
     stated = _options(modules[1][1])
     prompts = about.get("prompts")
     if (
@@ -242,16 +243,8 @@ def _kind(stated: str, where: str) -> str:
     return stated.rpartition(".")[2]
 
 
-def _check_transformer(folder: Path, encoder_folder: Path) -> None:
-    """Refuse an encoder that gives anything but the states of its last layer, or that lies elsewhere."""
-    if encoder_folder.resolve() != folder.resolve():
-        raise ModelError(
-            "the encoder is in a folder of its own",
-            where=str(folder / MODULES),
-            got=encoder_folder.name,
-            expected="the model's folder",
-            fix="save the model again with a current version of sentence-transformers",
-        )
+def _check_transformer(folder: Path) -> None:
+    """Refuse an encoder that gives anything but the states of its last layer."""
     path = folder / SENTENCE_CONFIG
     stated = read_object(path, missing_ok=True)
     read: Any = stated.get("modality_config")

@@ -43,6 +43,42 @@ _ABOUT_KEYS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate
 # Of `SENTENCE_CONFIG`: what is passed on to whoever opens the encoder's file.
 FILE_KEY = "model_args"
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
+_GLINER = "gliner_config.json"
+_SPARSE = (
+    "a sparse encoder (SPLADE), whose vectors have an entry for each token of the vocabulary",
+    "quantize its masked language model with the task fill-mask, and pool the logits as its library does",
+)
+_LATE = (
+    "a late-interaction model (ColBERT), which has a vector for each token of a text",
+    "export it to ONNX with its projection, as last_hidden_state, and give that file with the task feature-extraction",
+)
+_TABLE = (
+    "a table of token vectors without an encoder",
+    "use it as it is: there are no layers that 8 bits would make faster",
+)
+_ROUTES = (
+    "a router between encoders",
+    "save the modules of one route as a SentenceTransformer of its own",
+)
+_IMAGES = ("CLIP, an encoder of texts and images", "choose a model of texts")
+# What other models are, and what to use instead, by what their files name: a module, a class, a type of model.
+_OTHERS = {
+    **dict.fromkeys(
+        ("SparseEncoder", "MLMTransformer", "SpladePooling", "SparseAutoEncoder"), _SPARSE
+    ),
+    **dict.fromkeys(
+        ("MultiVectorEncoder", "MultiVectorMask", "ColBERT", "HF_ColBERT", "pylate"), _LATE
+    ),
+    **dict.fromkeys(
+        ("StaticEmbedding", "SparseStaticEmbedding", "BoW", "WordEmbeddings", "model2vec"), _TABLE
+    ),
+    **dict.fromkeys(("Router", "Asym"), _ROUTES),
+    **dict.fromkeys(("CLIPModel", "clip"), _IMAGES),
+    _GLINER: (
+        "GLiNER, which reads its labels beside the text",
+        "choose a model that transformers opens for token-classification",
+    ),
+}
 
 
 def modules_of(folder: Path) -> list[tuple[str, Path]]:
@@ -77,6 +113,41 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
             )
         modules.append((entry["type"], folder / stated))
     return modules
+
+
+def check_kind(folder: Path) -> None:
+    """Refuse a folder whose files name another kind of model than an encoder that makes one vector for a text.
+
+    Raises:
+        ModelError: with what it is, and what to use instead; or its encoder is in a folder of its own.
+    """
+    modules = modules_of(folder)
+    about, config = (read_object(folder / name, missing_ok=True) for name in (ABOUT, CONFIG))
+    # Without modules.json that library does not read the other file either.
+    names = [str(about.get("model_type"))] if modules else []
+    for kind, _ in modules:
+        names += [kind.partition(".")[0], kind.rpartition(".")[2]]
+    names += [
+        str(name) for name in (config.get("model_type"), *(config.get("architectures") or ()))
+    ]
+    names += [_GLINER] if (folder / _GLINER).is_file() else []
+    for name in names:
+        if name in _OTHERS:
+            what, fix = _OTHERS[name]
+            raise ModelError(
+                f"the model is {what}",
+                where=str(folder),
+                got=name,
+                fix=fix,
+            )
+    if modules and modules[0][1].resolve() != folder.resolve():
+        raise ModelError(
+            "the encoder is in a folder of its own",
+            where=str(folder / MODULES),
+            got=modules[0][1].name,
+            expected="the model's folder",
+            fix="save the model again with a current version of sentence-transformers",
+        )
 
 
 def module_files(folder: Path) -> list[str]:

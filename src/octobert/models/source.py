@@ -21,7 +21,7 @@ from octobert.core.model_config import Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.locating import TOKENIZER_FILES, completed, locate
-from octobert.models.sentence_transformers import ABOUT, MODULES, module_files
+from octobert.models.sentence_transformers import ABOUT, MODULES, check_kind, module_files
 
 _DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
@@ -194,6 +194,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / model_config.CONFIG
     if not path.is_file():
+        check_kind(folder)
         raise ModelError(
             "not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path"
         )

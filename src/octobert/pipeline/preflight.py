@@ -16,6 +16,7 @@ from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.evaluation.packages import need_search
 from octobert.models import checkpoint, heads
+from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
@@ -69,6 +70,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         raise RecipeError(
             "tuning needs the package optuna", where="tune", fix=environment.install("tune")
         )
+    if heads.head_of(task.head).pooled:
+        pooler_of(model.tokenizer_folder, allow_pickle=recipe.allow_pickle)
     if model.is_checkpoint:
         # Asking for the family refuses model types that are not supported.
         _ = model.family

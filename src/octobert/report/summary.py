@@ -201,7 +201,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
-    """Return sentences on a float model that has learned nothing that the rows show; a comparison with it means little.
+    """Return sentences on a float model that has learned nothing that the rows show, or whose classes they number otherwise.
 
     Args:
         scores: model → its metrics.
@@ -213,6 +213,8 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
         sentences.append(
             f"The float model {name} scores {better}: that 8 bits score as much says nothing."
         )
+    if score is not None and score.order:
+        sentences.append(f"The float model {name}: {score.order}.")
     if comparison.fidelity_chance is not None and comparison.fidelity_chance >= 1:
         sentences.append(
             f"The float model {name} gives the same answer to every row, so {comparison.fidelity_name} "
@@ -404,6 +406,12 @@ def _few_resamples(report: Report) -> list[str]:
 def caveats(report: Report) -> list[str]:
     """Return sentences on what changes the meaning of the results: few rows, leakage, chance, noise."""
     data, sentences = report.data, []
+    if report.model.left_out:
+        sentences.append(
+            f"The embeddings are means of the encoder's token states: the language-model head of the checkpoint "
+            f"({report.model.left_out}) is left out. If it is a sparse encoder (SPLADE), whose vectors that head makes, they "
+            "mean nothing; its language model is quantized by the task fill-mask."
+        )
     if report.recipe.get("quick") and report.latencies:
         rounds = max(len(latency.samples_ms) for latency in report.latencies)
         sentences.append(

@@ -363,7 +363,8 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
     if summary.chance(report.scores, compared):
         return (
             "unclear",
-            "The float model is not clearly better than one that reads no input, so equal scores say nothing.",
+            "The float model is not clearly better than one that reads no input, or the rows number its classes otherwise: "
+            "equal scores say nothing.",
         )
     if compared.difference is None:
         same = compared.fidelity_name == "agreement" and compared.fidelity >= 1 - DEFAULT_DROP

@@ -149,12 +149,14 @@ def text_of(value: Any, place: str) -> str:
     return text
 
 
-def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least one word") -> None:
+def check_texts(
+    texts: Sequence[str], *, where: str, fix: str | None = "write at least one word"
+) -> None:
     """Refuse an input with a text that is empty or not Unicode, or with more characters than are read at once.
 
     Args:
         texts: of one input.
-        fix: of an empty text.
+        fix: of an empty text; None where a text may be empty.
 
     Raises:
         DataError: with what is wrong.
@@ -168,7 +170,7 @@ def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least 
             fix="give it in parts",
         )
     for number, text in enumerate(texts, start=1):
-        if not text.strip():
+        if fix is not None and not text.strip():
             place = where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}"
             raise DataError("the text is empty", where=place, fix=fix)
         try:

@@ -45,10 +45,10 @@ class WholeTexts(Task):
     """The part of tasks that read each text, or pair of texts, as one token row."""
 
     def parse(self, user_input: Any, *, where: str) -> Text:
-        """A text or a pair of texts.
+        """A text or a pair of texts, which may be empty: then the model reads special tokens alone.
 
         Raises:
-            DataError: it is neither, is empty, or is not Unicode.
+            DataError: it is neither, or is not Unicode.
         """
         texts: tuple[Any, ...] = (user_input,)
         if not isinstance(user_input, str):
@@ -57,7 +57,7 @@ class WholeTexts(Task):
             raise DataError(
                 "the input is not a text or a pair of texts", where=where, got=preview(user_input)
             )
-        check_texts(texts, where=where)
+        check_texts(texts, where=where, fix=None)
         return texts
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
@@ -105,7 +105,7 @@ class RowTexts(WholeTexts):
         """A text, or a pair of texts for a model of pairs.
 
         Raises:
-            DataError: it is neither, is empty, or is not Unicode.
+            DataError: it is neither, or is not Unicode.
         """
         text = super().parse(user_input, where=where)
         if wrong := self._wrong_count(text):

@@ -79,7 +79,7 @@ class Embedding(WholeTexts):
         """A text or a pair of texts, or {"text": …, "prompt": …} with the name of a prompt of the model.
 
         Raises:
-            DataError: it is neither, or is empty, or the model has no such prompt.
+            DataError: it is neither, or the model has no such prompt.
         """
         name = self.prompt
         if isinstance(user_input, Mapping):

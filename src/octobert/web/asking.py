@@ -18,6 +18,7 @@ from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
 from octobert.tasks import Fidelity, Outputs, Result
 from octobert.tasks._metrics import output_error, probabilities, unit
+from octobert.tasks._rows import check_texts
 from octobert.tasks._vectors import OUTPUT
 from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
@@ -109,6 +110,7 @@ def ask(models: Models, asked: Ask) -> Work:
     pair = models.pair(asked.model)
     raw = asked.input
     text = pair.task.parse(raw, where="the input")
+    check_texts(text, where="the input")
     encoded = pair.task.encode(pair.tokenizer, [text])
     yield {**pair.summary(), **_tokens(pair, encoded)}
     results = pair.timed(0, lambda predictor: predictor([raw])[0])
@@ -144,6 +146,7 @@ def lengths(models: Models, asked: Lengths) -> Work:
     """
     pair = models.pair(asked.model)
     text = pair.task.parse(asked.input, where="the input")
+    check_texts(text, where="the input")
     content = np.concatenate([tokens.ids for tokens in pair.tokenizer.offsets(list(text))])
     if not len(content):
         raise DataError(
@@ -168,7 +171,7 @@ def search(models: Models, asked: Search) -> Work:
         name of the side the nearest texts, with the place that the other model gives them, and the times of the query.
 
     Raises:
-        OctobertError: the model makes no embeddings, or a text is empty.
+        OctobertError: the model makes no embeddings.
     """
     pair = models.pair(asked.model)
     if pair.facts.head != "embedding":

@@ -253,6 +253,7 @@ def onnx_of(
     legacy: bool,
     external: bool = False,
     equal: bool = False,
+    head: str = "sequence-classification",
 ) -> Path:
     """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms.
 
@@ -262,7 +263,7 @@ def onnx_of(
     """
     import torch
 
-    model = checkpoint.load_torch(folder, "sequence-classification", attention=attention)
+    model = checkpoint.load_torch(folder, head, attention=attention)
     for name, parameter in model.named_parameters() if equal else ():
         if parameter.ndim == 1:
             torch.nn.init.constant_(parameter, float(name.endswith("Norm.weight")))
@@ -306,6 +307,22 @@ def test_weights_may_be_in_a_file_beside_the_graph(checkpoint, tmp_path) -> None
     (tmp_path / "elsewhere").mkdir()
     operators.save(capture.load_onnx(path), tmp_path / "elsewhere" / "model.onnx")
     onnx.checker.check_model(str(tmp_path / "elsewhere" / "model.onnx"))
+
+
+def test_token_states_need_no_name(checkpoint, tmp_path) -> None:
+    """PyTorch's exporter names outputs after operators; the pooler's output beside them has two axes."""
+    path = onnx_of(
+        checkpoint("bert", "embedding"),
+        tmp_path / "user" / "model.onnx",
+        attention="sdpa",
+        legacy=False,
+        head="embedding",
+    )
+    names = [output.name for output in onnx.load(path).graph.output]
+    assert len(names) == 2
+    assert "last_hidden_state" not in names
+    result = capture.capture(resolve(path), "embedding", batches())
+    assert result.parity.largest_difference <= RTOL
 
 
 def test_equal_parameters_that_the_exporter_shares_are_parameters_of_their_own(

@@ -224,6 +224,10 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     )
     if len(by_name) == len(expected) == 1:
         by_name = dict(zip(expected, by_name.values(), strict=True))
+    states = [value for value in by_name.values() if len(value.shape or ()) == 3]
+    if STATES in expected and STATES not in by_name and len(states) == 1:
+        # PyTorch's exporter names outputs after operators; a pooler's has two axes.
+        by_name[STATES] = states[0]
     missing = [name for name in expected if name not in by_name]
     if missing:
         raise ModelError(

@@ -16,7 +16,7 @@ from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
-from octobert.models import checkpoint
+from octobert.models import checkpoint, heads
 from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -80,6 +80,7 @@ def run(
         parity=captured.parity,
         pooling=captured.pooling,
         source_bytes=sum(file.stat().st_size for file in weights),
+        left_out=heads.masked_lm(source, heads.head_of(head)),
     )
     context.write(_artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
