@@ -191,7 +191,9 @@ def make_checkpoint(
     settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
     if "n_layers" in settings:
         settings["n_layers"] = settings.pop("num_hidden_layers", settings["n_layers"])
-    named = plugins.load("families", family).FAMILY.model_types if family in _FAMILIES else (family,)
+    named = (
+        plugins.load("families", family).FAMILY.model_types if family in _FAMILIES else (family,)
+    )
     config = transformers.AutoConfig.for_model(named[0], **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = (
@@ -199,9 +201,10 @@ def make_checkpoint(
             {name: i for i, name in enumerate(labels)},
         )
     model = getattr(transformers, HEADS[head].auto_class).from_config(config)
+    norms = {n for n, m in model.named_modules() if type(m).__name__.endswith("Norm")}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name.lower():
+            if name.rpartition(".")[0] in norms:
                 parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(
                     -0.2, 0.2
                 )

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,8 @@ class EncoderFamily:
         shared_layer: module path of the layer that holds the weights, where all layers share them.
         final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
         windowed: some layers attend to a window around each token, so that masks encode more than padding.
+        native: turns the `config.json` of a checkpoint from before transformers had the family into that of transformers. Such
+            checkpoints name code of their own, which is not needed and never run.
         without_heads: heads that transformers does not have for this family.
         requires: key of `config.json` → the only supported value.
     """
@@ -83,6 +85,7 @@ class EncoderFamily:
     shared_layer: str = ""
     final_norm: str = ""
     windowed: bool = False
+    native: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     without_heads: tuple[str, ...] = ()
     requires: dict[str, Any] = field(default_factory=dict)
 

@@ -78,20 +78,28 @@ def norm_of(value: ir.Value | None) -> Norm | None:
     node = operators.producer(value, "LayerNormalization", "Add", "Mul")
     if node is None or node.op_type == "LayerNormalization":
         return None if node is None else Norm(node, operators.input_of(node, 0))
-    if not is_vector(node.inputs[1]):
-        return None
     if node.op_type == "Mul":
-        div = operators.producer(node.inputs[0], "Div")
-        root = operators.above(div.inputs[1], "Sqrt", "Add", "ReduceMean", "Pow") if div else []
-        x = root[-1].inputs[0] if root else None
-        return Norm(node, x) if x is not None and div is not None and div.inputs[0] is x else None
+        nodes = rms_nodes(node)
+        return Norm(node, operators.input_of(nodes[0], 0)) if nodes else None
     mul = operators.producer(node.inputs[0], "Mul")
     scaled = (
         mul is not None
         and operators.const_array(mul.inputs[0]) is None
         and is_vector(mul.inputs[1])
     )
-    return Norm(node, operators.input_of(mul, 0), mul) if mul is not None and scaled else None
+    if mul is None or not scaled or not is_vector(node.inputs[1]):
+        return None
+    return Norm(node, operators.input_of(mul, 0), mul)
+
+
+def rms_nodes(mul: ir.Node) -> list[ir.Node]:
+    """Return the nodes of the RMS norm that a Mul ends, in order; an empty list if it ends none."""
+    div = operators.producer(mul.inputs[0], "Div") if mul.op_type == "Mul" else None
+    if div is None or not is_vector(mul.inputs[1]):
+        return []
+    root = operators.above(div.inputs[1], "Sqrt", "Add", "ReduceMean", "Pow")
+    whole = bool(root) and root[-1].inputs[0] is div.inputs[0]
+    return [*reversed(root), div, mul] if whole else []
 
 
 # What reads the input of a norm → the node that ends it.

@@ -141,12 +141,17 @@ def check_head(source: ModelSource, name: str) -> None:
     """
     head = head_of(name)
     ending, stated = head.architecture, _architecture(source)
-    model_types = source.family.model_types
-    if head.families and not set(head.families) & set(model_types):
+    family = source.family
+    if (
+        name in family.without_heads
+        or head.families
+        and not {*head.families} & {*family.model_types}
+    ):
+        others = f"a model of type {' or '.join(head.families)}" if head.families else None
         raise ModelError(
-            f"{model_types[0]} models have no {name} head in transformers",
+            f"{family.model_types[0]} models have no {name} head in transformers",
             where=str(source.path / "config.json"),
-            expected=f"a model of type {' or '.join(head.families)}",
+            expected=others,
             fix="choose another task",
         )
     trained_head = next(

@@ -13,5 +13,6 @@ FAMILY = EncoderFamily(
     },
     embeddings_norm="",
     final_norm="norm",
+    native=dict,
     without_heads=("question-answering",),
 )
