@@ -130,6 +130,14 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
     },
     "nomic-bert": {"intermediate_size": 48},
+    "qwen3": {
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 24},
     "roberta": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
@@ -159,7 +167,7 @@ FAMILY_HEADS = (
     ),
 )
 PRETRAINED_HEADS = (
-    *((family, "masked-lm") for family in _FAMILIES if family != "bert"),
+    *((f, "masked-lm") for f in _FAMILIES if f != "bert" and not has_no(f, "masked-lm")),
     ("bert", "next-sentence"),
     ("mobilebert", "next-sentence"),
     ("bert", "feature-extraction"),

@@ -69,7 +69,8 @@ class EncoderFamily:
         position_offset: rows of the position table before the row of the first token.
         shared_layer: module path of the layer that holds the weights, where all layers share them.
         final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
-        windowed: some layers attend to a window around each token, so that masks encode more than padding.
+        windowed: some layers attend to a window around each token, or to what precedes it, so that masks encode more than
+            padding.
         native: turns the `config.json` of a checkpoint from before transformers had the family into that of transformers. Such
             checkpoints name code of their own, which is not needed and never run.
         without_heads: heads that transformers does not have for this family.

@@ -282,6 +282,9 @@ def _config(stated: Mapping[str, Any], settings: Mapping[str, Any], *, dropout: 
     plain = {key: value for key, value in stated.items() if not key.endswith(_IMPLEMENTATIONS)}
     kind: Any = transformers.CONFIG_MAPPING[plain.get("model_type", "bert")]
     config = kind.from_dict(plain, **settings)
+    if getattr(config, "use_cache", False):
+        # Of keys and values, for generation; exporters cannot write it.
+        config.use_cache = False
     for key in () if dropout else dropouts(config.to_dict()):
         setattr(config, key, 0.0)
     return config

@@ -142,11 +142,8 @@ def check_head(source: ModelSource, name: str) -> None:
     head = head_of(name)
     ending, stated = head.architecture, _architecture(source)
     family = source.family
-    if (
-        name in family.without_heads
-        or head.families
-        and not {*head.families} & {*family.model_types}
-    ):
+    named = not head.families or {*head.families} & {*family.model_types}
+    if name in family.without_heads or not named:
         others = f"a model of type {' or '.join(head.families)}" if head.families else None
         raise ModelError(
             f"{family.model_types[0]} models have no {name} head in transformers",

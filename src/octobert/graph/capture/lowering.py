@@ -263,7 +263,7 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
 
 
 def _divide_in_rms_norms_(graph: ir.Graph) -> None:
-    """Rewrite x * (1 / sqrt(…)), from torch's exporter, as x / sqrt(…), in place: the form that ONNX Runtime and OpenVINO fuse."""
+    """Rewrite x * (1 / sqrt(…)), from torch's exporter, as x / sqrt(…), in place, which runtimes fuse."""
     for reciprocal in [node for node in graph if node.op_type == "Reciprocal"]:
         inverse = reciprocal.outputs[0]
         mul = operators.only_reader(inverse, "Mul")

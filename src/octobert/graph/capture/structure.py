@@ -99,7 +99,7 @@ class FeedForward:
     """Two linear layers with an activation, optionally gated, between them, and the residual add that follows.
 
     Args:
-        gate: the linear layer before the activation, whose output multiplies that of `up`; None where `up` computes both halves.
+        gate: the linear layer before the activation, which multiplies the output of `up`; None where `up` computes both.
     """
 
     up: Linear

@@ -1,4 +1,4 @@
-"""EuroBERT: RMS norms before attention and feed-forward, rotary positions, gated feed-forwards; K and V may have fewer heads."""
+"""EuroBERT: RMS norms before attention and feed-forward, rotary positions, gated feed-forwards; heads may share K and V."""
 
 from octobert.core.family import GATED_PARTS, EncoderFamily
 
