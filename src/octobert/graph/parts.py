@@ -56,8 +56,9 @@ class Norm:
 
     @property
     def residual(self) -> ir.Node | None:
-        """The residual Add that the norm reads, or None."""
-        return operators.producer(self.x, "Add") if linear_of(self.x) is None else None
+        """The residual Add that the norm reads, or None; sums of embeddings are none."""
+        add = operators.producer(self.x, "Add") if linear_of(self.x) is None else None
+        return add if add is not None and any(map(linear_of, add.inputs)) else None
 
 
 def linear_of(value: ir.Value | None) -> Linear | None:
