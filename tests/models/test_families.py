@@ -361,8 +361,6 @@ def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
         ("albert", {"inner_group_num": 2}),
         ("bert", {"is_decoder": True}),
         ("mobilebert", {"is_encoder_decoder": True}),
-        ("deberta-v2", {"model_type": "deberta"}),
-        ("modernbert", {"model_type": "modernbert-decoder"}),
     ],
 )
 def test_variants_that_are_refused(

@@ -508,12 +508,15 @@ def test_remote_code_is_refused(golden, checkpoint, tmp_path) -> None:
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
-def test_another_model_type_is_refused_with_the_nearest(golden, checkpoint, tmp_path) -> None:
+@pytest.mark.parametrize("model_type", ["robertson", "gemma3_text", "modernbert-decoder"])
+def test_another_model_type_is_refused_with_all_that_are_supported(
+    golden, checkpoint, tmp_path, model_type: str
+) -> None:
     import shutil
 
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "robertson"}))
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": model_type}))
     with golden.raises(ModelError):
         capture.capture(resolve(folder), "sequence-classification", batches())
 
