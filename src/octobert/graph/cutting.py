@@ -282,7 +282,8 @@ def _attention(
     reshapes: dict[ir.Node, tuple[int, ...]] = {nodes[f"{attention}.context"]: (0, 0, width)}
     for part, linear in linears.items():
         fused = part == "qkv"
-        split = _fused_split(linear) if fused else nodes.get(f"{attention}.{part}_split")
+        known = nodes.get(f"{attention}.{part}_split")
+        split = _split(linear, 5, _FUSED) if fused else known or _split(linear, 4, heads)
         if split is None:
             return "its channels are split into heads in an unknown way"
         blocks = _FUSED if fused else 1
@@ -310,11 +311,14 @@ def _attention(
     )
 
 
-def _fused_split(qkv: parts.Linear) -> ir.Node | None:
-    """Return the Reshape of fused Q, K and V to [B, S, 3, H, K], or None if it has another form."""
-    split = operators.only_reader(qkv.y, "Reshape")
+def _split(linear: parts.Linear, rank: int, count: int) -> ir.Node | None:
+    """Return the Reshape of Q, K or V to [B, S, H, K], or of all three to [B, S, 3, H, K]; None if it has another form.
+
+    Heads of Q that share one of K and V are of another form.
+    """
+    split = operators.only_reader(linear.y, "Reshape")
     shape = split.outputs[0].shape if split is not None else None
-    return split if shape is not None and len(shape) == 5 and shape[2] == _FUSED else None
+    return split if shape is not None and len(shape) == rank and shape[2] == count else None
 
 
 def _between(starts: list[ir.Value], projection: parts.Linear) -> list[ir.Node] | str:
