@@ -94,7 +94,7 @@ HEADS = {
             "classes",
             pooler=True,
             pretrained=True,
-            families=("bert", "mobilebert"),
+            families=("bert", "ernie", "megatron-bert", "mobilebert"),
         ),
         Head("feature-extraction", "AutoModel", (STATES,), "states"),
         Head("embedding", "AutoModel", (STATES, "sentence_embedding"), "embedding"),
