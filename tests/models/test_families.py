@@ -32,7 +32,17 @@ from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad
 from tests.support.graphs import SAME, assert_static, largest_error, outputs_of, relative_error
 
 FAMILIES = plugins.names("families")
-NEW = ("albert", "deberta-v2", "mobilebert", "modernbert", "mpnet")
+NEW = (
+    "albert",
+    "deberta",
+    "deberta-v2",
+    "eurobert",
+    "mobilebert",
+    "modernbert",
+    "mpnet",
+    "nomic-bert",
+    "qwen3",
+)
 TARGETS = ("ort-cpu", "openvino-cpu")
 # Mean-pooled states: a classifier's tanh would hide errors behind saturation, or make steps of them.
 HEAD = "embedding"

@@ -83,7 +83,10 @@ def test_an_old_checkpoint_is_opened_by_the_class_of_transformers(
     folder = old(family, head, config, whole=config is NOMIC)
     if config.get("model_type") == "new":
         weights = load_file(folder / "model.safetensors")
-        renamed = {name.replace("gte.", "new."): array for name, array in weights.items()}
+        renamed = {
+            name if name.startswith("classifier.") else f"new.{name.removeprefix('gte.')}": array
+            for name, array in weights.items()
+        }
         save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     source = resolve(folder)
     assert source.longest_input == (2048 if config is NOMIC else 64)
