@@ -32,7 +32,17 @@ from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad
 from tests.support.graphs import SAME, assert_static, largest_error, outputs_of, relative_error
 
 FAMILIES = plugins.names("families")
-NEW = ("albert", "deberta-v2", "mobilebert", "modernbert", "mpnet")
+NEW = (
+    "albert",
+    "deberta",
+    "deberta-v2",
+    "eurobert",
+    "mobilebert",
+    "modernbert",
+    "mpnet",
+    "nomic-bert",
+    "qwen3",
+)
 TARGETS = ("ort-cpu", "openvino-cpu")
 # Mean-pooled states: a classifier's tanh would hide errors behind saturation, or make steps of them.
 HEAD = "embedding"
@@ -361,8 +371,6 @@ def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
         ("albert", {"inner_group_num": 2}),
         ("bert", {"is_decoder": True}),
         ("mobilebert", {"is_encoder_decoder": True}),
-        ("deberta-v2", {"model_type": "deberta"}),
-        ("modernbert", {"model_type": "modernbert-decoder"}),
     ],
 )
 def test_variants_that_are_refused(

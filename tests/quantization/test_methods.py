@@ -675,11 +675,9 @@ def squared_error(x: np.ndarray, q: np.ndarray, layer: LinearLayer, result: Line
     written = qdq.dequantized_weight(result.weight, result.quantizer, result.scale).astype(
         np.float64
     )
-    return float(
-        np.mean(
-            (q @ written + result.bias - (x.astype(np.float64) @ layer.weight + layer.bias)) ** 2
-        )
-    )
+    ours, theirs = (0 if each.bias is None else each.bias for each in (result, layer))
+    difference = q @ written + ours - (x.astype(np.float64) @ layer.weight + theirs)
+    return float(np.mean(difference**2))
 
 
 def test_moments_equal_numpy() -> None:
@@ -819,6 +817,17 @@ def test_asymmetric_weights_are_rounded_to_their_own_grid(axis: int | None) -> N
         assert errors[symmetric] <= squared_error(x, q, layer, layer)
     # All weights lie on one side of zero, where the symmetric grid has half of its numbers.
     assert errors[False] < errors[True]
+
+
+def test_without_a_bias_the_mean_of_an_input_counts() -> None:
+    """Inputs far from zero: what rounding makes of their mean is most of the error, unless the weights themselves keep it small."""
+    for seed in range(4):
+        x, _ = correlated(seed)
+        x = x + np.float32(3.0) * np.abs(x).max()
+        q, layer = in_8_bits(x), layer_of(seed, bias=False)
+        result = corrected("weight-rounding", layer, moments_of(x, q))
+        assert result.bias is None
+        assert squared_error(x, q, layer, result) < 0.5 * squared_error(x, q, layer, layer), seed
 
 
 def test_a_scale_that_is_chosen_already_is_kept() -> None:

@@ -27,8 +27,12 @@ from octobert.quantization.transforms import smoothquant
 from tests.support.checkpoints import batch, make_tokenizer, plant_outliers
 
 FAMILIES = families.names()
-# Where Q and K, or V, cannot be rescaled: they are rotated, compared with positions, or made by one linear layer.
-FOLDED = {"modernbert": (), "deberta-v2": ("value",)}
+# Where Q and K, or V, cannot be rescaled: they are rotated, compared with positions, shared by heads, or made by one linear
+# layer.
+FOLDED = {
+    **dict.fromkeys(("modernbert", "deberta", "eurobert", "qwen3"), ()),
+    **dict.fromkeys(("deberta-v2", "gte", "jina-embeddings-v3", "nomic-bert"), ("value",)),
+}
 # Scales up to 64 and back are rounded once on each side.
 ROUNDING = 2e-5
 ROWS = [

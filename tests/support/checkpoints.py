@@ -57,10 +57,24 @@ TINY = {
     "intermediate_size": 64,
     "max_position_embeddings": 64,
 }
+_ROBERTA = {
+    "max_position_embeddings": 66,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
 # Family → its own settings; a family without an entry has those of `TINY`.
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "albert": {
         "embedding_size": 16,
+    },
+    "deberta": {
+        "relative_attention": True,
+        "max_relative_positions": 8,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
     },
     "deberta-v2": {
         "relative_attention": True,
@@ -82,6 +96,17 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "electra": {
         "embedding_size": 16,
     },
+    "data2vec-text": _ROBERTA,
+    "eurobert": {
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "mask_token_id": 4,
+    },
+    "gte": {"intermediate_size": 48, "pad_token_id": 0},
+    "jina-embeddings-v3": _ROBERTA,
     "mobilebert": {
         "embedding_size": 16,
         "intermediate_size": 48,
@@ -104,13 +129,19 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
         "bos_token_id": 0,
         "eos_token_id": 2,
     },
-    "roberta": {
-        "max_position_embeddings": 66,
-        "type_vocab_size": 1,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
+    "nomic-bert": {"intermediate_size": 48},
+    "qwen3": {
+        "intermediate_size": 48,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
     },
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 24},
+    "roberta": _ROBERTA,
+    "roberta-prelayernorm": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA,
 }
 
 
@@ -121,12 +152,22 @@ _ALL, _LINEAR = (
     ("token-classification", "question-answering"),
 )
 _FAMILIES = plugins.names("families")
+
+
+def has_no(family: str, head: str) -> bool:
+    """Whether transformers has no such head for a family."""
+    return head in plugins.load("families", family).FAMILY.without_heads
+
+
 FAMILY_HEADS = (
     *((family, head) for family in _FAMILIES for head in _ALL),
-    *((family, _LINEAR[index % 2]) for index, family in enumerate(_FAMILIES)),
+    *(
+        (family, _LINEAR[0 if has_no(family, _LINEAR[1]) else index % 2])
+        for index, family in enumerate(_FAMILIES)
+    ),
 )
 PRETRAINED_HEADS = (
-    *((family, "masked-lm") for family in _FAMILIES if family != "bert"),
+    *((f, "masked-lm") for f in _FAMILIES if f != "bert" and not has_no(f, "masked-lm")),
     ("bert", "next-sentence"),
     ("mobilebert", "next-sentence"),
     ("bert", "feature-extraction"),
@@ -158,16 +199,20 @@ def make_checkpoint(
     settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
     if "n_layers" in settings:
         settings["n_layers"] = settings.pop("num_hidden_layers", settings["n_layers"])
-    config = transformers.AutoConfig.for_model(family, **settings)
+    named = (
+        plugins.load("families", family).FAMILY.model_types if family in _FAMILIES else (family,)
+    )
+    config = transformers.AutoConfig.for_model(named[0], **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = (
             dict(enumerate(labels)),
             {name: i for i, name in enumerate(labels)},
         )
     model = getattr(transformers, HEADS[head].auto_class).from_config(config)
+    norms = {n for n, m in model.named_modules() if type(m).__name__.endswith("Norm")}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name.lower():
+            if name.rpartition(".")[0] in norms:
                 parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(
                     -0.2, 0.2
                 )

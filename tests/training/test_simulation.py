@@ -208,7 +208,18 @@ def without_ranges(plan: QuantPlan) -> QuantPlan:
 
 
 @pytest.mark.parametrize(
-    "family", ["bert", "modernbert", "deberta-v2", "mobilebert", "albert", "mpnet"]
+    "family",
+    [
+        "bert",
+        "modernbert",
+        "deberta",
+        "deberta-v2",
+        "eurobert",
+        "mobilebert",
+        "albert",
+        "mpnet",
+        "gte",
+    ],
 )
 def test_observers_see_real_tokens_only(case, family: str) -> None:
     """What the float graph has at real tokens, computed row by row without any padding, is what is observed of a padded batch."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,19 @@ BERT_PARTS = {
     "ffn_norm": "output.LayerNorm",
 }
 
+# The modules that models with rotary positions and gated feed-forwards have in common; where their norms are, differs.
+GATED_PARTS = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "attention": "self_attn",
+    "attention_output": "self_attn.o_proj",
+    "ffn_up.gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "activation": "mlp.act_fn",
+    "ffn_down": "mlp.down_proj",
+}
+
 
 @dataclass(frozen=True)
 class EncoderFamily:
@@ -50,12 +63,17 @@ class EncoderFamily:
         prefix: attribute of the base model in a model with a head, such as `bert`.
         layer: module path of a layer, with `{}` for its index.
         parts: role (one of `LAYER_PARTS`) → module path inside the layer. Where a layer has several parts of one role, all but
-            the last have a suffix: `ffn_up.0`. Roles may be missing. `attention` is the module that computes the context.
-        embeddings_norm: module path of the norm after the embeddings.
+            the last have a suffix: `ffn_up.0`. Roles may be missing. `attention` is the module that computes the context;
+            `ffn_up.gate` the layer before the activation, where another one computes what it multiplies.
+        embeddings_norm: module path of the norm after the embeddings; empty for none.
         position_offset: rows of the position table before the row of the first token.
         shared_layer: module path of the layer that holds the weights, where all layers share them.
         final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
-        windowed: some layers attend to a window around each token, so that masks encode more than padding.
+        windowed: some layers attend to a window around each token, or to what precedes it, so that masks encode more than
+            padding.
+        native: turns the `config.json` of a checkpoint from before transformers had the family into that of transformers. Such
+            checkpoints name code of their own, which is not needed and never run.
+        without_heads: heads that transformers does not have for this family.
         requires: key of `config.json` → the only supported value.
     """
 
@@ -68,6 +86,8 @@ class EncoderFamily:
     shared_layer: str = ""
     final_norm: str = ""
     windowed: bool = False
+    native: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    without_heads: tuple[str, ...] = ()
     requires: dict[str, Any] = field(default_factory=dict)
 
     def part(self, index: int, role: str) -> str:

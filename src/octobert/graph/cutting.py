@@ -224,12 +224,15 @@ def _structure(
     add = operators.only_reader(projection.y, "Add")
     if add is None:
         return "its output is read by more than a residual add"
-    if part_of(role) == "ffn_down":
-        up = parts.linear_at(
-            sites.linear_node(nodes, family.part(index, role.replace("ffn_down", "ffn_up")))
-        )
-        return _feed_forward(index, module, up, projection, add)
     linears = sites.layer_linears(nodes, family, index)
+    if part_of(role) == "ffn_down":
+        up = role.replace("ffn_down", "ffn_up")
+        ups = [
+            parts.linear_at(sites.linear_node(nodes, linears[part]))
+            for part in (up, f"{up}.gate")
+            if part in linears
+        ]
+        return _feed_forward(index, module, ups, projection, add)
     roles = ("qkv",) if "qkv" in linears else ("query", "key", "value")
     sources = {part: parts.linear_at(sites.linear_node(nodes, linears[part])) for part in roles}
     return _attention(
@@ -238,11 +241,11 @@ def _structure(
 
 
 def _feed_forward(
-    index: int, module: str, up: parts.Linear, projection: parts.Linear, add: ir.Node
+    index: int, module: str, ups: list[parts.Linear], projection: parts.Linear, add: ir.Node
 ) -> _Structure | str:
     neurons = projection.sizes[0]
-    blocks = up.sizes[1] // neurons
-    region = _between([up.y], projection)
+    blocks = ups[0].sizes[1] // neurons
+    region = _between([up.y for up in ups], projection)
     if isinstance(region, str):
         return region
     for node in region:
@@ -255,7 +258,8 @@ def _feed_forward(
         ):
             return f"between its two linear layers is an operator that may not keep neurons apart: {node.op_type}"
     sublayer = Sublayer(layer=index, kind="ffn", module=module, units=neurons, width=1)
-    return _Structure(sublayer, ((up, 1, blocks),), (), (), projection, add)
+    sources = tuple((up, 1, blocks) for up in ups)
+    return _Structure(sublayer, sources, (), (), projection, add)
 
 
 def _attention(
@@ -278,7 +282,8 @@ def _attention(
     reshapes: dict[ir.Node, tuple[int, ...]] = {nodes[f"{attention}.context"]: (0, 0, width)}
     for part, linear in linears.items():
         fused = part == "qkv"
-        split = _fused_split(linear) if fused else nodes.get(f"{attention}.{part}_split")
+        known = nodes.get(f"{attention}.{part}_split")
+        split = _split(linear, 5, _FUSED) if fused else known or _split(linear, 4, heads)
         if split is None:
             return "its channels are split into heads in an unknown way"
         blocks = _FUSED if fused else 1
@@ -306,11 +311,14 @@ def _attention(
     )
 
 
-def _fused_split(qkv: parts.Linear) -> ir.Node | None:
-    """Return the Reshape of fused Q, K and V to [B, S, 3, H, K], or None if it has another form."""
-    split = operators.only_reader(qkv.y, "Reshape")
+def _split(linear: parts.Linear, rank: int, count: int) -> ir.Node | None:
+    """Return the Reshape of Q, K or V to [B, S, H, K], or of all three to [B, S, 3, H, K]; None if it has another form.
+
+    Heads of Q that share one of K and V are of another form.
+    """
+    split = operators.only_reader(linear.y, "Reshape")
     shape = split.outputs[0].shape if split is not None else None
-    return split if shape is not None and len(shape) == 5 and shape[2] == _FUSED else None
+    return split if shape is not None and len(shape) == rank and shape[2] == count else None
 
 
 def _between(starts: list[ir.Value], projection: parts.Linear) -> list[ir.Node] | str:

@@ -41,14 +41,14 @@ class Linear:
 
 @dataclass(frozen=True)
 class Norm:
-    """A LayerNormalization, or a norm that is only `x * weight + bias`: a Mul and an Add (MobileBERT)."""
+    """A norm: its last node, its input, and where it is only `x * weight + bias` (MobileBERT), the Mul.
+
+    The last node is a LayerNormalization, the Add of that form, or the Mul of an RMS norm, `x / sqrt(mean(x²) + ε) * weight`.
+    """
 
     node: ir.Node
+    x: ir.Value
     mul: ir.Node | None = None
-
-    @property
-    def x(self) -> ir.Value:
-        return operators.input_of(self.mul or self.node, 0)
 
     @property
     def y(self) -> ir.Value:
@@ -56,8 +56,9 @@ class Norm:
 
     @property
     def residual(self) -> ir.Node | None:
-        """The residual Add that the norm reads, or None."""
-        return operators.producer(self.x, "Add") if linear_of(self.x) is None else None
+        """The residual Add that the norm reads, or None; sums of embeddings are none."""
+        add = operators.producer(self.x, "Add") if linear_of(self.x) is None else None
+        return add if add is not None and any(map(linear_of, add.inputs)) else None
 
 
 def linear_of(value: ir.Value | None) -> Linear | None:
@@ -75,27 +76,42 @@ def linear_of(value: ir.Value | None) -> Linear | None:
 
 def norm_of(value: ir.Value | None) -> Norm | None:
     """Return the norm whose output is `value`, or None."""
-    node = operators.producer(value, "LayerNormalization", "Add")
+    node = operators.producer(value, "LayerNormalization", "Add", "Mul")
     if node is None or node.op_type == "LayerNormalization":
-        return None if node is None else Norm(node)
+        return None if node is None else Norm(node, operators.input_of(node, 0))
+    if node.op_type == "Mul":
+        nodes = rms_nodes(node)
+        return Norm(node, operators.input_of(nodes[0], 0)) if nodes else None
     mul = operators.producer(node.inputs[0], "Mul")
     scaled = (
         mul is not None
         and operators.const_array(mul.inputs[0]) is None
         and is_vector(mul.inputs[1])
     )
-    return Norm(node, mul) if scaled and is_vector(node.inputs[1]) else None
+    if mul is None or not scaled or not is_vector(node.inputs[1]):
+        return None
+    return Norm(node, operators.input_of(mul, 0), mul)
+
+
+def rms_nodes(mul: ir.Node) -> list[ir.Node]:
+    """Return the nodes of the RMS norm that a Mul ends, in order; an empty list if it ends none."""
+    div = operators.producer(mul.inputs[0], "Div") if mul.op_type == "Mul" else None
+    if div is None or not is_vector(mul.inputs[1]):
+        return []
+    root = operators.above(div.inputs[1], "Sqrt", "Add", "ReduceMean", "Pow")
+    whole = bool(root) and root[-1].inputs[0] is div.inputs[0]
+    return [*reversed(root), div, mul] if whole else []
+
+
+# What reads the input of a norm → the node that ends it.
+_NORM_ENDS = {"LayerNormalization": None, "Mul": "Add", "Div": "Mul"}
 
 
 def norm_behind(value: ir.Value) -> Norm | None:
     """Return the norm that reads `value`, or None."""
-    for node in operators.consumers(value, "LayerNormalization", "Mul"):
-        ends = (
-            [node]
-            if node.op_type == "LayerNormalization"
-            else operators.consumers(node.outputs[0], "Add")
-        )
-        for end in ends:
+    for node in operators.consumers(value, *_NORM_ENDS):
+        end_type = _NORM_ENDS[node.op_type]
+        for end in operators.consumers(node.outputs[0], end_type) if end_type else [node]:
             norm = norm_of(end.outputs[0])
             if norm is not None and norm.x is value:
                 return norm

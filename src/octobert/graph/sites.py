@@ -79,10 +79,10 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
         ModelError: the graph lacks a part of the family.
     """
     nodes = operators.nodes_of(graph)
-    norm = node_named(nodes, family.embeddings_norm)
-    sites: list[Site] = [
-        _site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None)
-    ]
+    sites: list[Site] = []
+    if family.embeddings_norm:
+        norm = node_named(nodes, family.embeddings_norm)
+        sites.append(_site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None))
     count = layer_count(graph, family)
     # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
     branches = {

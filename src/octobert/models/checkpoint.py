@@ -29,8 +29,8 @@ from octobert.models.source import ModelSource, read_config
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_config.json"
 _LAYERS_KEY = "finetune.layers"
-# Ends of keys of a config that choose code: attn_implementation, _attn_implementation, …
-_IMPLEMENTATIONS = ("_implementation", "_implementation_internal")
+# Ends of keys of a config that choose code: auto_map, attn_implementation, _attn_implementation, …
+_NAMES_CODE = ("auto_map", "_implementation", "_implementation_internal")
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -294,12 +294,15 @@ def _from_pretrained(
 
 
 def _config(stated: Mapping[str, Any], settings: Mapping[str, Any], *, dropout: bool) -> Any:
-    """The config of a model without the implementations that it states: they can name a repository of the Hub with code."""
+    """The config of a model without what can name code: the checkpoint's own, or a repository of the Hub with an attention."""
     import transformers
 
-    plain = {key: value for key, value in stated.items() if not key.endswith(_IMPLEMENTATIONS)}
+    plain = {key: value for key, value in stated.items() if not key.endswith(_NAMES_CODE)}
     kind: Any = transformers.CONFIG_MAPPING[plain.get("model_type", "bert")]
     config = kind.from_dict(plain, **settings)
+    if getattr(config, "use_cache", False):
+        # Of keys and values, for generation; exporters cannot write it.
+        config.use_cache = False
     for key in () if dropout else dropouts(config.to_dict()):
         setattr(config, key, 0.0)
     return config

@@ -95,7 +95,7 @@ HEADS = {
             "classes",
             pooler=True,
             pretrained=True,
-            families=("bert", "mobilebert"),
+            families=("bert", "ernie", "megatron-bert", "mobilebert"),
         ),
         Head("feature-extraction", "AutoModel", (STATES,), "states"),
         Head("embedding", "AutoModel", (STATES, "sentence_embedding"), "embedding"),
@@ -162,12 +162,14 @@ def check_head(source: ModelSource, name: str) -> None:
     """
     head = head_of(name)
     ending, stated = head.architecture, _architecture(source)
-    model_types = source.family.model_types
-    if head.families and not set(head.families) & set(model_types):
+    family = source.family
+    named = not head.families or {*head.families} & {*family.model_types}
+    if name in family.without_heads or not named:
+        others = f"a model of type {' or '.join(head.families)}" if head.families else None
         raise ModelError(
-            f"{model_types[0]} models have no {name} head in transformers",
+            f"{family.model_types[0]} models have no {name} head in transformers",
             where=str(source.path / "config.json"),
-            expected=f"a model of type {' or '.join(head.families)}",
+            expected=others,
             fix="choose another task",
         )
     trained_head = next(

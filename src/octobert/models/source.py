@@ -83,7 +83,8 @@ class ModelSource(FrozenModel):
             raise ModelError(
                 f'model type "{model_type}" is not supported',
                 where=where,
-                fix=did_you_mean(model_type, families()),
+                expected=", ".join(sorted(families())),
+                fix="choose an encoder of one of these types",
             )
         for key, value in {
             "is_decoder": False,
@@ -138,12 +139,12 @@ def resolve(
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
         _refuse_quantized(config, folder)
-    kind = _model_type(
-        config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir()
-    )
+    where = str(folder / model_config.CONFIG)
+    kind = _model_type(config, family, where=where, needed=path.is_dir())
     side = None if tokenizer is None else _tokenizer_at(tokenizer, revision)
-    if kind != config.get("model_type") or side is not None:
-        config = {**config, "model_type": kind} if kind or config else {}
+    native = _native({**config, "model_type": kind} if kind or config else {}, where=where)
+    if native != config or side is not None:
+        config = native
         folder = completed(folder, json.dumps(config, indent=2), side)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
@@ -199,7 +200,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             "not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path"
         )
     config = model_config.read_config(folder)
-    if config.get("auto_map"):
+    family = family_of(str(config.get("model_type")))
+    if config.get("auto_map") and (family is None or family.native is None):
         raise ModelError(
             "the checkpoint needs its own Python code (trust_remote_code), which octobert never runs",
             where=str(path),
@@ -207,6 +209,27 @@ def read_config(folder: Path) -> dict[str, Any]:
             fix="use a model that is part of transformers, or give its ONNX export",
         )
     return config
+
+
+def _native(config: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """The config of transformers' own class, where the config names code from before there was one.
+
+    Raises:
+        ModelError: a key has a value that means nothing.
+    """
+    family = family_of(str(config.get("model_type")))
+    if family is None or family.native is None:
+        return config
+    try:
+        native = family.native(config)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(
+            "the config cannot be read",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            fix="download or copy the model again",
+        ) from error
+    return {key: value for key, value in native.items() if key != "auto_map"}
 
 
 def _model_type(

@@ -33,6 +33,7 @@ class ModuleNames:
     Attributes:
         linears: id of a weight → path of its linear layer, without the prefix of the base model.
         norms: id of a weight → path of its norm.
+        unshifted: ids of the weights of norms without a bias.
         tables: id of a weight → path of its embedding.
         calls: path of a module → its names in the graph, one for each use in a forward pass.
         reader: part whose output one linear layer reads → that linear layer.
@@ -68,6 +69,7 @@ class ModuleNames:
         """Take down which parameter is the weight of which module. A copy of a model has other parameters."""
         self.linears: dict[int, str] = {}
         self.norms: dict[int, str] = {}
+        self.unshifted: set[int] = set()
         self.tables: dict[int, str] = {}
         modules = dict(model.named_modules())
         # A decoder over the vocabulary and the word embeddings are two modules with one parameter.
@@ -82,6 +84,8 @@ class ModuleNames:
                 self.tables[id(parameter)] = path
             elif path in self._norm_paths:
                 self.norms[id(parameter)] = path
+                if getattr(modules[module], "bias", None) is None:
+                    self.unshifted.add(id(parameter))
 
     def at_call(self, path: str | None, call: int) -> str | None:
         """Return the name in the graph of a module at its n-th use in a forward pass; None without such a part."""
@@ -201,9 +205,12 @@ class Interceptor(TorchFunctionMode):
         return output if path is None else self._quantized("norm.output", path, output)
 
     def _scale(self, output: Any, args: Any, _: Any) -> Any:
-        """The first half of a norm that only scales and shifts."""
-        if id(args[1]) in self._names.norms:
-            output.octobert_scaled = args[1]
+        """The end of an RMS norm, or the first half of a norm that scales and shifts in operators of its own."""
+        for factor in args:
+            if id(factor) in self._names.unshifted:
+                return self._normed(factor, output)
+            if id(factor) in self._names.norms:
+                output.octobert_scaled = factor
         return output
 
     def _embedding(self, rows: Any, args: Any, _: Any) -> Any:

@@ -330,6 +330,22 @@ def test_a_norm_does_not_overflow(tmp_path) -> None:
     np.testing.assert_allclose(ours, full, rtol=HALF, atol=HALF)
 
 
+def test_an_rms_norm_does_not_overflow(captured, tmp_path) -> None:
+    """Word embeddings of EuroBERT that are a thousand times as large: the first norm squares thousands, and gives the same."""
+    model = captured("eurobert", "embedding").model.clone()
+    table = model.graph.initializers["embed_tokens.weight"]
+    weight = operators.constant_of(table) * np.float32(1000.0)
+    assert np.abs(weight).max() > 256
+    table.const_value = ir.tensor(weight, name=table.name)
+    operators.save(model, tmp_path / "full.onnx")
+    halved(tmp_path / "full.onnx", tmp_path / "half.onnx")
+    feeds = feeds_of(encoded(), 0)
+    for ours, theirs in zip(
+        run(tmp_path / "half.onnx", feeds), run(tmp_path / "full.onnx", feeds), strict=True
+    ):
+        assert relative_error(ours, theirs) < HALF
+
+
 @pytest.mark.parametrize("value", [1e5, -7e4, np.inf, np.nan])
 def test_a_constant_beyond_float16_is_an_error(golden, value) -> None:
     weight = np.array([[1.0, value]], dtype=np.float32)

@@ -227,8 +227,9 @@ def name_(model: ir.Model, layers: list[EncoderLayer], family: EncoderFamily) ->
         for role, feed_forward in layer.feed_forwards.items():
             names.activation_(feed_forward, family.part(index, role))
         names.heads_(layer.attention, family.part(index, "attention"))
-    first = next(first for node in graph if (first := parts.norm_of(node.outputs[0])) is not None)
-    names.norm_(first, family.embeddings_norm)
+    if family.embeddings_norm:
+        found = (parts.norm_of(node.outputs[0]) for node in graph)
+        names.norm_(next(norm for norm in found if norm is not None), family.embeddings_norm)
     last = parts.norm_behind(layers[-1].output)
     if family.final_norm and last is not None:
         names.norm_(last, family.final_norm)
@@ -302,19 +303,22 @@ class _Names:
 
     def activation_(self, feed_forward: FeedForward, path: str) -> None:
         """Name the nodes between the two linear layers of a feed-forward: the activation, its parts, and the gate."""
-        inside = operators.ancestors(feed_forward.down.x) - operators.ancestors(feed_forward.up.y)
+        up, gate_linear = feed_forward.up, feed_forward.gate
+        inside = operators.ancestors(feed_forward.down.x) - operators.ancestors(up.y)
+        if gate_linear is not None:
+            inside -= operators.ancestors(gate_linear.y)
         nodes = [n for n in self.graph if n.outputs[0] in inside]
         ends = {feed_forward.down.x: path}
         if feed_forward.gated:
             ends[feed_forward.down.x] = f"{path}.gated"
             gate = operators.producer(feed_forward.down.x)
-            # The factor that is not the output of the Split is the activation.
+            # The factor that no Split or linear layer computes is the activation.
             factors = (
                 [v for v in gate.inputs if operators.producer(v, "Split", "Slice") is None]
                 if gate is not None
                 else []
             )
-            ends |= {value: path for value in factors if value is not None}
+            ends |= {value: path for value in factors if value is not None and value is not up.y}
         for node in nodes:
             end = ends.get(node.outputs[0])
             self.node_(node, end or self._free(f"{path}.{node.op_type.lower()}", reserve=False))

@@ -67,6 +67,7 @@ def prepare_(model: ir.Model) -> None:
     _gemm_to_matmul_(model.graph)
     _bias_second_(model.graph)
     _fuse_layer_norms_(model.graph)
+    _divide_in_rms_norms_(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
     operators.clean_(model)
     shapes.fold_linears_(model)
@@ -259,6 +260,19 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
         ir.convenience.replace_nodes_and_values(
             graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]]
         )
+
+
+def _divide_in_rms_norms_(graph: ir.Graph) -> None:
+    """Rewrite x * (1 / sqrt(…)), from torch's exporter, as x / sqrt(…), in place, which runtimes fuse."""
+    for reciprocal in [node for node in graph if node.op_type == "Reciprocal"]:
+        inverse = reciprocal.outputs[0]
+        mul = operators.only_reader(inverse, "Mul")
+        if mul is None or operators.producer(reciprocal.inputs[0], "Sqrt") is None:
+            continue
+        x = operators.other_input(mul, inverse)[1]
+        chain = Chain(graph, str(mul.outputs[0].name))
+        chain.Div("quotient", x, reciprocal.inputs[0])
+        chain.replace_(mul)
 
 
 def lower_fused_(graph: ir.Graph) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError, reason
-from octobert.graph import operators
+from octobert.graph import operators, parts
 
 # (rows, tokens): sizes that no fixed axis of a real encoder is likely to have.
 _PROBES = ((2, 7), (3, 11))
@@ -70,6 +70,7 @@ def fold_linears_(model: ir.Model) -> None:
     A runtime folds linear layers over constants, such as projections of a table of relative positions (DeBERTa), when it loads
     a float model. Behind 8-bit weights it cannot, and would project the whole table for every text.
     """
+    _pick_rows_last_(model.graph)
     constant: set[ir.Value] = set()
     through_linear: dict[ir.Value, None] = {}
     for node in model.graph:
@@ -79,6 +80,30 @@ def fold_linears_(model: ir.Model) -> None:
             if node.op_type == "MatMul" or any(v in through_linear for v in inputs):
                 through_linear.update(dict.fromkeys(node.outputs))
     fold_(model, through_linear, constant, "folded")
+
+
+def _pick_rows_last_(graph: ir.Graph) -> None:
+    """Rewrite linear layers over some rows of a constant as the same rows of the layer over all of them, in place.
+
+    DeBERTa v1 projects only as many relative positions as the text is long.
+    """
+    for rows in [node for node in graph if node.op_type == "Slice"]:
+        if operators.const_array(rows.inputs[0]) is None or rows.inputs[3] is None:
+            continue
+        placed = operators.only_reader(rows.outputs[0], "Unsqueeze")
+        if placed is None or operators.constant_of(rows.inputs[3]).tolist() != [0]:
+            continue
+        for matmul in operators.consumers(placed.outputs[0], "MatMul"):
+            if not parts.is_weight(matmul.inputs[1]):
+                continue
+            linear = parts.linear_at(matmul)
+            chain, readers = operators.Chain(graph, str(linear.y.name)), list(linear.y.uses())
+            picked = chain.Slice("rows", linear.y, *rows.inputs[1:])
+            picked = chain.Unsqueeze("placed", picked, placed.inputs[1])
+            matmul.replace_input_with(0, rows.inputs[0])
+            graph.insert_after(linear.add or matmul, chain.nodes)
+            for reader, index in readers:
+                reader.replace_input_with(index, picked)
 
 
 def fold_(

@@ -5,8 +5,10 @@ starts at each attention, a Softmax between two MatMuls of computed values, and 
 feed-forwards around it. Recognized:
 
     attention   eager and SDPA; masks built by Add, Where or NaN guards; a scale on the scores or on Q and K; Q, K and V from
-                one linear layer or from three; rotary embeddings; relative-position terms in the scores
-    layers      pre-norm and post-norm, several feed-forwards in sequence, bottlenecks (MobileBERT)
+                one linear layer or from three; heads of K and V that several heads of Q share; rotary embeddings;
+                relative-position terms in the scores
+    layers      pre-norm and post-norm, LayerNorm and RMS norm; gated feed-forwards with one linear layer or two before the
+                gate; several feed-forwards in sequence, bottlenecks (MobileBERT)
 """
 
 from __future__ import annotations
@@ -94,16 +96,21 @@ class Attention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Two linear layers with an activation, optionally gated, between them, and the residual add that follows."""
+    """Two linear layers with an activation, optionally gated, between them, and the residual add that follows.
+
+    Args:
+        gate: the linear layer before the activation, which multiplies the output of `up`; None where `up` computes both.
+    """
 
     up: Linear
     down: Linear
     add: ir.Node
+    gate: Linear | None = None
 
     @property
     def gated(self) -> bool:
-        """True if one half of the output of `up` is multiplied by the activation of the other half."""
-        return self.up.sizes[1] == 2 * self.down.sizes[0]
+        """True if something is multiplied by the output of the activation."""
+        return self.gate is not None or self.up.sizes[1] == 2 * self.down.sizes[0]
 
 
 @dataclass(frozen=True)
@@ -210,9 +217,9 @@ def _layer(
     blocks: list[FeedForward],
     output: ir.Value,
 ) -> EncoderLayer:
-    linears |= _numbered("ffn_up", [block.up for block in blocks]) | _numbered(
-        "ffn_down", [block.down for block in blocks]
-    )
+    for role, block in _numbered("ffn_up", blocks).items():
+        linears |= ({f"{role}.gate": block.gate} if block.gate else {}) | {role: block.up}
+    linears |= _numbered("ffn_down", [block.down for block in blocks])
     return EncoderLayer(attention, linears, norms, _numbered("activation", blocks), output)
 
 
@@ -232,9 +239,18 @@ def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:
         inside = operators.ancestors(down.x) - operators.ancestors(x)
         if any(operators.producer(v, "Softmax") for v in inside):
             continue
-        for node in operators.consumers(x, "MatMul"):
-            if is_weight(node.inputs[1]) and node.outputs[0] in inside:
-                return FeedForward(linear_at(node), down, add)
+        ups = [
+            linear_at(node)
+            for node in operators.consumers(x, "MatMul")
+            if is_weight(node.inputs[1]) and node.outputs[0] in inside
+        ]
+        product = operators.producer(down.x, "Mul")
+        if len(ups) == 1:
+            return FeedForward(ups[0], down, add)
+        if len(ups) == 2 and product is not None:
+            # The gate passes through the activation, the other layer does not.
+            gate, up = sorted(ups, key=lambda linear: linear.y in product.inputs)
+            return FeedForward(up, down, add, gate)
     return None
 
 

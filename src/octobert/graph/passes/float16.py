@@ -3,7 +3,8 @@
 Inputs and outputs of the graph keep their types. The opset becomes 19, the first whose Quantize/DequantizeLinear take both
 types. These stay float32, with Casts around them:
 
-    norms                   LayerNormalization squares deviations from the mean, and float16 ends at 65,504 < 256². In
+    norms                   LayerNormalization squares deviations from the mean, RMS norms what they read, and float16 ends at
+                            65,504 < 256². In
                             all-MiniLM-L6-v2 one channel deviates by 222 from the mean of its row. ONNX asks for float32 inside
                             (`stash_type`), but not every runtime complies. Softmax subtracts the maximum first and is safe.
     operators after the     pooling and what follows it; other heads too, unless they have a weight: a sum over all tokens needs
@@ -26,7 +27,7 @@ from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.core.plan import FloatType
-from octobert.graph import operators
+from octobert.graph import operators, parts
 from octobert.graph.passes import Pass
 
 OPSET = 19
@@ -126,7 +127,11 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> int:
 
 def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
     """Return the nodes that stay float32."""
-    norms = [node for node in graph if node.op_type in _NORMS]
+    norms = [
+        inside
+        for node in graph
+        for inside in ([node] if node.op_type in _NORMS else parts.rms_nodes(node))
+    ]
     small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
     rows = {
         reader

@@ -3,7 +3,7 @@
 1. Find W' with q W' closest to x W (damped least squares), which compensates the quantization error of the activations.
 2. Round W' one input channel at a time, in order of decreasing energy, and spread each rounding error over the channels that
    are not yet rounded.
-3. Correct the bias for the remaining mean error.
+3. Correct the bias for the remaining mean error. Without a bias, steps 1 and 2 keep it small too.
 
 Source of step 2: Frantar et al. 2022, arXiv:2210.17323.
 """
@@ -36,16 +36,20 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     """Return the layer with its weight on the 8-bit grid, the scale of the weight, and the corrected bias."""
     assert moments.products is not None
     assert moments.lost is not None
-    if not np.trace(moments.products) > 0:
+    products, lost = moments.products, moments.lost
+    if layer.float_bias is None:
+        # No bias takes back the mean of the error, so that it counts as the rest does.
+        mean = moments.mean_quantized
+        products = products + np.outer(mean, mean)
+        lost = lost + np.outer(mean, moments.mean - mean)
+    if not np.trace(products) > 0:
         # All tokens are equal: the channels have no energy to order them by.
         return layer
     weight = layer.float_weight.astype(np.float64)
-    energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(
-        len(weight)
-    )
+    energy = products + options.damping * np.trace(products) / len(weight) * np.eye(len(weight))
     order = np.argsort(-np.diag(energy), kind="stable")
     spread = _inverse_factor(energy[np.ix_(order, order)])
-    compensated = weight[order] + spread.T @ (spread @ (moments.lost[order] @ weight))
+    compensated = weight[order] + spread.T @ (spread @ (lost[order] @ weight))
     scale = (
         layer.scale
         if layer.scale is not None
