@@ -65,7 +65,7 @@ def embed(
     numbers_of(rows, "rows")
     folder = optional_path(tokenizer, "tokenizer")
     model = open_model(path_of(package, "package"), task=task, target=target, tokenizer=folder)
-    embedder = Embedder(model, column=column, prompt=prompt, device=device)
+    embedder = Embedder(model, column, prompt, {"device": device})
     with progress_step(progress, "embed") as on_progress:
         return write(
             embedder,

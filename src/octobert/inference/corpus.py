@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ _RUN = b"octobert"
 _BUFFER = 1 << 20
 
 
+@dataclass(frozen=True)
 class Embedder:
     """A model that embeds a column of a table, for `map_batches` of Ray Data and `predict_batch_udf` of Spark.
 
@@ -61,26 +62,19 @@ class Embedder:
         package: A package, `OUT/TARGET`, at a path that all machines see.
         column: Column with the texts.
         prompt: Name of the model's prompt that is put before texts, such as passage. Default: the model's.
-        options: Of `load`: `device`, `streams`, `threads`, `cache` and others.
+        options: Others of `load`: `device`, `streams`, `threads`, `cache`, …
 
     Example:
         >>> dataset.map_batches(octobert.Embedder, fn_constructor_args=["out/ort-cpu"])  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        package: str | Path | FinishedModel,
-        *,
-        column: str = "text",
-        prompt: str | None = None,
-        **options: Any,
-    ) -> None:
-        self._open = partial(Predictor, package, goal="throughput", measure=False, **options)
-        self.column, self.prompt = column, prompt
+    package: str | Path | FinishedModel
+    column: str = "text"
+    prompt: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {**self._open.keywords, "column": self.column, "prompt": self.prompt}
-        return partial(Embedder, *self._open.args, **options), ()
+        return Embedder, (self.package, self.column, self.prompt, self.options)
 
     @lazy
     def model(self) -> Predictor:
@@ -89,13 +83,10 @@ class Embedder:
         Raises:
             ModelError: it does not embed texts.
         """
-        model = self._open()
+        model = Predictor(self.package, goal="throughput", measure=False, **self.options)
         if model.task.head != "embedding":
-            got = f"a model for {model.opened.facts().name}"
-            fix = "call what octobert.load returns"
-            raise ModelError(
-                "the model does not embed texts", where=str(model.folder), got=got, fix=fix
-            )
+            what, got = "the model does not embed texts", f"a model for {model.opened.facts().name}"
+            raise ModelError(what, where=str(model.folder), got=got, fix="octobert.load opens it")
         return model
 
     @lazy
@@ -178,23 +169,30 @@ def embed(
         BusyError: another process is at work there.
     """
     files, total = [file for path in paths for file in _files(path)], 0
+    schemas: list[pa.Schema] = []
     for file in files:
         with _readable(file):
             opened = pq.ParquetFile(file)
         keep = keep or opened.schema_arrow.names
         _check((*keep, embedder.column), opened.schema_arrow, str(file))
+        schemas.append(pa.schema([opened.schema_arrow.field(name) for name in keep]))
+        if schemas[-1] != schemas[0]:
+            what, fix = f"the columns have other types than in {files[0]}", "write them alike"
+            raise ColumnError(what, where=str(file), fix=fix)
         total += opened.metadata.num_rows
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
     run, work = _run(embedder, files, keep, rows), out.with_name(f".{out.name}.octobert")
     with storage_errors(out):
         if os.path.lexists(out):
-            _check_run(_noted_in(out), run, out)
+            with _readable(out):
+                noted = pq.read_metadata(out).metadata or {}
+            _check_run(noted.get(_RUN, b"{}"), run, out)
         else:
             with locked(work):
-                noted, whole = work / "run.json", work / "whole"
-                _check_run(noted.read_bytes() if noted.exists() else run, run, work)
-                with atomic_write(noted) as unfinished:
+                began, whole = work / "run.json", work / "whole"
+                _check_run(began.read_bytes() if began.exists() else run, run, work)
+                with atomic_write(began) as unfinished:
                     unfinished.write_bytes(run)
                 parts = _parts(
                     embedder, files, work, keep, rows, lambda done: on_progress("rows", done, total)
@@ -254,18 +252,18 @@ def _write(path: Path, tables: Iterator[pa.Table], run: bytes) -> None:
 def _run(embedder: Embedder, files: Sequence[Path], keep: Sequence[str], rows: int) -> bytes:
     """What the answers depend on, by name, as JSON. The numbers of threads and streams are not among it."""
     model, opened = embedder.model, embedder.model.opened
-    content: Any = opened.manifest and opened.manifest.files
-    if not content:
-        beside = sorted(opened.folder.glob("*.json"))
-        content = [file_digest(file) for file in (*files_of(opened.file), *beside)]
-    entries, task = (facts.model_dump(mode="json") for facts in (opened.entries, opened.facts()))
-    setting = model.setting.model_dump(mode="json", exclude={"streams", "threads"})
+    # The task, the tokenizer, the pooling, and the settings of a package.
+    patterns = ("*.json", "*.txt", "*_Pooling/*.json")
+    beside = [file for pattern in patterns for file in sorted(opened.folder.glob(pattern))]
     facts = {
-        "model": [content, task],
-        "input": [file_digest(file) for file in files],
-        "options": [embedder.column, embedder.prompt, list(keep), rows],
-        "settings": [model.device, model.precision, entries, setting],
-        "octobert": __version__,
+        "model": [
+            opened.facts().model_dump(),
+            *map(file_digest, [*files_of(opened.file), *beside]),
+        ],
+        "input": [*map(file_digest, files)],
+        "options": [embedder.column, embedder.prompt, *keep, rows],
+        "device": [model.device, model.precision],
+        "version": [__version__],
     }
     return json.dumps({name: canonical_digest(fact) for name, fact in facts.items()}).encode()
 
@@ -278,18 +276,9 @@ def _check_run(noted: bytes, run: bytes, where: Path) -> None:
     """
     there, now = json.loads(noted), json.loads(run)
     if others := [name for name in now if there.get(name) != now[name]]:
-        got = f"other {', '.join(others)}" if there else "no file of octobert embed"
-        fix = "choose another name, or remove it"
-        raise StorageError("it is not of this run", where=str(where), got=got, fix=fix)
-
-
-def _noted_in(file: Path) -> bytes:
-    """The run that a file is of; nothing for files of other origin."""
-    try:
-        noted: dict[bytes, bytes] = pq.read_metadata(file).metadata or {}
-    except (pa.ArrowException, OSError):
-        noted = {}
-    return noted.get(_RUN, b"{}")
+        got = f"another {' and another '.join(others)}" if there else "a file of other origin"
+        what, fix = "what is there is not of this run", "choose another name, or remove it"
+        raise StorageError(what, where=str(where), got=got, fix=fix)
 
 
 def _files(path: Path) -> list[Path]:
@@ -315,4 +304,4 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         what, got = "the file cannot be read as Parquet", reason(error, longest=200)
-        raise DataError(what, where=str(file), got=got, fix="write it again") from error
+        raise DataError(what, where=str(file), got=got, fix="check the path") from error
