@@ -42,7 +42,7 @@ from octobert.core.files import (
 from octobert.core.frozen import lazy
 from octobert.core.lock import locked
 from octobert.core.version import __version__
-from octobert.data.tokenization import Tokenizer
+from octobert.data.tokenization import Text, Tokenizer
 from octobert.inference.opened import FinishedModel, files_of
 from octobert.inference.predictor import Predictor
 
@@ -50,6 +50,7 @@ VECTORS = "embedding"
 # Key of a file's metadata: what it was made of.
 _RUN = b"octobert"
 _BUFFER = 1 << 20
+PART = "{:08}.parquet"
 
 
 @dataclass(frozen=True)
@@ -107,28 +108,35 @@ class Embedder:
         _check([self.column], table.schema, "the batch")
         return with_vectors(table, self.vectors(table[self.column].to_pylist()))
 
-    def vectors(self, texts: Iterable[str], where: str = "", first: int = 1) -> np.ndarray:
+    def vectors(self, texts: Iterable[str]) -> np.ndarray:
         """Return the embeddings of texts, [texts, width].
 
         Args:
             texts: Any number, which are in memory at once.
-            where: What stands before the number of a row in errors.
-            first: Number of the first row.
 
         Raises:
             DataError: A row has no text.
         """
-        prompt, task = self.prompt, self.model.task
-        parsed = [
-            task.parse(
+        parsed = self.parsed(texts, "", 1)
+        rows = self.model.task.encode(self._tokenizer, parsed).flat
+        (vectors,) = self.model.outputs(rows).values()
+        return vectors
+
+    def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
+        """Texts as the model takes them.
+
+        Args:
+            where: what stands before the number of a row in errors.
+            first: number of the first row.
+        """
+        prompt, parse = self.prompt, self.model.task.parse
+        return [
+            parse(
                 text if prompt is None else {"text": text, "prompt": prompt},
                 where=f"{where}row {row}",
             )
             for row, text in enumerate(texts, first)
         ]
-        rows = task.encode(self._tokenizer, parsed).flat
-        (vectors,) = self.model.outputs(rows).values()
-        return vectors
 
 
 def with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
@@ -179,7 +187,10 @@ def embed(
         if schemas[-1] != schemas[0]:
             what, fix = f"the columns have other types than in {files[0]}", "write them alike"
             raise ColumnError(what, where=str(file), fix=fix)
-        total += opened.metadata.num_rows
+        # Nothing is made of rows of which one cannot be.
+        for first, table in _tables(file, [embedder.column], rows):
+            embedder.parsed(table[embedder.column].to_pylist(), f"{file}, ", first)
+            total += len(table)
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
     run, work = _run(embedder, files, keep, rows), out.with_name(f".{out.name}.octobert")
@@ -191,7 +202,8 @@ def embed(
         else:
             with locked(work):
                 began, whole = work / "run.json", work / "whole"
-                _check_run(began.read_bytes() if began.exists() else run, run, work)
+                if (work / PART.format(0)).exists():
+                    _check_run(began.read_bytes(), run, work)
                 with atomic_write(began) as unfinished:
                     unfinished.write_bytes(run)
                 parts = _parts(
@@ -212,27 +224,27 @@ def _parts(
     rows: int,
     on_done: Callable[[int], None],
 ) -> Iterator[pa.Table]:
-    """The rows with their answers, in tables of a limited size. Each is in a file before it is given."""
+    """The rows with their embeddings, in tables of a limited size. Each is in a file before it is given."""
     number = done = 0
     for file in files:
-        before = done
-        for table in _tables(file, {*keep, embedder.column}, rows):
-            part = work / f"{number:08}.parquet"
+        for _, table in _tables(file, {*keep, embedder.column}, rows):
+            part = work / PART.format(number)
             if not part.exists():
-                texts = table[embedder.column].to_pylist()
-                vectors = embedder.vectors(texts, f"{file}, ", 1 + done - before)
+                vectors = embedder.vectors(table[embedder.column].to_pylist())
                 _write(part, iter([with_vectors(table.select(keep), vectors)]), b"{}")
             number, done = number + 1, done + len(table)
             on_done(done)
             yield pq.ParquetFile(part).read()
 
 
-def _tables(file: Path, columns: Iterable[str], rows: int) -> Iterator[pa.Table]:
-    """The rows of a file, of which no whole row group is in memory."""
+def _tables(file: Path, columns: Iterable[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of a file, with the number of the first one, from 1. No whole row group is in memory."""
+    first = 1
     with _readable(file):
         opened = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
         for batch in opened.iter_batches(rows, columns=list(columns)):
-            yield pa.Table.from_batches([batch])
+            yield first, pa.Table.from_batches([batch])
+            first += len(batch)
 
 
 def _write(path: Path, tables: Iterator[pa.Table], run: bytes) -> None:
