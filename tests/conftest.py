@@ -47,6 +47,7 @@ from tests.support.graphs import ranges_of, sites_of, statistics_of
 from tests.support.runs import (
     FAST,
     TARGETS,
+    brief,
     is_being_made,
     made_once,
     shared_folder,
@@ -277,6 +278,25 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
         (folder / "out" / "report.json").read_text(encoding="utf-8")
     )
     return recipe_in(folder), folder / "out", report
+
+
+@pytest.fixture(scope="session")
+def embedding_package(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of the tiny encoder, which embeds texts with ONNX Runtime. Not to be written into."""
+    model = str(checkpoint("bert", "embedding"))
+
+    def make(folder: Path) -> None:
+        recipe = parse(
+            {
+                "model": model,
+                "task": {"embedding": {"text": "sentence1"}},
+                "data": str(write_pairs(folder / "data")),
+                "targets": ["ort-cpu"],
+            }
+        )
+        runner.run(brief(recipe), folder / "out", executor=inline.run)
+
+    return made_once(tmp_path_factory, "embedding-package", make) / "out" / "ort-cpu"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from octobert.api.choosing import auto as auto
 from octobert.api.choosing import auto_again as auto_again
 from octobert.api.choosing import merge as merge
 from octobert.api.clients import export as export
+from octobert.api.corpus import embed as embed
 from octobert.api.hub import push as push
 from octobert.api.models import benchmark as benchmark
 from octobert.api.models import evaluate as evaluate
@@ -53,5 +54,6 @@ from octobert.core.errors import RecipeError as RecipeError
 from octobert.core.errors import StorageError as StorageError
 from octobert.core.errors import TargetError as TargetError
 from octobert.core.version import __version__ as __version__
+from octobert.inference.corpus import Embedder as Embedder
 from octobert.report.events import ProgressEvent as ProgressEvent
 from octobert.report.progress import ProgressBar as ProgressBar

@@ -16,10 +16,10 @@ from octobert.core import files
 from octobert.core.errors import StorageError
 from octobert.core.files import digests_of, text_digest
 from octobert.core.frozen import FrozenModel
+from octobert.core.lock import locked
 from octobert.core.user_code import UserCode
 from octobert.pipeline import publishing
 from octobert.pipeline.contract import Step
-from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, Folder, publish, recover
 
 OLD = {

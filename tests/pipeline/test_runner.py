@@ -28,6 +28,7 @@ from octobert.core.errors import (
     StorageError,
     TargetError,
 )
+from octobert.core.lock import locked
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -36,7 +37,6 @@ from octobert.pipeline import events, runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.executors.inline import as_sentence
-from octobert.pipeline.lock import locked
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.store import Store
 from tests.support.cli import PROGRAM

@@ -13,9 +13,9 @@ import pytest
 
 from octobert.core.errors import BusyError, StorageError
 from octobert.core.files import digests_of, remove
+from octobert.core.lock import locked
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.pipeline.lock import locked
 from octobert.pipeline.store import MANIFEST, SEAL, Artifact, Store
 
 KEY = "0123456789abcdef" * 4
@@ -169,7 +169,7 @@ def test_whenever_it_is_interrupted_nothing_is_left(moment: int, tmp_path, monke
 
 def held_elsewhere(folder: Path) -> bool:
     """Whether another process is told that the folder is held."""
-    code = "import sys, pathlib; from octobert.pipeline.lock import locked\nwith locked(pathlib.Path(sys.argv[1])): pass"
+    code = "import sys, pathlib; from octobert.core.lock import locked\nwith locked(pathlib.Path(sys.argv[1])): pass"
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0 or "BusyError" in done.stderr, done.stderr
     return done.returncode != 0

@@ -12,10 +12,10 @@ import pytest
 
 from octobert.core.errors import KilledError, ModelError, OctobertError
 from octobert.core.frozen import FrozenModel
+from octobert.core.lock import locked
 from octobert.pipeline import events
 from octobert.pipeline.contract import Request, Response, Step, StepResult
 from octobert.pipeline.executors import ConcurrentExecutor, Executor, inline, local, opened
-from octobert.pipeline.lock import locked
 from octobert.pipeline.store import Store
 from octobert.pipeline.work import Work
 

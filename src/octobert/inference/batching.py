@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -190,12 +191,19 @@ def run_rows(
     lengths = [len(row) for row in rows]
     cost, most = default_cost_model(session), most_tokens(rows)
 
+    def run(batch: Batch) -> Mapping[str, np.ndarray]:
+        return session.run(batch.feeds(rows, pad_id))
+
     def outputs() -> Iterator[tuple[Batch, Mapping[str, np.ndarray]]]:
         done = 0
-        for batch in make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most):
-            yield batch, session.run(batch.feeds(rows, pad_id))
-            done += len(batch.rows)
-            if on_done:
-                on_done(done)
+        batches = make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most)
+        with ThreadPoolExecutor(session.streams) as pool:
+            # One stream is run on this thread, which runtimes can use.
+            results = pool.map(run, batches) if session.streams > 1 else map(run, batches)
+            for batch, result in zip(batches, results, strict=True):
+                yield batch, result
+                done += len(batch.rows)
+                if on_done:
+                    on_done(done)
 
     return collected(session.outputs, rows, outputs(), per_token=per_token)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from octobert.core.errors import PublishedFileWarning, StorageError
 from octobert.core.files import is_folder, storage_errors
+from octobert.core.lock import locked
 from octobert.pipeline import events
-from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, Store, store_folder
 

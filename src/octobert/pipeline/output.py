@@ -10,11 +10,11 @@ from octobert.config.recipe import Recipe
 from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
+from octobert.core.lock import FolderLock
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import package_files
 from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, publish, read_in
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Store, manifest_of, store_folder

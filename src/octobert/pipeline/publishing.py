@@ -40,10 +40,10 @@ from octobert.core.files import (
     text_digest,
 )
 from octobert.core.frozen import FrozenModel
+from octobert.core.lock import FolderLock
 from octobert.core.results import PACKAGE_FILE, TRAINED
 from octobert.pipeline import user_files
 from octobert.pipeline.contract import Step
-from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.user_files import ITSELF, MARK
 

@@ -15,6 +15,7 @@ from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
+from octobert.core.lock import FolderLock
 from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.selection import BEST
@@ -23,7 +24,6 @@ from octobert.pipeline import events
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
-from octobert.pipeline.lock import FolderLock
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,

@@ -30,6 +30,7 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import FrozenModel
+from octobert.core.lock import FolderLock, locked
 from octobert.core.selection import VariantResult
 from octobert.pipeline import events, keys
 from octobert.pipeline.contract import (
@@ -41,7 +42,6 @@ from octobert.pipeline.contract import (
     unchanged,
 )
 from octobert.pipeline.executors import ConcurrentExecutor, Executor
-from octobert.pipeline.lock import FolderLock, locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
 

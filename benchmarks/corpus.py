@@ -1,0 +1,228 @@
+"""`octobert embed` on many short passages: rows per second, memory over the run, kills, and other programs.
+
+    python benchmarks/corpus.py PACKAGE TEXTS [--rows 100000] [--kills 5] [--out runs/corpus]
+    python benchmarks/corpus.py PACKAGE TEXTS --peers PYTHON --model FOLDER [--rounds 12] [--block 512]
+
+TEXTS is a file with a passage on each line, of which rows are drawn with a fixed seed. The first form writes a corpus, embeds
+it undisturbed while the memory of the process is read every second, then again with SIGKILLs at random moments, and compares
+the bytes of both files.
+
+The second form embeds new passages of TEXTS in turn by octobert, `SentenceTransformer.encode` with PyTorch and with its ONNX
+backend in int8, and fastembed, all with their defaults, each in a process of its own that has loaded its model and embedded one
+block before. Printed are the median and the range, over rounds, of the ratio of times. PYTHON is an environment with
+`sentence-transformers[onnx]` and `fastembed`; FOLDER has the float model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PEERS = ("sentence-transformers", "sentence-transformers int8", "fastembed")
+INT8 = "avx512_vnni"
+# A kill comes before this part of the time of an undisturbed run has passed since the last one.
+SOON = 0.2
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("package", type=Path)
+    parser.add_argument("texts", type=Path, metavar="TEXTS")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("runs/corpus"))
+    parser.add_argument("--peers", type=Path, metavar="PYTHON")
+    parser.add_argument("--model", type=Path, metavar="FOLDER")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--block", type=int, default=512)
+    parser.add_argument("--serve", choices=("octobert", *PEERS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.serve:
+        serve(given)
+    elif given.peers:
+        compare(given)
+    else:
+        embed_and_kill(given)
+
+
+def passages(given: argparse.Namespace) -> list[str]:
+    """The lines of the file."""
+    lines: list[str] = given.texts.read_text(encoding="utf-8").splitlines()
+    return lines
+
+
+def embed_and_kill(given: argparse.Namespace) -> None:
+    """Embed a corpus undisturbed and with kills."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines, rng = passages(given), random.Random(0)
+    texts = [rng.choice(lines) for _ in range(given.rows)]
+    corpus = given.out / "corpus.parquet"
+    pq.write_table(pa.table({"id": range(given.rows), "text": texts}), corpus)
+    whole, resumed = given.out / "undisturbed.parquet", given.out / "killed.parquet"
+    for out in (whole, resumed):
+        out.unlink(missing_ok=True)
+        shutil.rmtree(out.with_name(f".{out.name}.octobert"), ignore_errors=True)
+    seconds, curve = run(given.package, corpus, whole)
+    tenths = [curve[len(curve) * i // 10] for i in range(10)] + [curve[-1]]
+    print(f"{given.rows:,} rows in {seconds:.0f} s: {given.rows / seconds:.0f} rows/s")
+    print(f"MiB, at each tenth of the run: {tenths}; most: {max(curve)}", flush=True)
+    moments = [rng.uniform(1, max(2, SOON * seconds)) for _ in range(given.kills)]
+    for moment in moments:
+        run(given.package, corpus, resumed, kill_after=moment)
+    run(given.package, corpus, resumed)
+    same = digest(whole) == digest(resumed)
+    at = ", ".join(f"{moment:.0f}" for moment in moments)
+    print(f"killed after {at} s: {'the same bytes' if same else 'OTHER BYTES'}")
+    sys.exit(not same)
+
+
+def run(
+    package: Path, corpus: Path, out: Path, kill_after: float | None = None
+) -> tuple[float, list[int]]:
+    """Embed a corpus in a process. Returns its seconds, and its memory in MiB at each second."""
+    import psutil
+
+    command = ["-m", "octobert", "embed", str(package), str(corpus), str(out), "--quiet"]
+    began, curve = time.perf_counter(), [0]
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL) as process:
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            curve.append(watched.memory_info().rss >> 20)
+            if kill_after is not None and time.perf_counter() - began > kill_after:
+                process.kill()
+                break
+            time.sleep(1 if kill_after is None else 0.05)
+    if kill_after is None and process.returncode:
+        sys.exit(f"octobert embed ended with {process.returncode}")
+    return time.perf_counter() - began, curve[1:]
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Time octobert and its peers in turn."""
+    systems = {name: started(given, name) for name in ("octobert", *PEERS)}
+    lines = passages(given)
+    random.Random(0).shuffle(lines)
+    names, times = list(systems), list[dict[str, float]]()
+    for number in range(-1, given.rounds):
+        start = (number + 1) * given.block
+        texts = lines[start : start + given.block]
+        order = names if number % 2 else names[::-1]
+        took = {name: asked(systems[name], texts) for name in order}
+        if number >= 0:
+            times.append(took)
+    load = os.getloadavg()[0]
+    print(
+        f"{given.rounds} rounds of {given.block} texts; load {load:.1f} on {os.cpu_count()} cores"
+    )
+    for name in names:
+        rate = statistics.median(given.block / took[name] for took in times)
+        ratios = sorted(took[name] / took["octobert"] for took in times)
+        print(
+            f"{name:<28} {rate:6.0f} texts/s   octobert takes 1/{statistics.median(ratios):.2f} of its time "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+    for process in systems.values():
+        process.communicate()
+
+
+def started(given: argparse.Namespace, name: str) -> subprocess.Popen[str]:
+    """A process that embeds what it is given."""
+    python = sys.executable if name == "octobert" else str(given.peers)
+    arguments = [__file__, str(given.package), str(given.texts), "--out", str(given.out)]
+    process = subprocess.Popen(
+        [python, *arguments, "--serve", name, "--model", str(given.model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        sys.exit(f"{name} did not start")
+    return process
+
+
+def asked(process: subprocess.Popen[str], texts: Sequence[str]) -> float:
+    """Seconds that a process takes for texts."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(json.dumps(texts), file=process.stdin, flush=True)
+    return float(process.stdout.readline())
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Embed the texts of each line of stdin, and print the seconds."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    embed = system(given)
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        texts = json.loads(line)
+        began = time.perf_counter()
+        vectors = embed(texts)
+        seconds = time.perf_counter() - began
+        assert len(vectors) == len(texts)
+        print(seconds, file=answers, flush=True)
+
+
+def system(given: argparse.Namespace) -> Callable[[list[str]], Any]:
+    """What embeds texts by one of the systems."""
+    if given.serve == "octobert":
+        import octobert
+
+        return octobert.Embedder(given.package).vectors
+    if given.serve == "fastembed":
+        from fastembed import TextEmbedding
+
+        folder = exported(given)
+        name = "sentence-transformers/all-MiniLM-L6-v2"
+        embedding = TextEmbedding(name, specific_model_path=str(folder))
+        return lambda texts: list(embedding.embed(texts))
+    from sentence_transformers import SentenceTransformer
+
+    if given.serve == PEERS[0]:
+        encode: Callable[[list[str]], Any] = SentenceTransformer(
+            str(given.model), device="cpu"
+        ).encode
+        return encode
+    settings = {"file_name": f"onnx/model_qint8_{INT8}.onnx"}
+    backend = SentenceTransformer(str(exported(given)), backend="onnx", model_kwargs=settings)
+    int8: Callable[[list[str]], Any] = backend.encode
+    return int8
+
+
+def exported(given: argparse.Namespace) -> Path:
+    """The model as sentence-transformers exports it to ONNX, in float and in int8."""
+    folder: Path = given.out / "exported"
+    if not folder.is_dir():
+        from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
+
+        model = SentenceTransformer(str(given.model), backend="onnx")
+        model.save_pretrained(str(folder))
+        export_dynamic_quantized_onnx_model(model, INT8, str(folder))
+        shutil.copy(folder / "onnx" / "model.onnx", folder / "model.onnx")
+    return folder
+
+
+if __name__ == "__main__":
+    main()
