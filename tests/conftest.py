@@ -296,7 +296,7 @@ def embedding_package(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> P
         )
         runner.run(brief(recipe), folder / "out", executor=inline.run)
 
-    return made_once(tmp_path_factory, "embedding-package", make) / "out" / "ort-cpu"
+    return made_once(tmp_path_factory, "embedding-ort", make) / "out" / "ort-cpu"
 
 
 @pytest.fixture

@@ -160,7 +160,12 @@ def test_the_length_of_texts_is_in_all_tokenizer_files(package: Path) -> None:
         "stride": 0,
     }
     config = json.loads((package / "tokenizer_config.json").read_text())
-    assert config == {"pad_token": "[PAD]", "model_max_length": 24}
+    assert config == {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "truncation_side": "right",
+        "pad_token": "[PAD]",
+        "model_max_length": 24,
+    }
 
 
 def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(
@@ -191,6 +196,7 @@ def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(
     renamed = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "additional_special_tokens": ["[X]"],
+        "pad_token": "[PAD]",
         "model_max_length": 20,
     }
     assert config == renamed

@@ -551,7 +551,7 @@ def test_predict_with_an_odd_number_of_a_pair(package) -> None:
     assert "pairs need an even number of texts (got 3)" in done.stderr
 
 
-@pytest.mark.parametrize("given", [b"one\n", b"a\tb\n\xff\tc\n", b"a\t \n"])
+@pytest.mark.parametrize("given", [b"one\n", b"a\tb\n\xff\tc\n"])
 def test_bad_lines_on_stdin(golden, package, given: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "octobert", "predict", str(package), "--pair"],
@@ -566,7 +566,7 @@ def test_bad_lines_on_stdin(golden, package, given: bytes) -> None:
     "given", [None, [None], [1], [{"text": "a"}], [("a", "b", "c")], ["\udcff"], [""]]
 )
 def test_what_is_no_text_is_refused(package, given: object) -> None:
-    with pytest.raises(DataError, match=r"the (input is (neither|not)|text is)"):
+    with pytest.raises(DataError, match=r"the (input is (neither|not)|text is|model reads pairs)"):
         library.load(package)(given)
 
 

@@ -286,7 +286,10 @@ def test_only_ranks_among_the_first_ten_count() -> None:
         *((f"ask: {i}",) for i in range(40)), *((f"document {i} " + "x" * 300,) for i in range(40))
     )
     found = told(
-        task, ({"sentence_embedding": before}, {"sentence_embedding": after}), texts, [1.0] * 40
+        task,
+        ({"sentence_embedding": before}, {"sentence_embedding": after}),
+        texts,
+        [[(40 + i, 1)] for i in range(40)],
     )
     assert {row.row: (row.before.text, row.after.text, row.outcome) for row in found.rows} == {
         1: ("rank 2", "rank 3", "lost"),

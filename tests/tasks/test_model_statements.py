@@ -308,6 +308,8 @@ def test_lower_case_that_sentence_transformers_states(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["normalizer"]["lowercase"] = False
     path.write_text(json.dumps(content))
+    # Of the class, which lowers by default.
+    (tmp_path / "a" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     upper, lower = [("THE of",)], [("the of",)]
 
     def ids(folder: Path, texts: list[tuple[str, ...]]) -> list[int]:

@@ -112,7 +112,7 @@ class Data(FrozenModel):
         train: File or function with the training rows, in addition to or instead of `source`.
         validation: File or function with the validation rows, in addition to or instead of `source`.
         test: File or function with the test rows, in addition to or instead of `source`.
-        corpus: File, function or split with documents that are searched beside those of the evaluated queries. `auto` takes the
+        corpus: File or split with documents that are searched beside those of the evaluated queries. `auto` takes the
             corpus of a BEIR folder.
         columns: Column names, for files without a header.
         calibrate: Calibration rows.

@@ -122,7 +122,7 @@ _PRETRAINED_WEIGHTS = (
     "vocab_",
 )
 # Of heads that a checkpoint was trained with for a task.
-_TRAINED_WEIGHTS = ("classifier.", "pre_classifier.", "qa_outputs.")
+_TRAINED_WEIGHTS = ("classifier.", "dense.", "pre_classifier.", "qa_outputs.", "score.")
 # Ends of names of buffers of older versions, which follow from the config.
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 

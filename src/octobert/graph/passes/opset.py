@@ -38,7 +38,11 @@ _PAIR_INTEGERS = tuple(
     getattr(ir.DataType, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
 # Attributes that are written in another way before the opset that has them.
-_REWRITTEN = {"Split": ("num_outputs",), "Shape": ("start", "end")}
+_REWRITTEN = {
+    "ReduceMean": ("noop_with_empty_axes",),
+    "Split": ("num_outputs",),
+    "Shape": ("start", "end"),
+}
 
 
 @dataclass(frozen=True)
