@@ -23,6 +23,8 @@ _PIPELINES = {
     clients.EMBEDDING: "sentence-similarity",
     clients.RERANKER: "text-ranking",
 }
+# Programs that open a package as it is, and the file that they look for.
+_OPENED_BY = {"sentence-transformers": "modules.json", "optimum": "openvino_model.xml"}
 
 
 class Pushed(FrozenModel):
@@ -202,10 +204,6 @@ def card_of(
         lines=clients.snippet(client, model) if client else "",
     )
     return f"---\n{about.to_yaml()}\n---\n\n{text}"
-
-
-# Programs that open a package as it is, and the file that they look for.
-_OPENED_BY = {"sentence-transformers": "modules.json", "optimum": "openvino_model.xml"}
 
 
 def _report_of(folder: Path, manifest: PackageManifest) -> Report | None:

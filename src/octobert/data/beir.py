@@ -46,13 +46,12 @@ def documents(place: Path) -> list[Row]:
     return [{"query": None, "document": text} for text in texts if text]
 
 
-def queries(place: Path) -> list[Row]:
-    """The rows of a file of judgements: {id, query, document: [texts], relevance: [numbers]}.
+def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
+    """The rows of a file of judgements, as `files_of` gives it: {id, query, document: [texts], relevance: [numbers]}.
 
     Raises:
         DataError: a line cannot be read, or names a query or a document that is not there.
     """
-    _, asked_in, found_in = files_of(place)
     asked, found = _texts(asked_in, ("text",)), _texts(found_in, ("title", "text"))
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(

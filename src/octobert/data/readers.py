@@ -103,12 +103,13 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     if not os.path.isfile(path):
         raise DataError("there is no such file", where=str(path), fix="check the path")
     _format(path)
-    size = sum(file.stat().st_size for file in beir.files_of(path))
+    files = beir.files_of(path)
+    size = sum(file.stat().st_size for file in files)
     _refuse_large(path, size, size)
+    if len(files) > 1:
+        return beir.queries(*files)
     if beir.is_corpus(path):
         return beir.documents(path)
-    if len(beir.files_of(path)) > 1:
-        return beir.queries(path)
     return rows_in(path, formats.read(path), columns)
 
 

@@ -38,8 +38,6 @@ SPLIT_WORDS = {
 }
 
 
-# Keys of the recipe that name places, where they are not `PLACE.from`.
-_KEYS = {"train": "finetune.from", "corpus": "corpus"}
 # Rows between two looks at the free memory.
 _BETWEEN = 4096
 
@@ -318,7 +316,7 @@ def places(
     spans = {key: file_of(name)[1] for key, name in names.items()}
     names = {key: name.removesuffix(spans[key]) for key, name in names.items()}
     for key, span in spans.items():
-        sampling.check_slice(span, where=f"data.{_KEYS.get(key, key + '.from')}")
+        sampling.check_slice(span, where=_key(key))
     alone = (
         set(splits) == {"all"}
         and not functions(settings, names.values(), splits)
@@ -364,13 +362,7 @@ def places(
             chosen[key], called[function.where] = function.where, function
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
-        path = (
-            Path(name)
-            if is_file
-            else pick_split(
-                splits, name, where=f"data.{_KEYS.get(key, key + '.from')}", prefer=prefer
-            )
-        )
+        path = Path(name) if is_file else pick_split(splits, name, where=_key(key), prefer=prefer)
         if not path.exists():
             raise DataError(
                 "there is no such file or folder", where=str(path), fix="check the path"
@@ -378,6 +370,11 @@ def places(
         chosen[key] = f"{path}{spans[key]}"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
     return Places(**chosen, how=how, functions=called)
+
+
+def _key(place: str) -> str:
+    """The key of the recipe that names a place."""
+    return {"train": "data.finetune.from", "corpus": "data.corpus"}.get(place, f"data.{place}.from")
 
 
 def functions(

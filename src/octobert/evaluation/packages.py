@@ -43,6 +43,7 @@ from octobert.tasks import (
     files_of,
     measured,
     metric_specs,
+    need_search,
 )
 
 ANSWERING = "question-answering"
@@ -207,20 +208,6 @@ def rows_of(
     if places.evaluate in places.functions:
         return places.functions[places.evaluate].read()
     return readers.read(places.evaluate, hub=places.hub, revision=data["revision"], columns=columns)
-
-
-def need_search(task: Task) -> None:
-    """Refuse a corpus for a task that searches none.
-
-    Raises:
-        RecipeError: it searches none.
-    """
-    if not task.searches:
-        raise RecipeError(
-            "the task searches no corpus",
-            where="data.corpus",
-            fix="leave it out, or give the task embedding with its options query and document",
-        )
 
 
 def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | None) -> None:

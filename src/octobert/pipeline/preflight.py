@@ -14,7 +14,6 @@ from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
-from octobert.evaluation.packages import need_search
 from octobert.models import checkpoint, heads
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
@@ -22,7 +21,7 @@ from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
 from octobert.report import vendor
 from octobert.targets import runtimes
-from octobert.tasks import Task
+from octobert.tasks import Task, need_search
 
 
 def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places) -> None:

@@ -53,6 +53,7 @@ __all__ = [
     "measured",
     "metric_specs",
     "names",
+    "need_search",
     "rebuild",
     "unmeasured",
     "unpacked",
@@ -197,3 +198,17 @@ def check_columns(
         expected=", and ".join(error.expected for error in errors if error.expected) or None,
         fix=f"name yours: {' '.join(flags)} (in a recipe, task: {{{name}: {{{', '.join(written)}}}}})",
     )
+
+
+def need_search(task: Task) -> None:
+    """Refuse a corpus for a task that searches none.
+
+    Raises:
+        RecipeError: it searches none.
+    """
+    if not task.searches:
+        raise RecipeError(
+            "the task searches no corpus",
+            where="data.corpus",
+            fix="leave it out, or give the task embedding with its options query and document",
+        )

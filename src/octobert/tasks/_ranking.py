@@ -273,7 +273,7 @@ class Ranked(Task):
         """(rank of the first relevant document, its place) of each query."""
         found = []
         for start, scores, right in self._scored(result):
-            best = max(right, key=lambda place: scores[place])
+            best = right[int(scores[right].argmax())]
             found.append((1 + int(np.sum(scores > scores[best])), start + best))
         return found
 
@@ -286,19 +286,22 @@ class Ranked(Task):
 
     def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
         """With the first documents, and the score of the first relevant one."""
-        indices, texts = {i for i, _, _ in changed}, pair[0].texts
-        explained: dict[int, list[Answer]] = {i: [] for i in indices}
+        texts = pair[0].texts
+        explained: dict[int, list[Answer]] = {i: [] for i, _, _ in changed}
+        firsts: dict[int, int] = {}
         for result, side in zip(pair, (1, 2), strict=True):
             words = {change[0]: str(change[side]) for change in changed}
             for i, (start, scores, right) in enumerate(self._scored(result)):
-                if i in indices:
+                if i in explained:
                     neighbours = tuple(
                         (self._shown(texts[start + place]), float(scores[place]))
                         for place in top(scores, TOP)
                     )
-                    best = float(scores[right].max())
-                    explained[i].append(Answer(text=words[i], score=best, neighbours=neighbours))
-        firsts = self._firsts(pair[0])
+                    best = right[int(scores[right].argmax())]
+                    # Of the float model, which is the first of the pair.
+                    firsts.setdefault(i, start + best)
+                    score = float(scores[best])
+                    explained[i].append(Answer(text=words[i], score=score, neighbours=neighbours))
         for i, *answers in changed:
             before, after = (float(answer.score or 0.0) for answer in explained[i])
             yield self.row_of(
@@ -306,7 +309,7 @@ class Ranked(Task):
                 i,
                 explained[i],
                 texts=(self.query(pair[0], i),),
-                expected=self._shown(texts[firsts[i][1]]),
+                expected=self._shown(texts[firsts[i]]),
                 transitions=[tuple(map(_depth, answers))],
                 change=before - after,
             )

@@ -67,7 +67,7 @@ class Retrieval(Ranked, Embedding):
     def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
         """Every document, for each query."""
         vectors, start = result.outputs[OUTPUT], len(result.gold)
-        signs = np.where(vectors > 0, np.float32(1), np.float32(-1))
+        signs = np.where(vectors > 0, np.float32(1), np.float32(-1)) if self.coarse else vectors
         for part, scores in self.chunks(vectors[:start], vectors[start:]):
             for query, row in zip(part, scores, strict=True):
                 if self.coarse and len(row) > _SHORTLIST:

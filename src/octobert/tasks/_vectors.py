@@ -109,10 +109,13 @@ class Embedding(WholeTexts):
         self, asking: np.ndarray, found: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(indices of some vectors that ask, their similarities with all that are found), until all have asked."""
-        size = max(1, _BLOCK // max(len(found), 1))
+        size, kind = max(1, _BLOCK // max(len(found), 1)), self.similarity
+        if kind == "cosine":
+            # Divided by their lengths once, not for each block.
+            asking, found, kind = unit(asking), unit(found), "dot"
         for start in range(0, len(asking), size):
             part = np.arange(start, min(start + size, len(asking)))
-            yield part, self.similarities(asking[part], found)
+            yield part, similarities(kind, asking[part], found)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """The agreement of vectors by their cosine."""
