@@ -144,6 +144,61 @@ def test_a_killed_process_goes_on_and_the_bytes_are_those_of_an_undisturbed_run(
     assert not work.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype", "width"),
+    [
+        ({"vectors": "float16"}, np.float16, WIDTH),
+        ({"vectors": "int8"}, np.int8, WIDTH),
+        ({"vectors": "int8", "dimensions": 20}, np.int8, 20),
+        ({"vectors": "binary", "dimensions": 20}, np.uint8, 3),
+        ({"dimensions": 20}, np.float32, 20),
+    ],
+    ids=str,
+)
+def test_vectors_are_stored_in_smaller_forms(
+    embedding_package, corpus, out, options, dtype, width
+) -> None:
+    """Intervals of int8 are those of all rows, not those of one part."""
+    octobert.embed(embedding_package, corpus, whole := out.with_name("float"), rows=ROWS)
+    octobert.embed(embedding_package, corpus, out, rows=ROWS, **options)
+    vectors = np.stack(pq.read_table(whole)["embedding"].to_numpy())[:, : options.get("dimensions")]
+    codes, form = (
+        np.stack(pq.read_table(out)["embedding"].to_numpy()),
+        octobert.StoredVectors.read(out),
+    )
+    assert (codes.dtype, codes.shape) == (dtype, (220, width))
+    assert form.dimensions == vectors.shape[1]
+    if form.type == "int8":
+        assert (form.low, form.high) == (tuple(vectors.min(axis=0)), tuple(vectors.max(axis=0)))
+        step = np.subtract(form.high, form.low) / 255
+        # Float32 rounds what is stored by a millionth of a step.
+        assert np.all(np.abs(form.decode(codes) - vectors) <= 0.5001 * step)
+    elif form.type == "binary":
+        np.testing.assert_array_equal(form.decode(codes), np.where(vectors > 0, 1, -1))
+    else:
+        np.testing.assert_array_equal(codes, vectors.astype(dtype))
+    np.testing.assert_array_equal(form.encode(vectors), codes)
+
+
+def test_a_begun_run_does_not_go_on_in_another_form(embedding_package, corpus, begun, out) -> None:
+    with pytest.raises(StorageError, match="another options"):
+        octobert.embed(embedding_package, corpus, out, rows=ROWS, vectors="int8")
+
+
+def test_other_forms_are_refused(embedding_package, corpus, out, tmp_path) -> None:
+    with pytest.raises(octobert.RecipeError, match=r"no such form of vectors .*float16"):
+        octobert.embed(embedding_package, corpus, out, vectors="int4")
+    with pytest.raises(octobert.RecipeError, match=r"no such form of vectors .*greater than 0"):
+        octobert.embed(embedding_package, corpus, out, dimensions=0)
+    with pytest.raises(DataError, match=r"fewer dimensions .*got 33, expected at most 32"):
+        octobert.embed(embedding_package, corpus, out, dimensions=33)
+    assert not out.exists()
+    with pytest.raises(DataError, match=r"a\.parquet: the form of the vectors is unknown"):
+        octobert.StoredVectors.read(corpus / "a.parquet")
+    with pytest.raises(DataError, match="form of the vectors is unknown"):
+        octobert.StoredVectors.read(tmp_path / "none.parquet")
+
+
 def test_a_finished_run_is_not_made_again(embedding_package, corpus, out) -> None:
     """Also one that was killed after its file was renamed, before its folder was removed."""
     octobert.embed(embedding_package, corpus, out)

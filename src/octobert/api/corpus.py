@@ -16,6 +16,8 @@ from octobert.api._arguments import (
     paths_of,
     progress_step,
 )
+from octobert.core.errors import RecipeError
+from octobert.core.frozen import first_problem
 from octobert.report.events import ProgressCallback
 
 
@@ -26,6 +28,8 @@ def embed(
     *,
     column: str = "text",
     keep: Names = (),
+    vectors: str = "float32",
+    dimensions: Positive | None = None,
     prompt: str | None = None,
     task: TaskLike | None = None,
     target: str | None = None,
@@ -39,9 +43,12 @@ def embed(
     Args:
         package: A package, `OUT/TARGET`, or an `.onnx` or `.xml` file.
         data: Parquet files, and folders of them. The rows stay in order: that of the files, in folders of their names.
-        out: A Parquet file: the rows with the column `embedding`, a list of float32.
+        out: A Parquet file: the rows with the column `embedding`, lists of numbers of one length.
         column: Column with the texts.
         keep: Columns that are written beside the embedding. Default: all.
+        vectors: Their type: `float32`, `float16`, `int8` with an interval for each dimension, from all rows, or `binary`: a bit
+            for each dimension, eight in a uint8. `octobert.StoredVectors.read` has the intervals. The report says what is lost.
+        dimensions: The first so many are kept, for models that are trained to be cut. Default: all.
         prompt: Name of the model's prompt that is put before texts, such as passage. Default: the model's.
         task: What a file is for: the name of a task, or one name with its options. A package has its own.
         target: Target that opens a file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
@@ -54,15 +61,22 @@ def embed(
         The number of rows.
 
     Raises:
-        DataError: The files cannot be read, or a row has no text.
+        DataError: The files cannot be read, a row has no text, or vectors have fewer dimensions.
+        RecipeError: There is no such form of vectors.
         StorageError: Something else is at `out`, or a call with another model, input or option began there.
         ModelError: The path is neither, or the model does not embed texts.
     """
+    from octobert.core.stored_vectors import StoredVectors
     from octobert.inference.corpus import Embedder
     from octobert.inference.corpus import embed as write
     from octobert.inference.opened import open_model
 
     numbers_of(rows, "rows")
+    try:
+        form = StoredVectors.model_validate({"type": vectors, "dimensions": dimensions})
+    except ValueError as error:
+        what, got = "there is no such form of vectors", first_problem(error)
+        raise RecipeError(what, where="vectors and dimensions", got=got) from error
     folder = optional_path(tokenizer, "tokenizer")
     model = open_model(path_of(package, "package"), task=task, target=target, tokenizer=folder)
     embedder = Embedder(model, column, prompt, {"device": device})
@@ -72,6 +86,7 @@ def embed(
             paths_of(data, "data"),
             path_of(out, "out"),
             keep=names_of(keep, "keep"),
+            form=form,
             rows=rows,
             on_progress=on_progress,
         )

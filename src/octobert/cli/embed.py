@@ -13,6 +13,7 @@ PANEL = _show.USE
 EXAMPLES = (
     "octobert embed out/ort-cpu corpus.parquet vectors.parquet",
     "octobert embed out/ort-cpu corpus/ vectors.parquet --column passage --keep id --prompt passage",
+    "octobert embed out/ort-cpu corpus/ vectors.parquet --vectors int8",
 )
 
 
@@ -24,7 +25,7 @@ def command(options: dict[str, Any], data: list[Path], out: Path) -> Iterator[An
 
     Args:
         data: Parquet files, and folders of them.
-        out: A Parquet file: the rows, in order, with the column embedding, a list of float32.
+        out: A Parquet file: the rows, in order, with the column embedding, lists of numbers of one length.
     """
     with _show.progress_of_run() as progress:
         rows = corpus.embed(**options, data=data, out=out, progress=progress)

@@ -5,24 +5,34 @@ Vectors of queries stay float32. A search by bits alone is coarse: what it finds
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
+from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 
 VectorType = Literal["float32", "float16", "int8", "binary"]
+# Key of a Parquet file's metadata.
+NOTED = b"octobert.vectors"
 _STEPS = 255
 
 
 class StoredVectors(FrozenModel):
     """A form of vectors.
 
+    What a report of retrieval says of a form is what a collection in this form loses. `octobert embed` writes it.
+
     Args:
         type: of an entry; `binary` keeps whether it is above zero, eight entries in a byte.
         dimensions: the first so many are kept, as Matryoshka models are trained for; None for all.
         low, high: of int8, the interval of each dimension, which `fitted` takes from vectors of the collection.
+
+    Example:
+        >>> form = octobert.StoredVectors.read("vectors.parquet")               # doctest: +SKIP
+        >>> form.encode(np.array([answer["embedding"] for answer in model(new)]))  # doctest: +SKIP
     """
 
     type: VectorType = "float32"
@@ -30,20 +40,52 @@ class StoredVectors(FrozenModel):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
 
+    @classmethod
+    def read(cls, path: str | Path) -> StoredVectors:
+        """The form of the vectors in a Parquet file of `octobert embed`.
+
+        Raises:
+            DataError: it is none.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return cls.model_validate_json((pq.read_schema(path).metadata or {})[NOTED])
+        except (pa.ArrowException, OSError, KeyError) as error:
+            fix = "name a file that octobert embed wrote"
+            raise DataError(
+                "the form of the vectors is unknown", where=str(path), fix=fix
+            ) from error
+
     def fitted(self, vectors: np.ndarray) -> StoredVectors:
-        """The form with the intervals of these vectors, [n, dimensions]; itself, unless it is int8."""
-        if self.type != "int8":
-            return self
+        """The form for vectors like these, [n, dimensions]: with their number of dimensions, and for int8 their intervals.
+
+        Raises:
+            DataError: they have fewer dimensions.
+        """
+        if (most := vectors.shape[-1]) < (self.dimensions or 0):
+            what, got = "the model's vectors have fewer dimensions", str(self.dimensions)
+            raise DataError(what, where="dimensions", got=got, expected=f"at most {most}")
         kept = self.cut(vectors)
-        low, high = kept.min(axis=0).tolist(), kept.max(axis=0).tolist()
-        return self.model_copy(update={"low": tuple(low), "high": tuple(high)})
+        known: dict[str, object] = {"dimensions": kept.shape[-1]}
+        if self.type == "int8":
+            known |= {
+                "low": tuple(kept.min(axis=0).tolist()),
+                "high": tuple(kept.max(axis=0).tolist()),
+            }
+        return self.model_copy(update=known)
 
     def cut(self, vectors: np.ndarray) -> np.ndarray:
         """The dimensions that are kept."""
         return vectors[..., : self.dimensions]
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """What is stored of float vectors [n, dimensions]: float32, float16 or int8, or uint8 [n, dimensions / 8] of bits."""
+        """What is stored of float vectors [n, dimensions]: float32, float16 or int8, or uint8 [n, dimensions / 8] of bits.
+
+        Args:
+            vectors: of any number; for int8 the form is a `fitted` one.
+        """
         kept = self.cut(vectors)
         if self.type == "binary":
             return np.packbits(kept > 0, axis=-1)
@@ -53,20 +95,19 @@ class StoredVectors(FrozenModel):
         stored: np.ndarray = kept.astype(self.type)
         return stored
 
-    def decode(self, codes: np.ndarray, dimensions: int) -> np.ndarray:
+    def decode(self, codes: np.ndarray) -> np.ndarray:
         """The float32 vectors that stored ones stand for; of bits, −1 and 1.
 
         Args:
             codes: [n, …] as `encode` gives them.
-            dimensions: of a vector.
 
         Example:
-            >>> bits = StoredVectors(type="binary")
-            >>> bits.decode(bits.encode(np.array([[0.5, -0.1, 0.2]])), 3)
+            >>> bits = StoredVectors(type="binary", dimensions=3)
+            >>> bits.decode(bits.encode(np.array([[0.5, -0.1, 0.2]])))
             array([[ 1., -1.,  1.]], dtype=float32)
         """
         if self.type == "binary":
-            bits = np.unpackbits(codes, axis=-1, count=dimensions)
+            bits = np.unpackbits(codes, axis=-1, count=self.dimensions)
             return 2 * bits.astype(np.float32) - 1
         if self.type == "int8":
             low, step = self._grid()

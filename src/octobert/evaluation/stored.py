@@ -8,7 +8,6 @@ from typing import get_args
 
 import numpy as np
 
-from octobert.core.errors import DataError
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import StoredScore
 from octobert.core.stored_vectors import StoredVectors, VectorType
@@ -37,13 +36,6 @@ def stored_scores(
     if not isinstance(task, Retrieval):
         return
     width, before = ours.outputs[OUTPUT].shape[-1], task.items(reference)
-    if (most := max(task.dimensions, default=1)) > width:
-        raise DataError(
-            "the model's vectors have fewer dimensions",
-            where="task.embedding.dimensions",
-            got=str(most),
-            expected=f"at most {width}",
-        )
     metric = task.metrics[str(task.primary)]
     for dimensions in sorted({width, *task.dimensions}, reverse=True):
         for kind in get_args(VectorType):
@@ -67,12 +59,9 @@ def stored_scores(
 
 def _stored(task: Retrieval, result: Result, form: StoredVectors) -> tuple[np.ndarray, int]:
     """(the items of documents that are stored in a form, the bytes of one of them)."""
-    vectors, queries = form.cut(result.outputs[OUTPUT]), len(result.gold)
-    documents = vectors[queries:]
+    asking, documents = np.split(result.outputs[OUTPUT], [len(result.gold)])
     form = form.fitted(documents)
     codes = form.encode(documents)
-    decoded = form.decode(codes, vectors.shape[-1])
-    found = replace(
-        result, outputs={OUTPUT: np.concatenate([vectors[:queries].astype(np.float32), decoded])}
-    )
+    vectors = np.concatenate([form.cut(asking).astype(np.float32), form.decode(codes)])
+    found = replace(result, outputs={OUTPUT: vectors})
     return replace(task, coarse=form.type == "binary").items(found), codes[0].nbytes

@@ -4,8 +4,8 @@
     .OUT.octobert/run.json        what the answers depend on: a run of something else does not go on here
     .OUT.octobert/*.parquet       parts: rows with answers, each file renamed when it is whole
 
-At the end OUT is made of the parts, with a row group for each, and renamed. Batches follow from the lengths of the texts of one
-part, not from times, so that the bytes are those of an undisturbed run.
+At the end OUT is made of the parts, their vectors in the form that is asked for, a row group for each, and renamed. Batches
+follow from the lengths of the texts of one part, not from times, so that the bytes are those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import lazy
 from octobert.core.lock import locked
+from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
 from octobert.data.tokenization import Text, Tokenizer
 from octobert.inference.opened import FinishedModel, files_of
@@ -106,10 +107,10 @@ class Embedder:
         """
         table = batch if isinstance(batch, pa.Table) else pa.table(dict(batch))
         _check([self.column], table.schema, "the batch")
-        return with_vectors(table, self.vectors(table[self.column].to_pylist()))
+        return _with_vectors(table, self.vectors(table[self.column].to_pylist()))
 
     def vectors(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the embeddings of texts, [texts, width].
+        """Return the embeddings of texts, float32 [texts, width].
 
         Args:
             texts: Any number, which are in memory at once.
@@ -120,7 +121,7 @@ class Embedder:
         parsed = self.parsed(texts, "", 1)
         rows = self.model.task.encode(self._tokenizer, parsed).flat
         (vectors,) = self.model.outputs(rows).values()
-        return vectors
+        return np.asarray(vectors, dtype=np.float32)
 
     def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
         """Texts as the model takes them.
@@ -139,14 +140,20 @@ class Embedder:
         ]
 
 
-def with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
-    """Return rows with the column of their vectors, [rows, width]. Nothing else knows the form in which these are stored."""
+def _with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
+    """Return rows with the column of their vectors, [rows, width]."""
     if VECTORS in table.column_names:
         what, fix = f'there is a column "{VECTORS}" already', "rename it, or do not keep it"
         raise ColumnError(what, fix=fix)
-    numbers = np.ascontiguousarray(vectors, dtype=np.float32)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     return table.append_column(VECTORS, column)
+
+
+def _vectors(table: pa.Table) -> np.ndarray:
+    """The vectors that `_with_vectors` put into a table."""
+    (column,) = table[VECTORS].chunks
+    vectors: np.ndarray = column.flatten().to_numpy().reshape(len(table), -1)
+    return vectors
 
 
 def embed(
@@ -155,6 +162,7 @@ def embed(
     out: Path,
     *,
     keep: Sequence[str],
+    form: StoredVectors,
     rows: int,
     on_progress: Callable[[str, int, int], None],
 ) -> int:
@@ -164,6 +172,7 @@ def embed(
         paths: files, and folders of files, which are read in the order of their names.
         out: a Parquet file.
         keep: columns that are written beside the answers; all where none are named.
+        form: of the vectors. Intervals of int8 are those of all rows.
         rows: rows of a part.
         on_progress: called with what is done now, the rows done, and all rows.
 
@@ -171,7 +180,7 @@ def embed(
         The number of rows.
 
     Raises:
-        DataError: a file cannot be read, or a row has no text.
+        DataError: a file cannot be read, a row has no text, or vectors have fewer dimensions than asked for.
         ColumnError: a column is missing.
         StorageError: something else is at `out`, or a run of something else began there, or the disk is full.
         BusyError: another process is at work there.
@@ -193,7 +202,7 @@ def embed(
             total += len(table)
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
-    run, work = _run(embedder, files, keep, rows), out.with_name(f".{out.name}.octobert")
+    run, work = _run(embedder, files, keep, form, rows), out.with_name(f".{out.name}.octobert")
     with storage_errors(out):
         if os.path.lexists(out):
             with _readable(out):
@@ -206,35 +215,60 @@ def embed(
                     _check_run(began.read_bytes(), run, work)
                 with atomic_write(began) as unfinished:
                     unfinished.write_bytes(run)
-                parts = _parts(
-                    embedder, files, work, keep, rows, lambda done: on_progress("rows", done, total)
+                count, form = _make_parts(
+                    embedder,
+                    files,
+                    work,
+                    keep,
+                    form,
+                    rows,
+                    lambda done: on_progress("rows", done, total),
                 )
-                _write(whole, parts, run)
+                tables = (_stored(work / PART.format(number), form) for number in range(count))
+                _write(whole, tables, {_RUN: run, NOTED: form.model_dump_json().encode()})
                 whole.rename(out)
                 sync(out.parent)
         remove(work)
     return total
 
 
-def _parts(
+def _make_parts(
     embedder: Embedder,
     files: Sequence[Path],
     work: Path,
     keep: Sequence[str],
+    form: StoredVectors,
     rows: int,
     on_done: Callable[[int], None],
-) -> Iterator[pa.Table]:
-    """The rows with their embeddings, in tables of a limited size. Each is in a file before it is given."""
+) -> tuple[int, StoredVectors]:
+    """Write the rows with their embeddings, in files of a limited size, those that are not there.
+
+    Returns:
+        (their number, the form fitted to the vectors of all).
+    """
     number = done = 0
+    fitted = form
+    ends: list[np.ndarray] = []
     for file in files:
         for _, table in _tables(file, {*keep, embedder.column}, rows):
             part = work / PART.format(number)
-            if not part.exists():
+            if part.exists():
+                vectors = _vectors(pq.ParquetFile(part).read())
+            else:
                 vectors = embedder.vectors(table[embedder.column].to_pylist())
-                _write(part, iter([with_vectors(table.select(keep), vectors)]), b"{}")
+                _write(part, iter([_with_vectors(table.select(keep), vectors)]), {})
+            # The intervals of all vectors are those of their least and greatest numbers.
+            seen = np.concatenate([*ends, vectors])
+            fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
             number, done = number + 1, done + len(table)
             on_done(done)
-            yield pq.ParquetFile(part).read()
+    return number, fitted
+
+
+def _stored(part: Path, form: StoredVectors) -> pa.Table:
+    """The rows of a part with their vectors in a form."""
+    table = pq.ParquetFile(part).read()
+    return _with_vectors(table.drop_columns(VECTORS), form.encode(_vectors(table)))
 
 
 def _tables(file: Path, columns: Iterable[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
@@ -247,11 +281,11 @@ def _tables(file: Path, columns: Iterable[str], rows: int) -> Iterator[tuple[int
             first += len(batch)
 
 
-def _write(path: Path, tables: Iterator[pa.Table], run: bytes) -> None:
+def _write(path: Path, tables: Iterator[pa.Table], noted: Mapping[bytes, bytes]) -> None:
     """Write a file with a row group for each table."""
     first = next(tables)
     # What other programs have noted about their columns is not true of these.
-    schema = first.schema.with_metadata({_RUN: run})
+    schema = first.schema.with_metadata(dict(noted))
     # Numbers of vectors do not repeat.
     repeating = [field.name for field in schema if not pa.types.is_nested(field.type)]
     with atomic_write(path) as unfinished:
@@ -261,7 +295,9 @@ def _write(path: Path, tables: Iterator[pa.Table], run: bytes) -> None:
         sync(unfinished)
 
 
-def _run(embedder: Embedder, files: Sequence[Path], keep: Sequence[str], rows: int) -> bytes:
+def _run(
+    embedder: Embedder, files: Sequence[Path], keep: Sequence[str], form: StoredVectors, rows: int
+) -> bytes:
     """What the answers depend on, by name, as JSON. The numbers of threads and streams are not among it."""
     model, opened = embedder.model, embedder.model.opened
     # The task, the tokenizer, the pooling, and the settings of a package.
@@ -273,7 +309,7 @@ def _run(embedder: Embedder, files: Sequence[Path], keep: Sequence[str], rows: i
             *map(file_digest, [*files_of(opened.file), *beside]),
         ],
         "input": [*map(file_digest, files)],
-        "options": [embedder.column, embedder.prompt, *keep, rows],
+        "options": [embedder.column, embedder.prompt, *keep, form.model_dump(), rows],
         "device": [model.device, model.precision],
         "version": [__version__],
     }
