@@ -350,7 +350,8 @@ def test_a_window_hides_what_lies_outside(captured, length: int, tmp_path: Path)
 )
 def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
     """Captured, equal to PyTorch, and with every linear layer of the layers named."""
-    folder = make_checkpoint(tmp_path / "model", name, "sequence-classification", **config)
+    settings = {"num_hidden_layers": 1, **config}
+    folder = make_checkpoint(tmp_path / "model", name, "sequence-classification", **settings)
     result = capture.capture(
         resolve(folder), "sequence-classification", parity_feeds(pad_of(folder))
     )

@@ -145,13 +145,11 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# The heads that are captured for every family, those that are one linear layer over all tokens, of which each family gets one,
-# and single ones. The masked language model of BERT is captured by a run (tests/tasks/test_token_heads.py).
-_ALL, _LINEAR = (
-    ("sequence-classification", "embedding"),
-    ("token-classification", "question-answering"),
-)
 _FAMILIES = plugins.names("families")
+# The heads that are one linear layer over all tokens are the same code in all families; these have the most different encoders.
+_TAGGERS = ("bert", "deberta-v2", "mobilebert", "modernbert", "qwen3")
+# Their heads for masked language models are those of BERT and RoBERTa.
+_TWINS = ("data2vec-text", "ernie", "megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl")
 
 
 def has_no(family: str, head: str) -> bool:
@@ -160,17 +158,24 @@ def has_no(family: str, head: str) -> bool:
 
 
 FAMILY_HEADS = (
-    *((family, head) for family in _FAMILIES for head in _ALL),
-    *(
-        (family, _LINEAR[0 if has_no(family, _LINEAR[1]) else index % 2])
-        for index, family in enumerate(_FAMILIES)
-    ),
+    *((family, head) for family in _FAMILIES for head in ("sequence-classification", "embedding")),
+    *((family, "token-classification") for family in _TAGGERS),
+    ("bert", "question-answering"),
 )
+# Their models have one layer.
 PRETRAINED_HEADS = (
-    *((f, "masked-lm") for f in _FAMILIES if f != "bert" and not has_no(f, "masked-lm")),
+    *(
+        (family, "masked-lm")
+        for family in _FAMILIES
+        if family not in ("bert", *_TWINS) and not has_no(family, "masked-lm")
+    ),
     ("bert", "next-sentence"),
     ("mobilebert", "next-sentence"),
     ("bert", "feature-extraction"),
+)
+# A classifier, pooling, and a head over all tokens.
+HEADS_OF_FAMILIES = tuple(
+    each for each in FAMILY_HEADS if each[0] == "bert" or each[1].startswith("sequence")
 )
 
 
