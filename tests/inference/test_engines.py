@@ -151,16 +151,16 @@ def check(shared: Path, package: Path, texts: list[str]) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Three nodes."""
+    """A head without CPUs, so that all actors are on the two others; one of these has enough CPUs for two actors and what reads."""
     pytest.importorskip("ray", reason="the extra octobert[ray] is not installed")
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     for _ in range(2):
-        cluster.add_node(num_cpus=2)
+        cluster.add_node(num_cpus=3)
     cluster.wait_for_nodes()
     yield cluster
     cluster.shutdown()
@@ -173,7 +173,7 @@ def test_ray_data_writes_every_row_once_while_a_node_is_killed(
     title = "MapWorker(MapBatches(Embedder)).submit"
 
     def computing() -> list[tuple[Any, psutil.Process]]:
-        """Nodes that are not the driver's, and actors there that have rows."""
+        """Nodes, and actors there that have rows."""
         return [(node, actor) for pid, node in raylets.items() for actor in below(pid, title)]
 
     with started(SMALL_BLOCKS + example("ray.data", shared), tmp_path) as driver:
