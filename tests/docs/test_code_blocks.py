@@ -36,6 +36,8 @@ from tests.support.runs import brief
 LANGUAGES = ("bash", "python", "javascript", "yaml", "json", "text")
 # Blocks for other programs, which have environments of their own.
 CLIENTS = "`make test-clients`"
+# Blocks for clusters: tests/inference/test_engines.py.
+CLUSTERS = "`make test-cluster`"
 # Blocks with a comment `<!-- not run: reason -->`. Raise this number only with a reason.
 NOT_RUN = 0
 # These commands take milliseconds on a tiny package; they run as they stand, except under a profiler (`--runtime`).
@@ -77,7 +79,9 @@ def test_every_block_names_its_language() -> None:
 
 
 def test_few_blocks_are_not_run() -> None:
-    assert sum(block.reason not in (None, CLIENTS) for block in markdown.blocks()) == NOT_RUN
+    assert (
+        sum(block.reason not in (None, CLIENTS, CLUSTERS) for block in markdown.blocks()) == NOT_RUN
+    )
 
 
 def test_blocks_for_other_programs_are_what_octobert_prints() -> None:

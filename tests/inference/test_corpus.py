@@ -394,5 +394,9 @@ def test_an_embedder_is_pickled_without_its_model(embedding_package) -> None:
     )
     with pytest.raises(DataError, match="row 2: the input is not a text"):
         embedder(pa.table({"text": ["a", None]}))
+    # As Ray Data and Spark give a missing text with others.
+    for missing in (None, float("nan")):
+        with pytest.raises(DataError, match=f"row 2: the input is not a text .*got {missing}"):
+            embedder.vectors(np.array(["a", missing], dtype=object))
     with pytest.raises(ColumnError, match='the batch: there is no column "text"'):
         embedder(pa.table({"body": ["a"]}))
