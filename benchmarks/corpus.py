@@ -1,16 +1,19 @@
 """`octobert embed` on many short passages: rows per second, memory over the run, kills, and other programs.
 
     python benchmarks/corpus.py PACKAGE TEXTS [--rows 100000] [--kills 5] [--out runs/corpus]
-    python benchmarks/corpus.py PACKAGE TEXTS --peers PYTHON --model FOLDER [--rounds 12] [--block 512]
+    python benchmarks/corpus.py PACKAGE TEXTS --peers PYTHON --model FOLDER [--rounds 12] [--block 512] [--judge ROWS.jsonl]
 
 TEXTS is a file with a passage on each line, of which rows are drawn with a fixed seed. The first form writes a corpus, embeds
 it undisturbed while the memory of the process is read every second, then again with SIGKILLs at random moments, and compares
 the bytes of both files.
 
-The second form embeds new passages of TEXTS in turn by octobert, `SentenceTransformer.encode` with PyTorch and with its ONNX
-backend in int8, and fastembed, all with their defaults, each in a process of its own that has loaded its model and embedded one
-block before. Printed are the median and the range, over rounds, of the ratio of times. PYTHON is an environment with
-`sentence-transformers[onnx]` and `fastembed`; FOLDER has the float model.
+The second form embeds new passages of TEXTS in turn by octobert, `SentenceTransformer.encode` with PyTorch, with its ONNX
+backend in int8 (its dynamic export, and a static one by optimum) and with its OpenVINO backend in int8 (its static export), and
+fastembed, all with their defaults, each in a process of its own that has loaded its model and embedded one block before. Static
+models are calibrated on 300 passages, the last of TEXTS. Printed are the median and the range, over rounds, of the ratio of
+times. PYTHON is an environment with `sentence-transformers[onnx,openvino]` and `fastembed`; FOLDER has the float model. With
+--judge, all systems embed the texts of retrieval, whose columns are those of the package's task, and are compared with the
+float model in PyTorch by nDCG@10.
 """
 
 from __future__ import annotations
@@ -29,8 +32,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PEERS = ("sentence-transformers", "sentence-transformers int8", "fastembed")
-INT8 = "avx512_vnni"
+FLOAT = "sentence-transformers"
+# Name → the backend of sentence-transformers, and the file of its model.
+INT8 = {
+    "sentence-transformers int8, dynamic": ("onnx", "onnx/model_qint8_avx512_vnni.onnx"),
+    "optimum int8, static": ("onnx", "onnx/model_static.onnx"),
+    "sentence-transformers int8, static": (
+        "openvino",
+        "openvino/openvino_model_qint8_quantized.xml",
+    ),
+}
+PEERS = (FLOAT, *INT8, "fastembed")
+PRESET = "avx512_vnni"
+CALIBRATION = 300
 # A kill comes before this part of the time of an undisturbed run has passed since the last one.
 SOON = 0.2
 
@@ -47,6 +61,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--block", type=int, default=512)
+    parser.add_argument("--judge", type=Path, metavar="ROWS")
     parser.add_argument("--serve", choices=("octobert", *PEERS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -139,11 +154,39 @@ def compare(given: argparse.Namespace) -> None:
         rate = statistics.median(given.block / took[name] for took in times)
         ratios = sorted(took[name] / took["octobert"] for took in times)
         print(
-            f"{name:<28} {rate:6.0f} texts/s   octobert takes 1/{statistics.median(ratios):.2f} of its time "
+            f"{name:<36} {rate:6.0f} texts/s   octobert takes 1/{statistics.median(ratios):.2f} of its time "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
+    if given.judge:
+        judge(given, systems)
     for process in systems.values():
         process.communicate()
+
+
+def judge(given: argparse.Namespace, systems: dict[str, subprocess.Popen[str]]) -> None:
+    """Print what each system finds, compared with the float model in PyTorch."""
+    import numpy as np
+
+    from octobert.data.readers import read_file
+    from octobert.data.tokenization import EncodedTexts
+    from octobert.evaluation import scoring
+    from octobert.inference.opened import open_model
+
+    task, rows = open_model(given.package).rebuilt(), read_file(given.judge)
+    texts, gold = task.inputs(rows, where=str(given.judge)), task.gold(rows, where=str(given.judge))
+    encoded, found = EncodedTexts(texts, []), {}
+    for name, process in systems.items():
+        file = given.out / "vectors.npy"
+        asked(process, [text for (text,) in texts], file)
+        found[name] = {"sentence_embedding": np.load(file)}
+    print(f"{len(gold):,} queries, {len(texts) - len(gold):,} documents")
+    for name, vectors in found.items():
+        score = scoring.scores(task, vectors, encoded, gold, seed=0)[0]
+        both = scoring.compare(task, (name, FLOAT), (vectors, found[FLOAT]), encoded, gold, seed=0)
+        print(
+            f"{name:<36} {score.metric} {score.value:.4f}   {both.difference:+.4f} ({both.low:+.4f} to {both.high:+.4f})"
+            f"   mean cosine {both.fidelity:.5f}"
+        )
 
 
 def started(given: argparse.Namespace, name: str) -> subprocess.Popen[str]:
@@ -162,26 +205,30 @@ def started(given: argparse.Namespace, name: str) -> subprocess.Popen[str]:
     return process
 
 
-def asked(process: subprocess.Popen[str], texts: Sequence[str]) -> float:
-    """Seconds that a process takes for texts."""
+def asked(process: subprocess.Popen[str], texts: Sequence[str], file: Path | None = None) -> float:
+    """Seconds that a process takes for texts. It writes their vectors into a file, if one is named."""
     assert process.stdin is not None
     assert process.stdout is not None
-    print(json.dumps(texts), file=process.stdin, flush=True)
+    print(json.dumps([texts, file and str(file)]), file=process.stdin, flush=True)
     return float(process.stdout.readline())
 
 
 def serve(given: argparse.Namespace) -> None:
     """Embed the texts of each line of stdin, and print the seconds."""
+    import numpy as np
+
     answers = sys.stdout
     sys.stdout = sys.stderr
     embed = system(given)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        texts = json.loads(line)
+        texts, file = json.loads(line)
         began = time.perf_counter()
         vectors = embed(texts)
         seconds = time.perf_counter() - began
         assert len(vectors) == len(texts)
+        if file:
+            np.save(file, np.asarray(vectors))
         print(seconds, file=answers, flush=True)
 
 
@@ -200,27 +247,61 @@ def system(given: argparse.Namespace) -> Callable[[list[str]], Any]:
         return lambda texts: list(embedding.embed(texts))
     from sentence_transformers import SentenceTransformer
 
-    if given.serve == PEERS[0]:
+    if given.serve == FLOAT:
         encode: Callable[[list[str]], Any] = SentenceTransformer(
             str(given.model), device="cpu"
         ).encode
         return encode
-    settings = {"file_name": f"onnx/model_qint8_{INT8}.onnx"}
-    backend = SentenceTransformer(str(exported(given)), backend="onnx", model_kwargs=settings)
-    int8: Callable[[list[str]], Any] = backend.encode
+    backend, file = INT8[given.serve]
+    kept: Any = {"file_name": file}
+    model = SentenceTransformer(str(exported(given)), backend=backend, model_kwargs=kept)
+    int8: Callable[[list[str]], Any] = model.encode
     return int8
 
 
 def exported(given: argparse.Namespace) -> Path:
-    """The model as sentence-transformers exports it to ONNX, in float and in int8."""
+    """The model as the other tools export it, in float and in int8."""
     folder: Path = given.out / "exported"
-    if not folder.is_dir():
-        from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
+    if folder.is_dir():
+        return folder
+    from optimum.onnxruntime import ORTQuantizer
+    from optimum.onnxruntime.configuration import AutoCalibrationConfig, AutoQuantizationConfig
+    from sentence_transformers import (
+        SentenceTransformer,
+        export_dynamic_quantized_onnx_model,
+        export_static_quantized_openvino_model,
+    )
 
-        model = SentenceTransformer(str(given.model), backend="onnx")
-        model.save_pretrained(str(folder))
-        export_dynamic_quantized_onnx_model(model, INT8, str(folder))
-        shutil.copy(folder / "onnx" / "model.onnx", folder / "model.onnx")
+    rows = given.out / "calibration"
+    rows.mkdir(exist_ok=True)
+    with (rows / "train.jsonl").open("w", encoding="utf-8") as stream:
+        stream.writelines(
+            json.dumps({"text": text}) + "\n" for text in passages(given)[-CALIBRATION:]
+        )
+    model = SentenceTransformer(str(given.model), backend="onnx")
+    model.save_pretrained(str(folder))
+    export_dynamic_quantized_onnx_model(model, PRESET, str(folder))
+    shutil.copy(folder / "onnx" / "model.onnx", folder / "model.onnx")
+
+    preset = AutoQuantizationConfig.avx512_vnni(is_static=True, per_channel=True)
+    quantizer = ORTQuantizer.from_pretrained(folder, file_name="model.onnx")
+    calibrated = quantizer.get_calibration_dataset(
+        str(rows),
+        dataset_split="train",
+        num_samples=CALIBRATION,
+        preprocess_function=lambda row: model.tokenizer(row["text"], truncation=True),
+    )
+    ranges = quantizer.fit(
+        calibrated, AutoCalibrationConfig.minmax(calibrated), preset.operators_to_quantize
+    )
+    quantizer.quantize(preset, folder, file_suffix="static", calibration_tensors_range=ranges)
+    (folder / "model_static.onnx").rename(folder / "onnx" / "model_static.onnx")
+
+    described = {"dataset_name": str(rows), "dataset_config_name": "default"}
+    model = SentenceTransformer(str(given.model), backend="openvino")
+    export_static_quantized_openvino_model(
+        model, None, str(folder), dataset_split="train", column_name="text", **described
+    )
     return folder
 
 
