@@ -7,28 +7,21 @@ from typing import Any
 import pytest
 
 from octobert import targets
-from octobert.config import loading
 from octobert.core.plan import WHOLE
 from octobert.importers import olive
 from octobert.importers.olive import rules
-from tests.importers.configs import config, data_config, goal, metric, sub, system
-
-STATIC = {"type": "OnnxStaticQuantization", "data_config": "pairs"}
-
-
-def converted(raw: Any, **more: Any) -> olive.Imported:
-    imported = olive.convert(raw, **more)
-    loading.parse(imported.recipe)
-    return imported
-
-
-def quantized(step: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The recipe of a config with one pass."""
-    return converted(config({"quant": step}, **fields)).recipe
-
-
-def outcome(imported: olive.Imported, field: str) -> Any:
-    return next(each for each in imported.outcomes if each.field == field)
+from tests.importers.configs import (
+    STATIC,
+    config,
+    converted,
+    data_config,
+    goal,
+    metric,
+    outcome,
+    quantized,
+    sub,
+    system,
+)
 
 
 def test_defaults_of_onnx_runtimes_quantizer_are_in_the_recipe() -> None:

@@ -288,27 +288,25 @@ def calibration_samples(draft: Draft, node: Node) -> None:
 
 
 @computed
-def openvino_quantized(draft: Draft, kind: Node) -> None:
-    """NNCF's quantization."""
+def nncf(draft: Draft, step: Node) -> None:
+    """NNCF smooths transformers, and corrects biases unless the config says otherwise."""
+    model, advanced = step.get("model_type"), ABSENT
     draft.method = draft.method or "static"
-    kind.mapped("quantize", "static")
-
-
-@computed
-def nncf_model(draft: Draft, node: Node) -> None:
-    """The kind of model that NNCF quantizes. Biases are corrected unless the config says otherwise."""
-    if draft.get("corrections") is None:
-        draft.set("corrections", ["bias-correction"])
-    if node.lower == "transformer":
-        draft.set("transforms", [{"smoothquant": {"alpha": 0.95}}])
-        draft.option(
-            "placement",
-            "matmul-scores",
-            node,
-            "as NNCF does for transformers, with smoothquant 0.95 and bias correction",
-        )
-    else:
-        draft.set("transforms", [], node, "NNCF smooths transformers only")
+    step.get("type").mapped("quantize", "static")
+    draft.set("corrections", ["bias-correction"])
+    for extra in step.get("extra_configs").elements():
+        advanced = extra.get("advanced_quantization_parameters") or advanced
+    alpha = advanced.get("smooth_quant_alpha") or advanced.get("smooth_quant_alphas").get("matmul")
+    if model.lower != "transformer":
+        draft.set("transforms", [], model, "NNCF smooths transformers only")
+        alpha.not_needed("NNCF smooths transformers only")
+        return
+    note = "as NNCF does for transformers, with smoothquant (0.95 unless named) and bias correction"
+    draft.option("placement", "matmul-scores", model, note)
+    draft.set("transforms", [{"smoothquant": {"alpha": 0.95}}])
+    if alpha.is_number and alpha.value <= 1:
+        smoothing = [{"smoothquant": {"alpha": alpha.value}}] if alpha.value >= 0 else []
+        draft.set("transforms", smoothing, alpha)
 
 
 @computed
