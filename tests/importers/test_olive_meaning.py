@@ -8,7 +8,7 @@ import pytest
 
 from octobert import targets
 from octobert.core.plan import WHOLE
-from octobert.importers import olive
+from octobert.importers import UNKNOWN, olive
 from octobert.importers.olive import rules
 from tests.importers.configs import (
     STATIC,
@@ -240,18 +240,83 @@ def test_a_goal_of_the_throughput_is_not_one_of_the_latency() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("average", "name"),
-    [("macro", "macro_f1"), ("micro", "micro_f1"), ("binary", None), ("weighted", None)],
-)
-def test_averages_over_classes_are_metrics_of_their_own(average: str, name: str | None) -> None:
-    part = metric("accuracy", sub("f1_score", 1, metric_config={"average": average}))
+def scored(name: str, raw: dict[str, Any], **more: Any) -> tuple[olive.Imported, str]:
+    """An import with one metric, and the path of its arguments."""
+    part = metric("accuracy", sub(name, 1, metric_config=raw), **more)
     imported = converted(config({"quant": STATIC}, evaluators={"scores": {"metrics": [part]}}))
-    assert imported.recipe.get("metric") == ([name] if name else None)
-    field = "evaluators.scores.metrics[0].sub_types[0].metric_config.average"
-    assert outcome(imported, field).verdict == (
-        "refused" if average == "weighted" else "not needed"
+    return imported, "evaluators.scores.metrics[0].sub_types[0].metric_config"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("f1_score", {"average": "macro"}, None),
+        ("f1_score", {"task": "binary", "average": "macro"}, None),
+        ("f1_score", {"task": "multiclass"}, "micro_f1"),
+        ("f1_score", {"task": "multiclass", "average": "macro"}, "macro_f1"),
+        ("precision", {"task": "multiclass", "average": "macro"}, "macro_precision"),
+        ("recall", {"task": "multilabel"}, "micro_recall"),
+        ("accuracy_score", {"task": "multiclass", "average": "micro"}, None),
+    ],
+)
+def test_averages_are_over_several_classes_only(
+    name: str, arguments: dict[str, Any], expected: str | None
+) -> None:
+    imported, _ = scored(name, arguments)
+    assert imported.recipe.get("metric") == ([expected] if expected else None)
+    assert not [each for each in imported.outcomes if each.verdict == "refused"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "field"),
+    [
+        ("accuracy_score", {"task": "multiclass", "average": "macro"}, "average"),
+        ("f1_score", {"task": "multiclass", "average": "weighted"}, "average"),
+        ("auroc", {"task": "multiclass"}, "task"),
+    ],
+)
+def test_averages_that_octobert_has_not_are_refused(
+    name: str, arguments: dict[str, Any], field: str
+) -> None:
+    imported, place = scored(name, arguments)
+    assert outcome(imported, f"{place}.{field}").verdict == "refused"
+    assert "macro_accuracy" not in str(imported.recipe)
+
+
+def test_averages_of_evaluate_are_arguments_of_compute() -> None:
+    raw = {"compute_params": {"average": "macro", "pos_label": 0}, "result_key": "f1"}
+    imported, place = scored("f1", raw, backend="huggingface_metrics")
+    assert imported.recipe["metric"] == ["macro_f1"]
+    assert outcome(imported, f"{place}.compute_params.average").key == "metric"
+    assert outcome(imported, f"{place}.compute_params.pos_label").verdict == "refused"
+
+
+def test_unknown_fields_of_the_evaluator_are_not_those_of_another() -> None:
+    scores = {"metrics": [metric("latency", sub("avg", 1), luck=1)], "luck": 2}
+    raw = config({"quant": STATIC}, evaluators={"scores": scores, "other": {"luck": 3}})
+    imported = converted(raw)
+    for field in ("scores.metrics[0].luck", "scores.luck"):
+        assert outcome(imported, f"evaluators.{field}").note == UNKNOWN
+    assert outcome(imported, "evaluators.other.luck").verdict == "not needed"
+
+
+def test_metrics_of_the_first_releases_have_one_sub_type() -> None:
+    def old(kind: str, name: str, rank: int, **more: Any) -> dict[str, Any]:
+        return {"name": kind, "type": kind, "sub_type": name, "priority_rank": rank, **more}
+
+    least = goal("threshold", 0.8)
+    metrics = [old("latency", "p90", 2), old("accuracy", "f1_score", 1, goal=least)]
+    raw = config(
+        {"quant": STATIC},
+        evaluators={"scores": {"metrics": metrics, "target": "here"}},
+        search_strategy=True,
+        systems=system("MIGraphX")["systems"],
     )
+    imported = converted(raw)
+    assert imported.recipe["search"]["goals"] == ["metric", "latency@p90"]
+    assert imported.recipe["targets"] == ["migraphx"]
+    assert outcome(imported, "evaluators.scores.metrics[1].sub_type").note.startswith("f1")
+    assert not [each for each in imported.outcomes if each.note == UNKNOWN]
 
 
 def test_a_search_varies_what_olive_varies() -> None:
