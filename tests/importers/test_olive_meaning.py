@@ -183,7 +183,8 @@ def test_calibrators_have_onnx_runtimes_settings(method: str, calibrator: Any) -
     assert quantized(STATIC | {"calibrate_method": method})["calibrate"] == calibrator
 
 
-def calibrated_on(load: dict[str, Any], evaluated: str = "validation") -> olive.Imported:
+def calibrated_on(load: dict[str, Any], evaluated: str | None = "validation") -> olive.Imported:
+    """An import that calibrates on rows of another data config than it scores."""
     rows = [data_config(), data_config("other", load_dataset_config=load)]
     rows[0]["load_dataset_config"]["split"] = evaluated
     raw = config({"quant": STATIC | {"data_config": "other"}}, data_configs=rows)
@@ -207,6 +208,47 @@ def test_calibration_rows_are_not_those_that_are_scored() -> None:
     assert field.note == "validation has the rows that are scored; train[:50] is taken"
     other = calibrated_on(load, evaluated="test")
     assert other.recipe["data"]["calibrate"] == {"from": "validation[:50]"}
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [("train[:10]", {"samples": 10}), ("train[5:20]", {"samples": 15}), ("train", {})],
+)
+def test_refused_calibration_rows_are_as_many_as_the_config_says(
+    split: str, expected: dict[str, int]
+) -> None:
+    imported = calibrated_on({"data_name": "glue", "subset": "sst2", "split": split})
+    # Without a number it is octobert's own, and never that of a split that is not read.
+    assert imported.recipe["data"].get("calibrate", {"from": "train"}) == {"from": "train"} | expected  # fmt: skip
+    assert not [each for each in imported.outcomes if each.default and "samples" in each.field]
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "calibrated", "expected", "note"),
+    [
+        ("train[100:200]", "train[:100]", {"from": "train[:100]", "drop_evaluated": True}, ""),
+        ("train", "train[:50]", {"from": "validation[:50]"}, "train has the rows that are scored; validation[:50] is taken"),
+        ("validation[:100]", "validation[100:]", {"from": "train[100:]"}, "validation has the rows that are scored; train[100:] is taken"),
+        ("validation", "test[:50]", {"from": "test[:50]"}, ""),
+        (None, "validation[:50]", {"from": "train[:50]"}, "validation has the rows that are scored; train[:50] is taken"),
+    ],
+)  # fmt: skip
+def test_the_note_names_the_calibration_rows_of_the_recipe(
+    evaluated: str | None, calibrated: str, expected: dict[str, Any], note: str
+) -> None:
+    load = {"data_name": "glue", "subset": "mrpc", "split": calibrated}
+    imported = calibrated_on(load, evaluated)
+    assert imported.recipe["data"]["calibrate"] == expected
+    field = outcome(imported, "data_configs[1].load_dataset_config.split")
+    assert (field.verdict, field.note) == ("mapped", note)
+
+
+def test_a_sum_of_slices_is_refused() -> None:
+    load = {"data_name": "glue", "subset": "mrpc", "split": "train[:50]+train[60:70]"}
+    imported = calibrated_on(load)
+    assert "calibrate" not in imported.recipe["data"]
+    field = outcome(imported, "data_configs[1].load_dataset_config.split")
+    assert (field.verdict, "slice" in field.note) == ("refused", True)
 
 
 def test_goals_are_judged_in_a_search_only() -> None:
