@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.importers.configs import config, converted, outcome, quantized
+from tests.importers.configs import STATIC, config, converted, outcome, quantized
 
 NNCF = {"type": "OpenVINOQuantization", "model_type": "TRANSFORMER"}
 
@@ -55,7 +55,62 @@ def test_advanced_parameters_that_octobert_has_not_are_refused_by_name() -> None
         "quantize_outputs": "outputs of models are float",
         "activations_quantization_params.num_bits": "quantize.static has types, symmetric and per_channel",
         "activations_range_estimator_params.min.statistics_type": "calibrate has the ranges; mean-minmax is taken",
-        "smooth_quant_alpha": "alpha is a number up to 1, below 0 nothing is smoothed; 0.95 is taken",
+        "smooth_quant_alpha": "one alpha from 0 to 1, or learned; 0.95 is taken",
     }
     plain = advanced(smooth_quant_alpha=0.6) | {"model_type": None}
     assert quantized(plain)["transforms"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "transforms", "calibrate"),
+    [
+        ({}, {"SmoothQuant": True}, [{"smoothquant": {"alpha": 0.5}}], "minmax"),
+        ({}, {"SmoothQuantAlpha": 0.7, "SmoothQuant": True}, [{"smoothquant": {"alpha": 0.7}}], "minmax"),
+        ({}, {"SmoothQuant": False, "SmoothQuantAlpha": 0.7}, [], "minmax"),
+        ({"type": "OnnxDynamicQuantization"}, {"SmoothQuant": True, "CalibPercentile": 99}, [], None),
+        ({}, {"CalibPercentile": 99}, [], "minmax"),
+        ({"calibrate_method": "Percentile"}, {"CalibPercentile": 99}, [], {"percentile": {"keep": 99}}),
+        ({}, {"CalibMovingAverageConstant": 0.1}, [], "minmax"),
+        ({"calibrate_method": "MinMax"}, {"CalibMovingAverage": True}, [], {"moving-average": {}}),
+        ({}, {"CalibMovingAverage": True, "CalibMovingAverageConstant": 0.1}, [], {"moving-average": {"constant": 0.1}}),
+        ({"calibrate_method": "Percentile"}, {"CalibMovingAverage": True}, [], {"percentile": {"keep": 99.999}}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_last", [False, True])
+def test_onnx_runtime_reads_some_options_beside_others_only(
+    fields: dict[str, Any],
+    options: dict[str, Any],
+    transforms: list[Any],
+    calibrate: Any,
+    is_last: bool,
+) -> None:
+    extra = {"extra_options": options}
+    step = STATIC | fields | extra if is_last else extra | STATIC | fields
+    imported = converted(config({"quant": step}))
+    assert imported.recipe["transforms"] == transforms
+    assert imported.recipe.get("calibrate") == calibrate
+    for name in options:
+        field = outcome(imported, f"passes.quant.extra_options.{name}")
+        said = "transforms" if "Smooth" in name else "calibrate"
+        reads = transforms if "Smooth" in name else calibrate not in (None, "minmax") and name[5:8].lower() in str(calibrate)  # fmt: skip
+        assert field.key == (said if reads else None), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "alpha", "verdict"),
+    [
+        (None, 0.5, None),
+        ({"alpha": 0.7}, 0.7, "mapped"),
+        ({"alpha": "auto"}, "learned", "mapped"),
+        ({"alpha": [0.4, 0.6]}, 0.5, "refused"),
+    ],
+)
+def test_neural_compressor_smooths_with_one_alpha(
+    arguments: Any, alpha: Any, verdict: str | None
+) -> None:
+    recipes = {"smooth_quant": True, "smooth_quant_args": arguments}
+    imported = converted(config({"quant": {"type": "IncStaticQuantization", "recipes": recipes}}))
+    assert imported.recipe["transforms"] == [{"smoothquant": {"alpha": alpha}}]
+    if verdict:
+        field = outcome(imported, "passes.quant.recipes.smooth_quant_args.alpha")
+        assert field.verdict == verdict

@@ -58,6 +58,8 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         if "type" in entry:
             apply_rule(draft, node.get("type"), *entry["type"])
         apply(draft, node, *entry["fields"], "common")
+        if "last" in entry:
+            COMPUTED[entry["last"]](draft, node)
         for other in step.others:
             _alternative(draft, other)
 

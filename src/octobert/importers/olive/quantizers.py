@@ -223,19 +223,45 @@ def four_bits(draft: Draft, step: Node) -> None:
     )
 
 
+def _smooth(draft: Draft, alpha: Node, default: float, *because: Node) -> None:
+    """Set SmoothQuant, with the alpha of a field if it is one."""
+    value, note = default, ""
+    if alpha.value == "auto":
+        value, note = "learned", "learned for each channel"
+    elif alpha.is_number and 0 <= alpha.value <= 1:
+        value = alpha.value
+    else:
+        alpha.refused(f"one alpha from 0 to 1, or learned; {default} is taken")
+    for field in (alpha, *because):
+        field.mapped("transforms", note)
+    draft.set("transforms", [{"smoothquant": {"alpha": value}}])
+
+
+@computed
+def read_with_others(draft: Draft, step: Node) -> None:
+    """Options that ONNX Runtime reads beside certain others, in static quantization."""
+    options = step.get("extra_options")
+    smooth, moving = options.get("SmoothQuant"), options.get("CalibMovingAverage")
+    constant, keep = options.get("CalibMovingAverageConstant"), options.get("CalibPercentile")
+    method = step.get("calibrate_method").lower if draft.method == "static" else ""
+    if draft.method == "static" and smooth.value:
+        _smooth(draft, options.get("SmoothQuantAlpha"), 0.5, smooth)
+    if method == "minmax" and moving.value:
+        settings = {"constant": constant.value} if constant else {}
+        draft.set("calibrate", {"moving-average": settings}, moving)
+        constant.mapped("calibrate")
+    if method == "percentile" and keep:
+        draft.set("calibrate", {"percentile": {"keep": keep.value}}, keep)
+    apply(draft, options, "unread_options")
+
+
 @computed
 def inc_recipes(draft: Draft, node: Node) -> None:
     """Recipes of Neural Compressor: SmoothQuant and bias correction."""
     smooth, arguments = node.get("smooth_quant"), node.get("smooth_quant_args")
     bias = node.get("fast_bias_correction")
     if smooth.value is True:
-        alpha = arguments.get("alpha")
-        is_searched = alpha.value == "auto"
-        options = {"alpha": "learned" if is_searched else alpha.value}
-        alpha.mapped("transforms", "learned for each channel" if is_searched else "")
-        draft.set("transforms", [{"smoothquant": options}] if alpha else ["smoothquant"], smooth)
-    else:
-        smooth.not_needed("off, and the recipe has no transforms")
+        _smooth(draft, arguments.get("alpha"), 0.5, smooth)
     apply(draft, arguments, "inc_smoothing")
     if bias.value is True:
         draft.set("corrections", ["bias-correction"], bias)
@@ -303,10 +329,10 @@ def nncf(draft: Draft, step: Node) -> None:
         return
     note = "as NNCF does for transformers, with smoothquant (0.95 unless named) and bias correction"
     draft.option("placement", "matmul-scores", model, note)
-    draft.set("transforms", [{"smoothquant": {"alpha": 0.95}}])
-    if alpha.is_number and alpha.value <= 1:
-        smoothing = [{"smoothquant": {"alpha": alpha.value}}] if alpha.value >= 0 else []
-        draft.set("transforms", smoothing, alpha)
+    if alpha.is_number and alpha.value < 0:
+        draft.set("transforms", [], alpha)
+    else:
+        _smooth(draft, alpha, 0.95)
 
 
 @computed
