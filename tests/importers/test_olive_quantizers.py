@@ -114,3 +114,66 @@ def test_neural_compressor_smooths_with_one_alpha(
     if verdict:
         field = outcome(imported, "passes.quant.recipes.smooth_quant_args.alpha")
         assert field.verdict == verdict
+
+
+def placed(**fields: Any) -> tuple[set[str], str]:
+    """The placement and the embeddings of an import."""
+    static = quantized(STATIC | fields)["quantize"]["static"]
+    return set(static["placement"]), static["embeddings"]
+
+
+def test_operators_that_share_kinds_are_excluded() -> None:
+    kinds, embeddings = placed(op_types_to_exclude=["MatMul"])
+    assert not {"linear.input", "linear.weight", "scores.query", "context.value"} & kinds
+    assert {"residual.*", "activation.output"} <= kinds
+    assert embeddings == "int8"
+    kinds, embeddings = placed(op_types_to_exclude=["Gelu", "Gather"])
+    assert "activation.output" not in kinds
+    assert {"linear.input", "residual.*"} <= kinds
+    assert embeddings == "float"
+    # Q, K and V alone are no operators in octobert.
+    raw = config({"quant": STATIC | {"op_types_to_exclude": ["Attention"]}})
+    assert outcome(converted(raw), "passes.quant.op_types_to_exclude").verdict == "refused"
+
+
+def test_operators_to_quantize_are_without_those_to_exclude() -> None:
+    fields = {"op_types_to_quantize": ["MatMul", "Add", "Gather"], "op_types_to_exclude": ["Add"]}
+    for step in (fields, dict(reversed(fields.items()))):
+        kinds, embeddings = placed(**step)
+        assert "linear.weight" in kinds
+        assert "residual.*" not in kinds
+        assert embeddings == "int8"
+
+
+@pytest.mark.parametrize("field", ["op_types_to_quantize", "op_types_to_exclude"])
+def test_embeddings_stay_float_beside_16_bit_activations(field: str) -> None:
+    operators = {field: ["MatMul", "Gather"] if field.endswith("quantize") else ["Softmax"]}
+    assert placed(**operators)[1] == "int8"
+    assert placed(**operators, activation_type="uint16", precision="uint8")[1] == "float"
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_products_of_two_activations_stay_float_among_named_operators(is_last: bool) -> None:
+    constant = {"extra_options": {"MatMulConstBOnly": True}}
+    only = {"op_types_to_quantize": ["MatMul"]}
+    kinds, _ = placed(**(only | constant if is_last else constant | only))
+    assert kinds == {"linear.input", "linear.weight", "head.*@decoder"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "embeddings"),
+    [
+        ({"op_types_to_quantize": ["MatMul"]}, "float"),
+        ({"op_types_to_quantize": ["MatMul", "Gather"]}, "int8"),
+        ({"op_types_to_quantize": ["Gather"]}, "refused"),
+        ({"op_types_to_exclude": ["Gather"]}, "float"),
+        ({"op_types_to_exclude": ["Softmax"]}, "int8"),
+        ({"op_types_to_exclude": ["MatMul"]}, "refused"),
+    ],
+)
+def test_operators_of_dynamic_quantization(fields: dict[str, Any], embeddings: str) -> None:
+    imported = converted(config({"quant": {"type": "OnnxDynamicQuantization"} | fields}))
+    field = outcome(imported, f"passes.quant.{next(iter(fields))}")
+    options = imported.recipe["quantize"]["dynamic"]
+    assert options.get("embeddings", field.verdict) == embeddings
+    assert field.key in ("quantize.dynamic.embeddings", None)

@@ -16,6 +16,8 @@ _NODE = re.compile(
 )
 # The two products of attention, by the number of the node.
 _PRODUCTS = {None: ":scores.*", "_1": ":context.*"}
+# Kinds of the products without a weight.
+_PRODUCTS_OF_TWO = ("scores.q", "scores.k", "context.")
 _NO_PLACEMENT = "write a placement: a name of octobert placements, or a list of kinds of sites"
 
 
@@ -93,70 +95,43 @@ def activations(draft: Draft, node: Node) -> None:
         node.refused(f"activations are {', '.join(types)}; the target's default is taken")
 
 
-@computed
-def only_operators(draft: Draft, node: Node) -> None:
-    """Operators to quantize, as a placement."""
-    if node.is_default:
-        if "placement" not in draft.options:
-            draft.option("placement", "whole", node, _EVERYTHING)
-            # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
-            is_wide = str(draft.options.get("activations")).endswith("16")
-            draft.options.setdefault("embeddings", "float" if is_wide else "int8")
+def _operators(draft: Draft, step: Node) -> None:
+    """Operators to quantize, without those to keep in float, as a placement; and whether word embeddings are among them."""
+    include, exclude = step.get("op_types_to_quantize"), step.get("op_types_to_exclude")
+    only_constant = step.get("extra_options").get("MatMulConstBOnly")
+    fields = [node for node in (include, exclude) if _words(node)]
+    wanted, unwanted = _words(include) or set(names("operators")), _words(exclude)
+    lookups, wide = set(names("lookups")), str(draft.options.get("activations")).endswith("16")
+    # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
+    rounds = wanted & lookups and not unwanted & lookups and not wide
+    embeddings = "int8" if rounds else "float"
+    if draft.method == "dynamic":
+        for node in fields:
+            if "matmul" in wanted - unwanted:
+                draft.option("embeddings", embeddings, node, "linear layers are quantized always")
+            else:
+                node.refused("dynamic quantization takes linear layers, and embeddings beside them")
         return
-    _place(draft, node, _words(node))
-
-
-@computed
-def without_operators(draft: Draft, node: Node) -> None:
-    """Operators to keep in float, as a placement."""
-    operators = _words(node)
-    if not operators:
-        node.not_needed("nothing is excluded")
-    elif draft.method != "static":
-        node.not_needed(
-            "dynamic quantization takes the inputs and weights of linear layers, and embeddings: see quantize.dynamic"
-        )
-    elif operators <= names("operators").keys():
-        lookups = names("lookups") if "gather" in operators else []
-        _place(draft, node, names("operators").keys() - operators - set(lookups))
-    else:
+    known = wanted | unwanted <= names("operators").keys()
+    kinds = [kind for kind in _kinds(wanted) if kind not in _kinds(unwanted)]
+    if only_constant.value is True:
+        fields.append(only_constant)
+        kinds = [kind for kind in kinds if not kind.startswith(_PRODUCTS_OF_TWO)]
+    if not fields:
+        draft.options.setdefault("embeddings", embeddings)
+        draft.option("placement", "whole", include, _EVERYTHING)
+    elif known and kinds and not ("attention" in unwanted and "matmul" not in unwanted):
+        draft.options["embeddings"] = embeddings
+        for node in fields:
+            draft.option("placement", kinds, node, "the sites of all operators that are left")
+    for node in fields:
         node.refused(_NO_PLACEMENT)
 
 
-@computed
-def without_attention(draft: Draft, node: Node) -> None:
-    """Products with a weight only: those of attention stay float."""
-    kinds = {kind: None for of_one in names("operators").values() for kind in of_one}
-    draft.options.setdefault("embeddings", "int8")
-    draft.option(
-        "placement",
-        [kind for kind in kinds if not kind.startswith(("scores.q", "scores.k", "context."))],
-        node,
-        "all sites but the inputs of the attention products",
-    )
-
-
-@computed
-def weights_only(draft: Draft, node: Node) -> None:
-    """Dynamic quantization: products with a weight only."""
-    if node.value is True:
-        node.not_needed("only products with a weight can be quantized dynamically")
-    else:
-        node.refused("octobert quantizes dynamically products with a weight only")
-
-
-def _place(draft: Draft, node: Node, operators: Collection[str]) -> None:
-    """Set the placement that quantizes these operators."""
+def _kinds(operators: Collection[str]) -> dict[str, None]:
+    """The kinds of sites of operators."""
     known = names("operators")
-    if not operators or not set(operators) <= known.keys():
-        node.refused(_NO_PLACEMENT)
-        return
-    kinds = {kind: None for name in known if name in operators for kind in known[name]}
-    draft.options["embeddings"] = "int8" if set(operators) & set(names("lookups")) else "float"
-    if not kinds:
-        node.refused("of these operators octobert quantizes word embeddings only; " + _NO_PLACEMENT)
-        return
-    draft.option("placement", list(kinds), node, "the sites of these operators")
+    return {kind: None for name in known if name in operators for kind in known[name]}
 
 
 def _words(node: Node) -> set[str]:
@@ -239,7 +214,8 @@ def _smooth(draft: Draft, alpha: Node, default: float, *because: Node) -> None:
 
 @computed
 def read_with_others(draft: Draft, step: Node) -> None:
-    """Options that ONNX Runtime reads beside certain others, in static quantization."""
+    """Operators, and options that ONNX Runtime reads beside certain others."""
+    _operators(draft, step)
     options = step.get("extra_options")
     smooth, moving = options.get("SmoothQuant"), options.get("CalibMovingAverage")
     constant, keep = options.get("CalibMovingAverageConstant"), options.get("CalibPercentile")
@@ -252,7 +228,7 @@ def read_with_others(draft: Draft, step: Node) -> None:
         constant.mapped("calibrate")
     if method == "percentile" and keep:
         draft.set("calibrate", {"percentile": {"keep": keep.value}}, keep)
-    apply(draft, options, "unread_options")
+    apply(draft, step, "unread")
 
 
 @computed
