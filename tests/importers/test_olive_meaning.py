@@ -394,12 +394,54 @@ def test_providers_without_a_target_are_named_beside_the_others() -> None:
     )
 
 
-def test_without_passes_olive_takes_float16_on_gpus_and_8_bits_on_cpus() -> None:
-    gpu = converted(config({}, **system("CUDA", "Tensorrt", device="gpu")))
-    assert gpu.recipe["quantize"] == {"float": {"float_parts": "float16"}}
-    assert outcome(gpu, "passes").default
-    cpu = converted(config({}, **system("CPU")))
-    assert cpu.recipe["quantize"]["static"]["placement"] == "whole"
+@pytest.mark.parametrize(
+    ("provider", "fields", "method"),
+    [
+        ("CUDA", {}, "float16"),
+        ("Tensorrt", {}, "float16"),
+        ("CPU", {}, "static"),
+        ("QNN", {}, "float"),
+        ("MIGraphX", {}, "float"),
+        ("CUDA", {"precisions": ["int8"]}, "float"),
+        ("CUDA", {"precisions": ["fp32"]}, "float"),
+        ("CPU", {"precisions": ["fp32"]}, "float"),
+        ("CPU", {"precisions": ["int8"]}, "static"),
+        ("CPU", {"disable_auto_optimizer": True}, "float"),
+        ("CUDA", {"disable_auto_optimizer": True}, "float"),
+    ],
+)
+def test_without_passes_olive_takes_what_precisions_and_providers_allow(
+    provider: str, fields: dict[str, Any], method: str
+) -> None:
+    raw = config({}, auto_optimizer_config=fields, **system(provider))
+    assert chosen(raw) == method
+    imported = converted(raw)
+    assert outcome(imported, "passes").default
+    for name in fields:
+        assert (outcome(imported, f"auto_optimizer_config.{name}").key or "").startswith("quantize")
+
+
+def chosen(raw: Any) -> str:
+    """The method of a config without passes, or its float type."""
+    method = converted(raw).recipe["quantize"]
+    if isinstance(method, str):
+        return method
+    return next((options.get("float_parts", name) for name, options in method.items()), "")
+
+
+def test_without_passes_a_goal_for_answers_allows_a_drop() -> None:
+    strict = {"scores": {"metrics": [metric("accuracy", sub("accuracy_score", 1))]}}
+    assert chosen(config({}, evaluators=strict, **system("CUDA"))) == "float"
+    assert chosen(config({}, evaluators=strict)) == "float"
+    # Of Olive 0.1 to 0.4, where metrics have functions that load rows.
+    old = {"scores": {"metrics": [{"type": "latency", "sub_type": "avg"}]}}
+    made = olive.convert(config({}, evaluators=old, data_configs=[])).recipe["quantize"]
+    assert list(made) == ["dynamic"]
+    named = {"precisions": ["fp16"]}
+    assert chosen(config({}, evaluators=strict, auto_optimizer_config=named, **system("CUDA"))) == "float16"  # fmt: skip
+    raw = config({}, auto_optimizer_config={"excluded_passes": ["OnnxQuantization"]})
+    field = outcome(converted(raw), "auto_optimizer_config.excluded_passes")
+    assert field.verdict == "refused"
 
 
 def test_arguments_of_a_function_that_loads_rows_are_refused(tmp_path: Any) -> None:

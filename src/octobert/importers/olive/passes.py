@@ -65,18 +65,43 @@ def read(draft: Draft, steps: list[Pass]) -> None:
 
 
 def _chosen_by_olive(draft: Draft) -> None:
-    """Without passes Olive takes some by itself: float16 on GPUs, static quantization on CPUs."""
-    node = replace(draft.config.root.get("passes"), value="none", is_default=True)
-    if any(
-        provider in ("CUDA", "Tensorrt", "NvTensorRTRTX", "Dml") for provider, _ in draft.providers
-    ):
-        draft.method = "float"
+    """Without passes Olive takes some by itself, of precisions that the config names or that a goal for answers allows."""
+    root = draft.config.root
+    options, data = root.get("auto_optimizer_config"), draft.config.objects("data_configs")
+    named, off = options.get("precisions", "precision"), options.get("disable_auto_optimizer")
+    parts = [
+        part.get("goal").get("type").lower
+        for metric in draft.config.named("evaluators", root.get("evaluator"))
+        .get("metrics")
+        .elements()
+        if metric.get("type").lower == "accuracy"
+        for part in metric.get("sub_types").elements()[:1]
+    ]
+    allowed = {"fp16", "int8"} if parts and parts[0].endswith("max-degradation") else {"fp32"}
+    precisions = {each.lower for each in named.elements()} or allowed
+    providers = {provider for provider, _ in draft.providers} or {"CPU"}
+    kind, what = "", "float32 here: no other precision is named or allowed by a goal"
+    if off.value is True:
+        what = "nothing"
+    elif "fp16" in precisions and providers & {"CUDA", "Tensorrt", "Dml"}:
         draft.options["float_parts"] = "float16"
-        node.mapped("quantize.float", "without passes Olive's auto-optimizer takes float16 on GPUs")
+        what = "float16 on GPUs"
+    elif "int8" in precisions and "CPU" in providers and data:
+        kind, what = "OnnxQuantization", "8 bits on CPUs"
+    elif "CPU" in providers and not data and not options:
+        kind = "OnnxDynamicQuantization"
+        what = "dynamic quantization (Olive 0.1 to 0.4, which vary per_channel and reduce_range)"
+    node = replace(root.get("passes"), value="none", is_default=True)
+    node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
+    for field in (off, named):
+        field.mapped(
+            "quantize", "4 bits are quantize.dynamic.bits" if "int4" in precisions else what
+        )
+    if kind:
+        step = replace(node, value={"type": kind}, path=f"passes.{kind}")
+        read(draft, [Pass(kind, kind.lower(), step)])
     else:
-        node.mapped("quantize", "without passes Olive's auto-optimizer quantizes on CPUs")
-        step = replace(node, value={"type": "OnnxQuantization"}, path="passes.OnnxQuantization")
-        read(draft, [Pass("OnnxQuantization", "onnxquantization", step)])
+        draft.method = "float"
 
 
 def _alternative(draft: Draft, other: Pass) -> None:
