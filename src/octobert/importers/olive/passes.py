@@ -42,14 +42,18 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             )
             raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
         varied = searches.open_fields(draft, step) if draft.search is not None else set()
-        if "precision" in varied:
-            # In Olive's search the type of activations follows that of weights.
-            varied.add("activation_type")
         defaults = {
             field: value
             for field, value in names("defaults").get(step.kind, {}).items()
             if varied.isdisjoint(field.split(", "))
         }
+        typed = step.node.get("precision", "weight_type")
+        if varied and "activation_type" in defaults:
+            # In Olive's search the type of activations follows that of weights.
+            if {"precision", "weight_type"} & varied:
+                del defaults["activation_type"]
+            elif typed:
+                defaults["activation_type"] = typed.value
         node, entry = replace(step.node, defaults=defaults), passes[step.kind]
         if "method" in entry:
             set_method(draft, entry["method"], node.get("type"))

@@ -46,9 +46,9 @@ def by_mode(draft: Draft, step: Node) -> None:
         set_method(draft, name, mode or step.get("type"))
     elif name == "weight_only":
         raise RecipeError(
-            "weight_only means 4-bit weights in Neural Compressor; octobert's have 8",
+            "weight_only means 4-bit weights in Neural Compressor",
             where=f"{draft.config.where}: {step.path}",
-            fix="take static or dynamic; or write a recipe with quantize: weight-only",
+            fix="take static or dynamic; or write a recipe with quantize: {dynamic: {bits: 4}}",
         )
     else:
         mode.refused("octobert has static and dynamic")
@@ -65,9 +65,9 @@ def weights(draft: Draft, node: Node) -> None:
     name = node.lower.removeprefix("q")
     if name in ("int4", "uint4", "nf4", "int16", "uint16", "int32"):
         where = f"{draft.config.where}: {node.path}"
-        raise RecipeError(
-            "octobert's weights have 8 bits", where=where, got=node.text, expected="int8 or uint8"
-        )
+        what = f"{draft.method} quantization has 8-bit weights"
+        fix = "for 4 bits write a recipe with quantize: {dynamic: {bits: 4}}"
+        raise RecipeError(what, where=where, got=node.text, expected="int8 or uint8", fix=fix)
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):

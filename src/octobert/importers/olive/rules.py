@@ -198,11 +198,13 @@ class Search:
         space: recipe key → values.
         goals: (priority, figure).
         limits: as in the recipe.
+        fields: (field, its name, recipe key) of what is varied.
     """
 
     space: dict[str, list[Any]] = field(default_factory=dict)
     goals: list[tuple[int, str]] = field(default_factory=list)
     limits: list[dict[str, Any]] = field(default_factory=list)
+    fields: list[tuple[Node, str, str]] = field(default_factory=list)
 
 
 @dataclass

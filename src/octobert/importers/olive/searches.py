@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octobert.importers import Node
+from octobert.importers import Node, joined
 from octobert.importers.olive.rules import (
     SEARCHABLE,
     Config,
@@ -37,17 +37,19 @@ def search_of(config: Config, steps: list[Pass]) -> Search | None:
     return None
 
 
-def _fields_of_search(step: Pass) -> dict[str, tuple[Node | None, list[Any]]]:
-    """Fields that a search varies, with their values in the recipe; without a node, those that the config does not name."""
+def _fields_of_search(step: Pass) -> dict[str, tuple[Node, list[Any]]]:
+    """Fields that a search varies, with their values in the recipe; also those that the config does not name."""
     fields = dict(step.node.items())
-    opened: dict[str, tuple[Node | None, list[Any]]] = {}
+    opened: dict[str, tuple[Node, list[Any]]] = {}
     for name, node in fields.items():
         if values := _values(name, node.value):
             opened[name] = node, values
     if "disable_search" not in fields or fields["disable_search"].value is not True:
         for name in names("varied_by_default").get(step.kind, []):
             if name not in fields:
-                opened[name] = None, _values(name, SEARCHABLE)
+                path = joined(step.node.path, name)
+                node = replace(step.node, value=SEARCHABLE, path=path, is_default=True)
+                opened[name] = node, _values(name, SEARCHABLE)
     return opened
 
 
@@ -72,22 +74,31 @@ def _values(name: str, value: Any) -> list[Any]:
     return values
 
 
+def _left_out(name: str, value: Any) -> str:
+    """What is said of values that octobert has no word for."""
+    _, known, *others = names("searched")[name]
+    words = (
+        [word for word in value if str(word).lower() not in known]
+        if isinstance(value, list)
+        else []
+    )
+    left = others if value == SEARCHABLE else words
+    return f"without {', '.join(map(str, left))}" if left else ""
+
+
 def open_fields(draft: Draft, step: Pass) -> set[str]:
     """Add the open fields of a pass to the space of the search; their names."""
     assert draft.search is not None
     opened = _fields_of_search(step)
     method = "dynamic" if "dynamic" in step.kind else "static"
-    methods = ("static", "dynamic") if {"quant_mode", "approach"} & opened.keys() else (method,)
+    modes = opened.get("quant_mode") or opened.get("approach")
+    methods = modes[1] if modes else [method]
     for name, (node, values) in opened.items():
         key = names("searched")[name][0]
         for place in dict.fromkeys(key.replace("*", method_name) for method_name in methods):
             add(draft.search.space.setdefault(place, []), values)
-        if node is not None:
-            draft.opened.add(node.path)
-            if name in ("precision", "weight_type"):
-                draft.later["varied weights"].append(node)
-                continue
-            node.mapped(f"search.space.{key.replace('*', method)}")
+        draft.opened.add(node.path)
+        draft.search.fields.append((node, name, key.replace("*", methods[0])))
     return set(opened)
 
 
@@ -101,14 +112,13 @@ def set_search(draft: Draft) -> None:
     if draft.search is None:
         return
     space: dict[str, list[Any]] = dict(draft.search.space)
+    fixed = {}
     if not are(draft, "integer_operators"):
         space.pop("format", None)
-    what = ""
+        fixed["format"] = "Q/DQ only: a target takes no integer operators"
     if not are(draft, "uint8_weights") and "quantize.static.weights" in space:
         space["quantize.static.weights"] = ["int8"]
-        what = "int8 only: a target takes no uint8 weights"
-    for field in draft.later["varied weights"]:
-        field.mapped("search.space.quantize.static.weights", what)
+        fixed["quantize.static.weights"] = "int8 only: a target takes no uint8 weights"
     forms = _types(draft, space)
     if "quantize" in space or len(forms) > 1:
         methods = [method for method in space.pop("quantize", []) if method != draft.method]
@@ -118,6 +128,10 @@ def set_search(draft: Draft) -> None:
         space["accuracy"] = [draft.recipe.pop("accuracy")]
     # Values that the config fixes are not varied.
     space = {key: space[key] for key in space if key.rpartition(".")[2] not in draft.options}
+    for node, name, key in draft.search.fields:
+        if key in fixed or key not in (*space, "quantize.static.weights"):
+            node.refused(f"not varied; {fixed.get(key, 'another field says it')}")
+        node.mapped(f"search.space.{key}", _left_out(name, node.value))
     search = {"space": space, **draft.get("search")}
     if search.get("trials") == 0:
         search["trials"] = math.prod(map(len, space.values()))
