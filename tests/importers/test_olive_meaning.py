@@ -361,29 +361,6 @@ def test_metrics_of_the_first_releases_have_one_sub_type() -> None:
     assert not [each for each in imported.outcomes if each.note == UNKNOWN]
 
 
-def test_a_search_varies_what_olive_varies() -> None:
-    def space(step: dict[str, Any], **fields: Any) -> Any:
-        return quantized(step, search_strategy=True, **fields)["search"]["space"]
-
-    # Types of weights and activations are one axis, as in Olive's own space.
-    forms = [form["static"] for form in space(STATIC)["quantize"]]
-    assert [(form["weights"], form["activations"]) for form in forms] == [
-        ("int8", "int8"),
-        ("uint8", "uint8"),
-    ]
-    assert not [key for key in space(STATIC) if key.endswith(("weights", "activations"))]
-    assert space({"type": "IncDynamicQuantization"}) == {
-        "quantize.dynamic.reduce_range": [True, False]
-    }
-    assert {"quantize", "quantize.static.reduce_range"} <= space({"type": "IncQuantization"}).keys()
-    typed = STATIC | {"weight_type": ["QInt8", "QUInt8"]}
-    raw = config({"quant": typed}, search_strategy=True, **system("CPU", "OpenVINO"))
-    imported = converted(raw)
-    assert imported.recipe["quantize"]["static"]["weights"] == "int8"
-    assert len(imported.recipe["search"]["space"].get("quantize", [1])) == 1
-    assert "int8 only" in outcome(imported, "passes.quant.weight_type").note
-
-
 def test_providers_without_a_target_are_named_beside_the_others() -> None:
     imported = converted(config({"quant": STATIC}, **system("Dml", "ROCM")))
     assert imported.recipe["targets"] == ["migraphx"]

@@ -116,6 +116,19 @@ def test_neural_compressor_smooths_with_one_alpha(
         assert field.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_said"),
+    [({}, True), ({"type": "IncQuantization", "approach": "dynamic"}, False)],
+)
+def test_operators_of_neural_compressor_are_octoberts(
+    fields: dict[str, str], is_said: bool
+) -> None:
+    imported = converted(config({"quant": {"type": "IncStaticQuantization"} | fields}))
+    said = [each for each in imported.outcomes if each.field == "passes.quant.op_type_dict"]
+    assert [each.verdict for each in said] == ["refused"] * is_said
+    assert all(each.default and "uint8 activations" in each.note for each in said)
+
+
 def placed(**fields: Any) -> tuple[set[str], str]:
     """The placement and the embeddings of an import."""
     static = quantized(STATIC | fields)["quantize"]["static"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from octobert.importers import olive
-from tests.importers.configs import STATIC, config, converted, outcome, system
+from tests.importers.configs import STATIC, config, converted, outcome, quantized, system
 
 INC = {"type": "IncQuantization", "data_config": "pairs"}
 
@@ -47,3 +47,26 @@ def test_the_type_of_activations_follows_that_of_weights_in_a_search() -> None:
     assert alone["activations"] == "int8"
     fixed = searched(named | {"activation_type": "int8"}).recipe["quantize"]["static"]
     assert fixed["activations"] == "int8"
+
+
+def test_a_search_varies_what_olive_varies() -> None:
+    def space(step: dict[str, Any], **fields: Any) -> Any:
+        return quantized(step, search_strategy=True, **fields)["search"]["space"]
+
+    # Types of weights and activations are one axis, as in Olive's own space.
+    forms = [form["static"] for form in space(STATIC)["quantize"]]
+    assert [(form["weights"], form["activations"]) for form in forms] == [
+        ("int8", "int8"),
+        ("uint8", "uint8"),
+    ]
+    assert not [key for key in space(STATIC) if key.endswith(("weights", "activations"))]
+    assert space({"type": "IncDynamicQuantization"}) == {
+        "quantize.dynamic.reduce_range": [True, False]
+    }
+    assert {"quantize", "quantize.static.reduce_range"} <= space({"type": "IncQuantization"}).keys()
+    typed = STATIC | {"weight_type": ["QInt8", "QUInt8"]}
+    raw = config({"quant": typed}, search_strategy=True, **system("CPU", "OpenVINO"))
+    imported = converted(raw)
+    assert imported.recipe["quantize"]["static"]["weights"] == "int8"
+    assert len(imported.recipe["search"]["space"].get("quantize", [1])) == 1
+    assert "int8 only" in outcome(imported, "passes.quant.weight_type").note
