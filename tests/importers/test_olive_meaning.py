@@ -8,7 +8,7 @@ import pytest
 
 from octobert import targets
 from octobert.core.plan import WHOLE
-from octobert.importers import UNKNOWN, olive
+from octobert.importers import olive
 from octobert.importers.olive import rules
 from tests.importers.configs import (
     STATIC,
@@ -251,116 +251,6 @@ def test_a_sum_of_slices_is_refused() -> None:
     assert (field.verdict, "slice" in field.note) == ("refused", True)
 
 
-def test_goals_are_judged_in_a_search_only() -> None:
-    timed = metric("latency", sub("avg", 2, goal("percent-min-improvement", 0.1)))
-    scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.05)))
-    scores = {"scores": {"metrics": [scored, timed]}}
-    ignored = converted(config({"quant": STATIC}, evaluators=scores))
-    assert not {"accuracy", "speed"} & ignored.recipe.keys()
-    for number in (0, 1):
-        field = f"evaluators.scores.metrics[{number}].sub_types[0].goal.value"
-        assert outcome(ignored, field).verdict == "not needed"
-    judged = converted(
-        config({"convert": {"type": "OnnxConversion"}}, evaluators=scores, search_strategy=True)
-    )
-    assert judged.recipe["accuracy"] == {"max_drop": 0.05}
-    assert judged.recipe["speed"] == {"min_speedup": 1.001}
-
-
-def test_a_goal_of_the_throughput_is_not_one_of_the_latency() -> None:
-    part = metric("throughput", sub("avg", 1, goal("percent-min-improvement", 50)))
-    raw = config(
-        {"convert": {"type": "OnnxConversion"}},
-        evaluators={"scores": {"metrics": [part]}},
-        search_strategy=True,
-    )
-    imported = converted(raw)
-    assert "speed" not in imported.recipe
-    assert (
-        "of: throughput"
-        in outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").note
-    )
-
-
-def scored(name: str, raw: dict[str, Any], **more: Any) -> tuple[olive.Imported, str]:
-    """An import with one metric, and the path of its arguments."""
-    part = metric("accuracy", sub(name, 1, metric_config=raw), **more)
-    imported = converted(config({"quant": STATIC}, evaluators={"scores": {"metrics": [part]}}))
-    return imported, "evaluators.scores.metrics[0].sub_types[0].metric_config"
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "expected"),
-    [
-        ("f1_score", {"average": "macro"}, None),
-        ("f1_score", {"task": "binary", "average": "macro"}, None),
-        ("f1_score", {"task": "multiclass"}, "micro_f1"),
-        ("f1_score", {"task": "multiclass", "average": "macro"}, "macro_f1"),
-        ("precision", {"task": "multiclass", "average": "macro"}, "macro_precision"),
-        ("recall", {"task": "multilabel"}, "micro_recall"),
-        ("accuracy_score", {"task": "multiclass", "average": "micro"}, None),
-    ],
-)
-def test_averages_are_over_several_classes_only(
-    name: str, arguments: dict[str, Any], expected: str | None
-) -> None:
-    imported, _ = scored(name, arguments)
-    assert imported.recipe.get("metric") == ([expected] if expected else None)
-    assert not [each for each in imported.outcomes if each.verdict == "refused"]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "field"),
-    [
-        ("accuracy_score", {"task": "multiclass", "average": "macro"}, "average"),
-        ("f1_score", {"task": "multiclass", "average": "weighted"}, "average"),
-        ("auroc", {"task": "multiclass"}, "task"),
-    ],
-)
-def test_averages_that_octobert_has_not_are_refused(
-    name: str, arguments: dict[str, Any], field: str
-) -> None:
-    imported, place = scored(name, arguments)
-    assert outcome(imported, f"{place}.{field}").verdict == "refused"
-    assert "macro_accuracy" not in str(imported.recipe)
-
-
-def test_averages_of_evaluate_are_arguments_of_compute() -> None:
-    raw = {"compute_params": {"average": "macro", "pos_label": 0}, "result_key": "f1"}
-    imported, place = scored("f1", raw, backend="huggingface_metrics")
-    assert imported.recipe["metric"] == ["macro_f1"]
-    assert outcome(imported, f"{place}.compute_params.average").key == "metric"
-    assert outcome(imported, f"{place}.compute_params.pos_label").verdict == "refused"
-
-
-def test_unknown_fields_of_the_evaluator_are_not_those_of_another() -> None:
-    scores = {"metrics": [metric("latency", sub("avg", 1), luck=1)], "luck": 2}
-    raw = config({"quant": STATIC}, evaluators={"scores": scores, "other": {"luck": 3}})
-    imported = converted(raw)
-    for field in ("scores.metrics[0].luck", "scores.luck"):
-        assert outcome(imported, f"evaluators.{field}").note == UNKNOWN
-    assert outcome(imported, "evaluators.other.luck").verdict == "not needed"
-
-
-def test_metrics_of_the_first_releases_have_one_sub_type() -> None:
-    def old(kind: str, name: str, rank: int, **more: Any) -> dict[str, Any]:
-        return {"name": kind, "type": kind, "sub_type": name, "priority_rank": rank, **more}
-
-    least = goal("threshold", 0.8)
-    metrics = [old("latency", "p90", 2), old("accuracy", "f1_score", 1, goal=least)]
-    raw = config(
-        {"quant": STATIC},
-        evaluators={"scores": {"metrics": metrics, "target": "here"}},
-        search_strategy=True,
-        systems=system("MIGraphX")["systems"],
-    )
-    imported = converted(raw)
-    assert imported.recipe["search"]["goals"] == ["metric", "latency@p90"]
-    assert imported.recipe["targets"] == ["migraphx"]
-    assert outcome(imported, "evaluators.scores.metrics[1].sub_type").note.startswith("f1")
-    assert not [each for each in imported.outcomes if each.note == UNKNOWN]
-
-
 def test_providers_without_a_target_are_named_beside_the_others() -> None:
     imported = converted(config({"quant": STATIC}, **system("Dml", "ROCM")))
     assert imported.recipe["targets"] == ["migraphx"]
@@ -476,3 +366,10 @@ def test_a_fixed_shape_is_that_of_the_file_on_the_cpu_too() -> None:
     fixed = {"type": "DynamicToFixedShape", "dim_param": ["batch", "seq"], "dim_value": [1, 128]}
     recipe = converted(config({"fixed": fixed, "quant": STATIC})).recipe
     assert recipe["shape"] == {"batch": 1, "sequence": 128}
+
+
+@pytest.mark.parametrize("value", [[True, False], "SEARCHABLE_VALUES"])
+def test_a_recipe_has_one_float_type(value: Any) -> None:
+    imported = converted(config({"fuse": {"type": "OrtTransformersOptimization", "float16": value}}))  # fmt: skip
+    assert imported.recipe["quantize"] == "float"
+    assert outcome(imported, "passes.fuse.float16").verdict == "refused"

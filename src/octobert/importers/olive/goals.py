@@ -61,6 +61,10 @@ def read(draft: Draft, metrics: list[Node], *, judged: bool) -> None:
                 priority.mapped("search.goals")
             apply(draft, part, "sub_type")
         _rest(draft, metric)
+    most = max([3, *(int(node.value) for node in draft.later["repeats"])])
+    for node in draft.later["repeats"]:
+        note = "" if most == node.value else "the most of all metrics, and at least 3"
+        draft.set("benchmark.repeats", most, node, note)
     always = names("task_metrics").get(draft.task, [])
     default = next(iter([*scores, *always]), "")
     if any(metric not in always for metric in scores):
@@ -218,10 +222,14 @@ def _timed(draft: Draft, part: Node, kind: str, *, judged: bool) -> str:
         name.not_needed(f"every report has {name.text} of each model, and rows per second")
     else:
         name.refused(f"reports have {', '.join(_TIMES)}; report.json has every sample")
-    if goal and judged and not draft.search:
+    figure = f"{kind}@{name.text}".removesuffix("@avg")
+    if figure not in (kind, *(f"latency@{percentile}" for percentile in _PERCENTILES)):
+        goal.refused(f"goals are of {kind}, or of latency@ and {', '.join(_PERCENTILES)}")
+        figure = ""
+    elif goal and judged and not draft.search:
         _speed(draft, goal, kind)
     apply(draft, part.get("metric_config"), "timing")
-    return f"{kind}@{name.text}" if kind == "latency" and name.text in _PERCENTILES else kind
+    return figure
 
 
 def _speed(draft: Draft, goal: Node, kind: str) -> None:
@@ -319,15 +327,6 @@ def set_sessions(draft: Draft) -> None:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str)
-
-
-@computed
-def repeats(draft: Draft, node: Node) -> None:
-    """At least 3."""
-    repeats = max(3, int(node.value))
-    draft.set(
-        "benchmark.repeats", repeats, node, "" if repeats == node.value else "an interval needs 3"
-    )
 
 
 @computed
