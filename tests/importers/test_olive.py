@@ -322,7 +322,7 @@ def test_strategies(strategy: Any, expected: dict[str, Any]) -> None:
     imported = searched({"q": step}, strategy)
     search = imported.recipe["search"]
     assert search.pop("space") == {
-        "calibrate": ["minmax", {"percentile": {"keep": 99.999}}],
+        "calibrate": ["minmax", {"percentile": {"keep": 99.999, "num_bins": 2048}}],
         "quantize.static.per_channel": [True, False],
     }
     assert {
@@ -372,7 +372,7 @@ def test_alternative_passes_are_values_of_the_method() -> None:
     other = {"type": "OnnxStaticQuantization", "disable_search": True}
     two = searched({"q": [static, other]}).recipe["search"]["space"]
     assert [method["static"]["activations"] for method in two["quantize"]] == ["uint8", "int8"]
-    assert two["calibrate"] == [{"percentile": {"keep": 99.999}}, "minmax"]
+    assert two["calibrate"] == [{"percentile": {"keep": 99.999, "num_bins": 2048}}, "minmax"]
     # Without a search the first one is taken.
     alone = olive.convert(config({"q": [static, dynamic]}))
     assert alone.recipe["quantize"]["static"]["activations"] == "uint8"

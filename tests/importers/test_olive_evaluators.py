@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octobert.importers import UNKNOWN, olive
-from tests.importers.configs import STATIC, config, converted, goal, metric, outcome, sub, system
+from tests.importers.configs import (
+    STATIC,
+    config,
+    converted,
+    data_config,
+    goal,
+    metric,
+    outcome,
+    sub,
+    system,
+)
 
 
 def test_goals_are_judged_in_a_search_only() -> None:
@@ -145,3 +156,16 @@ def test_of_two_numbers_of_repeats_the_larger_is_taken() -> None:
         assert imported.recipe["benchmark"]["repeats"] == 50
         notes = {each.value: each.note for each in imported.outcomes if "repeat" in each.field}
         assert notes == {"50": "", "20": "the most of all metrics, and at least 3"}
+
+
+@pytest.mark.parametrize(("load", "rows"), [({}, "all"), ({"max_samples": 100}, "100")])
+def test_a_function_that_scores_is_computed_on_the_rows_of_the_recipe(
+    load: dict[str, int], rows: str, tmp_path: Path
+) -> None:
+    text = "def score(model, *_):\n    return torchmetrics.Accuracy(task='binary')(model(), labels())\n"
+    (tmp_path / "script.py").write_text(text)
+    custom = metric("custom", sub("mine"), evaluate_func="score", user_script="script.py")
+    data = data_config(pre_process_data_config=load)
+    raw = config({"quant": STATIC}, evaluators={"scores": {"metrics": [custom]}}, data_configs=[data])  # fmt: skip
+    field = outcome(converted(raw, folder=tmp_path), "evaluators.scores.metrics[0].evaluate_func")
+    assert f"on {rows} rows of data.evaluate" in field.note

@@ -176,7 +176,7 @@ def test_products_of_activations_may_stay_float() -> None:
     ("method", "calibrator"),
     [
         ("Entropy", "minmax"),
-        ("Percentile", {"percentile": {"keep": 99.999}}),
+        ("Percentile", {"percentile": {"keep": 99.999, "num_bins": 2048}}),
     ],
 )
 def test_calibrators_have_onnx_runtimes_settings(method: str, calibrator: Any) -> None:

@@ -69,11 +69,11 @@ def test_advanced_parameters_that_octobert_has_not_are_refused_by_name() -> None
         ({}, {"SmoothQuant": False, "SmoothQuantAlpha": 0.7}, [], "minmax"),
         ({"type": "OnnxDynamicQuantization"}, {"SmoothQuant": True, "CalibPercentile": 99}, [], None),
         ({}, {"CalibPercentile": 99}, [], "minmax"),
-        ({"calibrate_method": "Percentile"}, {"CalibPercentile": 99}, [], {"percentile": {"keep": 99}}),
+        ({"calibrate_method": "Percentile"}, {"CalibPercentile": 99}, [], {"percentile": {"keep": 99, "num_bins": 2048}}),
         ({}, {"CalibMovingAverageConstant": 0.1}, [], "minmax"),
         ({"calibrate_method": "MinMax"}, {"CalibMovingAverage": True}, [], {"moving-average": {}}),
         ({}, {"CalibMovingAverage": True, "CalibMovingAverageConstant": 0.1}, [], {"moving-average": {"constant": 0.1}}),
-        ({"calibrate_method": "Percentile"}, {"CalibMovingAverage": True}, [], {"percentile": {"keep": 99.999}}),
+        ({"calibrate_method": "Percentile"}, {"CalibMovingAverage": True}, [], {"percentile": {"keep": 99.999, "num_bins": 2048}}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("is_last", [False, True])
@@ -127,6 +127,21 @@ def test_operators_of_neural_compressor_are_octoberts(
     said = [each for each in imported.outcomes if each.field == "passes.quant.op_type_dict"]
     assert [each.verdict for each in said] == ["refused"] * is_said
     assert all(each.default and "uint8 activations" in each.note for each in said)
+
+
+@pytest.mark.parametrize(("axes", "verdict"), [({"MatMul": 1}, "not needed"), ({"MatMul": 0}, "refused")])  # fmt: skip
+def test_weights_have_one_scale_for_each_output(axes: dict[str, int], verdict: str) -> None:
+    extra = {"QDQOpTypePerChannelSupportToAxis": axes}
+    imported = converted(config({"quant": STATIC | {"extra_options": extra}}))
+    place = "passes.quant.extra_options.QDQOpTypePerChannelSupportToAxis.MatMul"
+    assert outcome(imported, place).verdict == verdict
+
+
+def test_a_cuda_graph_is_an_option_of_each_provider() -> None:
+    step = {"type": "OrtSessionParamsTuning", "enable_cuda_graph": True}
+    field = outcome(converted(config({"tune": step})), "passes.tune.enable_cuda_graph")
+    assert field.verdict == "refused"
+    assert {"ort-cuda:", "enable_cuda_graph:"} <= set(field.note.replace("{", " ").split())
 
 
 def placed(**fields: Any) -> tuple[set[str], str]:

@@ -153,7 +153,8 @@ def _custom(draft: Draft, metric: Node, field: Node, scores: list[Any]) -> str:
     name = scripts.script_of(draft, metric, script).metric(function.text)
     for place in (field, function, script):
         if name is not None:
-            why = f"{function.text} computes {name}; octobert computes it itself, on its own rows, and runs no code"
+            rows = draft.get("data.evaluate.samples") or "all"
+            why = f"{function.text} computes {name}; octobert does, on {rows} rows of data.evaluate, and runs no code"
             place.mapped("task" if name in always else "metric", why)
         else:
             place.refused(

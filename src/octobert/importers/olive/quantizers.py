@@ -200,7 +200,8 @@ def four_bits(draft: Draft, step: Node) -> None:
 
 def _smooth(draft: Draft, alpha: Node, default: float, *because: Node) -> None:
     """Set SmoothQuant, with the alpha of a field if it is one."""
-    value, note = default, ""
+    value: float | str = default
+    note = ""
     if alpha.value == "auto":
         value, note = "learned", "learned for each channel"
     elif alpha.is_number and 0 <= alpha.value <= 1:
@@ -227,7 +228,7 @@ def read_with_others(draft: Draft, step: Node) -> None:
         draft.set("calibrate", {"moving-average": settings}, moving)
         constant.mapped("calibrate")
     if method == "percentile" and keep:
-        draft.set("calibrate", {"percentile": {"keep": keep.value}}, keep)
+        draft.set("calibrate", {"percentile": {"keep": keep.value, "num_bins": 2048}}, keep)
     apply(draft, step, "unread")
 
 
