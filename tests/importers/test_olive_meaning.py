@@ -304,6 +304,10 @@ def test_without_passes_a_goal_for_answers_allows_a_drop() -> None:
     old = {"scores": {"metrics": [{"type": "latency", "sub_type": "avg"}]}}
     made = olive.convert(config({}, evaluators=old, data_configs=[])).recipe["quantize"]
     assert list(made) == ["dynamic"]
+    new = config(
+        {}, evaluators=old, data_configs=[], auto_optimizer_config={"precisions": ["int8"]}
+    )
+    assert olive.convert(new).recipe["quantize"] == "float"
     named = {"precisions": ["fp16"]}
     assert chosen(config({}, evaluators=strict, auto_optimizer_config=named, **system("CUDA"))) == "float16"  # fmt: skip
     raw = config({}, auto_optimizer_config={"excluded_passes": ["OnnxQuantization"]})

@@ -55,7 +55,7 @@ def test_advanced_parameters_that_octobert_has_not_are_refused_by_name() -> None
         "quantize_outputs": "outputs of models are float",
         "activations_quantization_params.num_bits": "quantize.static has types, symmetric and per_channel",
         "activations_range_estimator_params.min.statistics_type": "calibrate has the ranges; mean-minmax is taken",
-        "smooth_quant_alpha": "one alpha from 0 to 1, or learned; 0.95 is taken",
+        "smooth_quant_alpha": "one alpha from 0 to 1, or auto; 0.95 is taken",
     }
     plain = advanced(smooth_quant_alpha=0.6) | {"model_type": None}
     assert quantized(plain)["transforms"] == []

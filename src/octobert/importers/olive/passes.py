@@ -69,43 +69,30 @@ def read(draft: Draft, steps: list[Pass]) -> None:
 
 
 def _chosen_by_olive(draft: Draft) -> None:
-    """Without passes Olive takes some by itself, of precisions that the config names or that a goal for answers allows."""
+    """Without passes Olive takes some by itself: for its providers, in precisions that are named or that a goal allows."""
     root = draft.config.root
-    options, data = root.get("auto_optimizer_config"), draft.config.objects("data_configs")
+    options = root.get("auto_optimizer_config")
     named, off = options.get("precisions", "precision"), options.get("disable_auto_optimizer")
-    parts = [
-        part.get("goal").get("type").lower
-        for metric in draft.config.named("evaluators", root.get("evaluator"))
-        .get("metrics")
-        .elements()
+    evaluator = draft.config.named("evaluators", root.get("evaluator"))
+    goals = [
+        part.get("goal").get("type").lower.rpartition("max-")[2]
+        for metric in evaluator.get("metrics").elements()
         if metric.get("type").lower == "accuracy"
-        for part in metric.get("sub_types").elements()[:1]
+        for part in metric.get("sub_types").elements()
     ]
-    allowed = {"fp16", "int8"} if parts and parts[0].endswith("max-degradation") else {"fp32"}
-    precisions = {each.lower for each in named.elements()} or allowed
-    providers = {provider for provider, _ in draft.providers} or {"CPU"}
-    kind, what = "", "float32 here: no other precision is named or allowed by a goal"
-    if off.value is True:
-        what = "nothing"
-    elif "fp16" in precisions and providers & {"CUDA", "Tensorrt", "Dml"}:
-        draft.options["float_parts"] = "float16"
-        what = "float16 on GPUs"
-    elif "int8" in precisions and "CPU" in providers and data:
-        kind, what = "OnnxQuantization", "8 bits on CPUs"
-    elif "CPU" in providers and not data and not options:
-        kind = "OnnxDynamicQuantization"
-        what = "dynamic quantization (Olive 0.1 to 0.4, which vary per_channel and reduce_range)"
+    allowed = {"fp16", "int8"} if goals[:1] == ["degradation"] else set()
+    facts = {each.lower for each in named.elements()} or allowed
+    facts |= {provider for provider, _ in draft.providers} or {"CPU"}
+    rows = "rows" if root.get("data_configs").value else "" if options else "old"
+    facts |= {rows, "off" if off.value is True else ""}
+    table = names("without_passes")
+    kind, what = next(found for *found, conditions in table if facts.issuperset(conditions))
     node = replace(root.get("passes"), value="none", is_default=True)
     node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
     for field in (off, named):
-        field.mapped(
-            "quantize", "4 bits are quantize.dynamic.bits" if "int4" in precisions else what
-        )
-    if kind:
-        step = replace(node, value={"type": kind}, path=f"passes.{kind}")
-        read(draft, [Pass(kind, kind.lower(), step)])
-    else:
-        draft.method = "float"
+        field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
+    step = replace(node, value={"type": kind}, path=f"passes.{kind}")
+    read(draft, [Pass(kind, kind.lower(), step)])
 
 
 def _alternative(draft: Draft, other: Pass) -> None:

@@ -78,19 +78,11 @@ def weights(draft: Draft, node: Node) -> None:
 
 
 @computed
-def weight_symmetric(draft: Draft, node: Node) -> None:
-    """Whether uint8 weights have their zero point in the middle, once their type is known."""
-    draft.later["weight_symmetric"].append(node)
-
-
-@computed
 def activations(draft: Draft, node: Node) -> None:
     """The type of activations."""
     name, types = node.lower.removeprefix("q"), names("activations")
-    if draft.method == "static" and name in types:
+    if name in types:
         draft.option("activations", name, node)
-    elif draft.method == "dynamic":
-        node.not_needed("dynamic activations have the type that the runtime computes")
     else:
         node.refused(f"activations are {', '.join(types)}; the target's default is taken")
 
@@ -200,16 +192,12 @@ def four_bits(draft: Draft, step: Node) -> None:
 
 def _smooth(draft: Draft, alpha: Node, default: float, *because: Node) -> None:
     """Set SmoothQuant, with the alpha of a field if it is one."""
-    value: float | str = default
-    note = ""
-    if alpha.value == "auto":
-        value, note = "learned", "learned for each channel"
-    elif alpha.is_number and 0 <= alpha.value <= 1:
-        value = alpha.value
-    else:
-        alpha.refused(f"one alpha from 0 to 1, or learned; {default} is taken")
+    if alpha.lower != "auto" and not (alpha.is_number and 0 <= alpha.value <= 1):
+        alpha.refused(f"one alpha from 0 to 1, or auto; {default} is taken")
+        alpha = ABSENT
+    value = "learned" if alpha.lower == "auto" else alpha.value if alpha else default
     for field in (alpha, *because):
-        field.mapped("transforms", note)
+        field.mapped("transforms")
     draft.set("transforms", [{"smoothquant": {"alpha": value}}])
 
 
@@ -279,9 +267,8 @@ def inc_metric(draft: Draft, node: Node) -> None:
 @computed
 def calibration_samples(draft: Draft, node: Node) -> None:
     """How many rows calibrate; of several numbers, the first."""
-    try:
-        samples = int(node.value[0] if isinstance(node.value, list) else node.value)
-    except (TypeError, ValueError, IndexError, OverflowError):
+    samples = next((each.count for each in node.elements()), 0)
+    if not samples:
         node.refused("it is not a number of rows")
         return
     # The calibration data may have fewer rows.
@@ -310,22 +297,3 @@ def nncf(draft: Draft, step: Node) -> None:
         draft.set("transforms", [], alpha)
     else:
         _smooth(draft, alpha, 0.95)
-
-
-@computed
-def nncf_preset(draft: Draft, node: Node) -> None:
-    """Whether activations are symmetric."""
-    if node.lower in ("performance", "mixed"):
-        symmetric = node.lower == "performance"
-        draft.option("symmetric", symmetric or "auto", node)
-    else:
-        node.refused("presets are PERFORMANCE and MIXED; the target's default is taken")
-
-
-@computed
-def nncf_corrections(draft: Draft, node: Node) -> None:
-    """Fast bias correction is on or off; the slow one corrects biases of one layer after another."""
-    if node.value is True:
-        draft.set("corrections", ["bias-correction"], node)
-    else:
-        node.refused("false means a slower correction, layer after layer; bias-correction is taken")

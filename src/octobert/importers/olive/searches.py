@@ -76,14 +76,10 @@ def _values(name: str, value: Any) -> list[Any]:
 
 def _left_out(name: str, value: Any) -> str:
     """What is said of values that octobert has no word for."""
-    _, known, *others = names("searched")[name]
-    words = (
-        [word for word in value if str(word).lower() not in known]
-        if isinstance(value, list)
-        else []
-    )
-    left = others if value == SEARCHABLE else words
-    return f"without {', '.join(map(str, left))}" if left else ""
+    _, known, *left = names("searched")[name]
+    if isinstance(value, list):
+        left = [str(word) for word in value if str(word).lower() not in known]
+    return f"without {', '.join(left)}" if left else ""
 
 
 def open_fields(draft: Draft, step: Pass) -> set[str]:
@@ -112,13 +108,12 @@ def set_search(draft: Draft) -> None:
     if draft.search is None:
         return
     space: dict[str, list[Any]] = dict(draft.search.space)
-    fixed = {}
-    if not are(draft, "integer_operators"):
-        space.pop("format", None)
-        fixed["format"] = "Q/DQ only: a target takes no integer operators"
-    if not are(draft, "uint8_weights") and "quantize.static.weights" in space:
-        space["quantize.static.weights"] = ["int8"]
-        fixed["quantize.static.weights"] = "int8 only: a target takes no uint8 weights"
+    fixed = {
+        key: (why, values)
+        for able, (key, why, values) in names("fixed_axes").items()
+        if key in space and not are(draft, able)
+    }
+    space |= {key: values for key, (_, values) in fixed.items()}
     forms = _types(draft, space)
     if "quantize" in space or len(forms) > 1:
         methods = [method for method in space.pop("quantize", []) if method != draft.method]
@@ -127,10 +122,16 @@ def set_search(draft: Draft) -> None:
         # Each trial has an accuracy-aware pass.
         space["accuracy"] = [draft.recipe.pop("accuracy")]
     # Values that the config fixes are not varied.
-    space = {key: space[key] for key in space if key.rpartition(".")[2] not in draft.options}
+    space = {
+        key: values
+        for key, values in space.items()
+        if values and key.rpartition(".")[2] not in draft.options
+    }
     for node, name, key in draft.search.fields:
-        if key in fixed or key not in (*space, "quantize.static.weights"):
-            node.refused(f"not varied; {fixed.get(key, 'another field says it')}")
+        if key in fixed:
+            node.refused(f"not varied; {fixed[key][0]}")
+        elif key not in space and key != "quantize.static.weights":
+            node.refused("not varied; another field says it")
         node.mapped(f"search.space.{key}", _left_out(name, node.value))
     search = {"space": space, **draft.get("search")}
     if search.get("trials") == 0:
