@@ -12,7 +12,6 @@ from octobert.importers.olive.data import post_process
 from octobert.importers.olive.rules import (
     Draft,
     apply,
-    computed,
     names,
 )
 from octobert.importers.olive.searches import add
@@ -328,12 +327,3 @@ def set_sessions(draft: Draft) -> None:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str)
-
-
-@computed
-def pause(draft: Draft, node: Node) -> None:
-    """Olive's is in seconds."""
-    if node.is_number and node.value > 0:
-        draft.set("benchmark.pause_ms", 1000 * node.value, node, "from seconds")
-    else:
-        node.not_needed("10 ms pass before each timed run")

@@ -224,26 +224,18 @@ def read_with_others(draft: Draft, step: Node) -> None:
 def inc_recipes(draft: Draft, node: Node) -> None:
     """Recipes of Neural Compressor: SmoothQuant and bias correction."""
     smooth, arguments = node.get("smooth_quant"), node.get("smooth_quant_args")
-    bias = node.get("fast_bias_correction")
     if smooth.value is True:
         _smooth(draft, arguments.get("alpha"), 0.5, smooth)
     apply(draft, arguments, "inc_smoothing")
-    if bias.value is True:
-        draft.set("corrections", ["bias-correction"], bias)
     apply(draft, node, "inc_recipes")
 
 
 @computed
 def tuning_minutes(draft: Draft, node: Node) -> None:
     """A time limit of the search for the accuracy."""
-    if node.is_number and node.value > 0:
-        draft.set("accuracy.minutes", node.value / 60, node, "from seconds")
-        if draft.get("accuracy.max_drop") is None:
-            draft.set("accuracy.max_drop", 0.01)
-    else:
-        node.not_needed(
-            "0 ends at the first plan that meets the criterion, as octobert's search does"
-        )
+    draft.set("accuracy.minutes", node.value / 60, node, "from seconds")
+    if draft.get("accuracy.max_drop") is None:
+        draft.set("accuracy.max_drop", 0.01)
 
 
 @computed

@@ -208,30 +208,8 @@ def accuracy_minutes(draft: Draft, node: Node) -> None:
 
 
 @computed
-def search_seed(draft: Draft, node: Node) -> None:
-    """A number."""
-    if _is_amount(node):
-        draft.set("search.seed", int(node.value), node)
-
-
-@computed
-def search_minutes(draft: Draft, node: Node) -> None:
-    """Olive's limit is in seconds."""
-    if _is_amount(node):
-        draft.set("search.minutes", node.value * (1 / 60), node, "from seconds")
-
-
-@computed
 def search_trials(draft: Draft, node: Node) -> None:
     """The least of several limits; 0 stands for all combinations."""
-    if _is_amount(node):
-        trials, earlier = int(node.value), draft.get("search.trials")
-        least = min(trials, earlier) if trials and earlier else trials
-        draft.set("search.trials", least, node, "" if least else "all combinations")
-
-
-def _is_amount(node: Node) -> bool:
-    if not node.is_number or node.value < 0:
-        node.refused("it is not a number")
-        return False
-    return True
+    trials, earlier = int(node.value), draft.get("search.trials")
+    least = min(trials, earlier) if trials and earlier else trials
+    draft.set("search.trials", least, node, "" if least else "all combinations")
