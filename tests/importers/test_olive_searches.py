@@ -37,6 +37,15 @@ def test_axes_that_a_target_forbids_have_an_outcome() -> None:
         assert (alone.verdict, alone.default) == ("mapped", True)
 
 
+@pytest.mark.parametrize("method", [None, "SEARCHABLE_VALUES", ["MinMax", "Percentile"]])
+def test_a_search_of_calibrators_has_their_defaults(method: Any) -> None:
+    step = STATIC | {"extra_options": {"CalibPercentile": 99}}
+    imported = searched(step | {"calibrate_method": method} if method else step)
+    assert outcome(imported, "passes.quant.extra_options.CalibPercentile").verdict == "refused"
+    alone = converted(config({"quant": step}))
+    assert outcome(alone, "passes.quant.extra_options.CalibPercentile").verdict == "not needed"
+
+
 def test_the_type_of_activations_follows_that_of_weights_in_a_search() -> None:
     named = STATIC | {"precision": "uint8"}
     options = searched(named).recipe["search"]["space"].get("quantize")

@@ -208,7 +208,11 @@ def read_with_others(draft: Draft, step: Node) -> None:
     options = step.get("extra_options")
     smooth, moving = options.get("SmoothQuant"), options.get("CalibMovingAverage")
     constant, keep = options.get("CalibMovingAverageConstant"), options.get("CalibPercentile")
-    method = step.get("calibrate_method").lower if draft.method == "static" else ""
+    calibrator = step.get("calibrate_method")
+    method = calibrator.lower if draft.method == "static" else ""
+    if calibrator.path in draft.opened:
+        for node in (moving, constant, keep):
+            node.refused("the search varies calibrate_method, with the defaults of each")
     if draft.method == "static" and smooth.value:
         _smooth(draft, options.get("SmoothQuantAlpha"), 0.5, smooth)
     if method == "minmax" and moving.value:
