@@ -5,7 +5,26 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from octobert.config import loading
+from octobert.importers import olive
+
 Config = dict[str, Any]
+STATIC = {"type": "OnnxStaticQuantization", "data_config": "pairs"}
+
+
+def converted(raw: Any, **more: Any) -> olive.Imported:
+    imported = olive.convert(raw, **more)
+    loading.parse(imported.recipe)
+    return imported
+
+
+def quantized(step: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The recipe of a config with one pass."""
+    return converted(config({"quant": step}, **fields)).recipe
+
+
+def outcome(imported: olive.Imported, field: str) -> Any:
+    return next(each for each in imported.outcomes if each.field == field)
 
 
 def config(passes: dict[str, Any] | None = None, **fields: Any) -> Config:

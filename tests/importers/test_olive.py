@@ -132,7 +132,7 @@ def test_a_config_becomes_a_recipe_that_loads(tmp_path: Path) -> None:
         ({"type": "onnxstaticquantization", "calibrate_method": "Entropy"}, {"calibrate": "minmax"}),
         ({"type": "OnnxStaticQuantization", "op_types_to_exclude": ["Gather", "Add"]}, {"quantize": {"static": {"embeddings": "float"}}}),
         ({"type": "OnnxStaticQuantization", "nodes_to_exclude": ["/bert/encoder/layer.1/attention/self/query/MatMul"]}, {"quantize": {"static": {"disable": ["encoder.layer.1.attention.self.query"]}}}),
-        ({"type": "OnnxStaticQuantization", "extra_options": {"SmoothQuant": True, "CalibPercentile": 99.9}}, {"transforms": ["smoothquant"], "calibrate": {"percentile": {"keep": 99.9}}}),
+        ({"type": "OnnxStaticQuantization", "extra_options": {"SmoothQuant": True, "CalibPercentile": 99.9}, "calibrate_method": "Percentile"}, {"transforms": [{"smoothquant": {"alpha": 0.5}}], "calibrate": {"percentile": {"keep": 99.9}}}),
         ({"type": "IncDynamicQuantization"}, {"quantize": "dynamic"}),
         ({"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}, {"quantize": "static"}),
         ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": 0.7}}}, {"transforms": [{"smoothquant": {"alpha": 0.7}}]}),
@@ -322,7 +322,7 @@ def test_strategies(strategy: Any, expected: dict[str, Any]) -> None:
     imported = searched({"q": step}, strategy)
     search = imported.recipe["search"]
     assert search.pop("space") == {
-        "calibrate": ["minmax", {"percentile": {"keep": 99.999}}],
+        "calibrate": ["minmax", {"percentile": {"keep": 99.999, "num_bins": 2048}}],
         "quantize.static.per_channel": [True, False],
     }
     assert {
@@ -372,7 +372,7 @@ def test_alternative_passes_are_values_of_the_method() -> None:
     other = {"type": "OnnxStaticQuantization", "disable_search": True}
     two = searched({"q": [static, other]}).recipe["search"]["space"]
     assert [method["static"]["activations"] for method in two["quantize"]] == ["uint8", "int8"]
-    assert two["calibrate"] == [{"percentile": {"keep": 99.999}}, "minmax"]
+    assert two["calibrate"] == [{"percentile": {"keep": 99.999, "num_bins": 2048}}, "minmax"]
     # Without a search the first one is taken.
     alone = olive.convert(config({"q": [static, dynamic]}))
     assert alone.recipe["quantize"]["static"]["activations"] == "uint8"
@@ -595,7 +595,8 @@ def test_tables_name_what_there_is() -> None:
     used = {what for table in tables.values() for what in table.get("computed", {}).values()}
     used |= {what for _, outcome, what in cases if outcome == "computed"}
     used |= {entry["type"][1] for entry in passes if entry.get("type", [""])[0] == "computed"}
-    assert used | {entry["first"] for entry in passes if "first" in entry} == set(rules.COMPUTED)
+    used |= {entry[when] for entry in passes for when in ("first", "last") if when in entry}
+    assert used == set(rules.COMPUTED)
     nested = {name for table in tables.values() for name in table.get("fields", {}).values()}
     assert nested | {name for entry in passes for name in entry["fields"]} <= set(tables)
     named = "not needed/refused/refused if on/mapped/text/value/named/option/option value/later/session/fields/cases/computed"

@@ -7,28 +7,21 @@ from typing import Any
 import pytest
 
 from octobert import targets
-from octobert.config import loading
 from octobert.core.plan import WHOLE
 from octobert.importers import olive
 from octobert.importers.olive import rules
-from tests.importers.configs import config, data_config, goal, metric, sub, system
-
-STATIC = {"type": "OnnxStaticQuantization", "data_config": "pairs"}
-
-
-def converted(raw: Any, **more: Any) -> olive.Imported:
-    imported = olive.convert(raw, **more)
-    loading.parse(imported.recipe)
-    return imported
-
-
-def quantized(step: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The recipe of a config with one pass."""
-    return converted(config({"quant": step}, **fields)).recipe
-
-
-def outcome(imported: olive.Imported, field: str) -> Any:
-    return next(each for each in imported.outcomes if each.field == field)
+from tests.importers.configs import (
+    STATIC,
+    config,
+    converted,
+    data_config,
+    goal,
+    metric,
+    outcome,
+    quantized,
+    sub,
+    system,
+)
 
 
 def test_defaults_of_onnx_runtimes_quantizer_are_in_the_recipe() -> None:
@@ -183,14 +176,15 @@ def test_products_of_activations_may_stay_float() -> None:
     ("method", "calibrator"),
     [
         ("Entropy", "minmax"),
-        ("Percentile", {"percentile": {"keep": 99.999}}),
+        ("Percentile", {"percentile": {"keep": 99.999, "num_bins": 2048}}),
     ],
 )
 def test_calibrators_have_onnx_runtimes_settings(method: str, calibrator: Any) -> None:
     assert quantized(STATIC | {"calibrate_method": method})["calibrate"] == calibrator
 
 
-def calibrated_on(load: dict[str, Any], evaluated: str = "validation") -> olive.Imported:
+def calibrated_on(load: dict[str, Any], evaluated: str | None = "validation") -> olive.Imported:
+    """An import that calibrates on rows of another data config than it scores."""
     rows = [data_config(), data_config("other", load_dataset_config=load)]
     rows[0]["load_dataset_config"]["split"] = evaluated
     raw = config({"quant": STATIC | {"data_config": "other"}}, data_configs=rows)
@@ -216,72 +210,45 @@ def test_calibration_rows_are_not_those_that_are_scored() -> None:
     assert other.recipe["data"]["calibrate"] == {"from": "validation[:50]"}
 
 
-def test_goals_are_judged_in_a_search_only() -> None:
-    timed = metric("latency", sub("avg", 2, goal("percent-min-improvement", 0.1)))
-    scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.05)))
-    scores = {"scores": {"metrics": [scored, timed]}}
-    ignored = converted(config({"quant": STATIC}, evaluators=scores))
-    assert not {"accuracy", "speed"} & ignored.recipe.keys()
-    for number in (0, 1):
-        field = f"evaluators.scores.metrics[{number}].sub_types[0].goal.value"
-        assert outcome(ignored, field).verdict == "not needed"
-    judged = converted(
-        config({"convert": {"type": "OnnxConversion"}}, evaluators=scores, search_strategy=True)
-    )
-    assert judged.recipe["accuracy"] == {"max_drop": 0.05}
-    assert judged.recipe["speed"] == {"min_speedup": 1.001}
-
-
-def test_a_goal_of_the_throughput_is_not_one_of_the_latency() -> None:
-    part = metric("throughput", sub("avg", 1, goal("percent-min-improvement", 50)))
-    raw = config(
-        {"convert": {"type": "OnnxConversion"}},
-        evaluators={"scores": {"metrics": [part]}},
-        search_strategy=True,
-    )
-    imported = converted(raw)
-    assert "speed" not in imported.recipe
-    assert (
-        "of: throughput"
-        in outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").note
-    )
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [("train[:10]", {"samples": 10}), ("train[5:20]", {"samples": 15}), ("train", {})],
+)
+def test_refused_calibration_rows_are_as_many_as_the_config_says(
+    split: str, expected: dict[str, int]
+) -> None:
+    imported = calibrated_on({"data_name": "glue", "subset": "sst2", "split": split})
+    # Without a number it is octobert's own, and never that of a split that is not read.
+    assert imported.recipe["data"].get("calibrate", {"from": "train"}) == {"from": "train"} | expected  # fmt: skip
+    assert not [each for each in imported.outcomes if each.default and "samples" in each.field]
 
 
 @pytest.mark.parametrize(
-    ("average", "name"),
-    [("macro", "macro_f1"), ("micro", "micro_f1"), ("binary", None), ("weighted", None)],
-)
-def test_averages_over_classes_are_metrics_of_their_own(average: str, name: str | None) -> None:
-    part = metric("accuracy", sub("f1_score", 1, metric_config={"average": average}))
-    imported = converted(config({"quant": STATIC}, evaluators={"scores": {"metrics": [part]}}))
-    assert imported.recipe.get("metric") == ([name] if name else None)
-    field = "evaluators.scores.metrics[0].sub_types[0].metric_config.average"
-    assert outcome(imported, field).verdict == (
-        "refused" if average == "weighted" else "not needed"
-    )
+    ("evaluated", "calibrated", "expected", "note"),
+    [
+        ("train[100:200]", "train[:100]", {"from": "train[:100]", "drop_evaluated": True}, ""),
+        ("train", "train[:50]", {"from": "validation[:50]"}, "train has the rows that are scored; validation[:50] is taken"),
+        ("validation[:100]", "validation[100:]", {"from": "train[100:]"}, "validation has the rows that are scored; train[100:] is taken"),
+        ("validation", "test[:50]", {"from": "test[:50]"}, ""),
+        (None, "validation[:50]", {"from": "train[:50]"}, "validation has the rows that are scored; train[:50] is taken"),
+    ],
+)  # fmt: skip
+def test_the_note_names_the_calibration_rows_of_the_recipe(
+    evaluated: str | None, calibrated: str, expected: dict[str, Any], note: str
+) -> None:
+    load = {"data_name": "glue", "subset": "mrpc", "split": calibrated}
+    imported = calibrated_on(load, evaluated)
+    assert imported.recipe["data"]["calibrate"] == expected
+    field = outcome(imported, "data_configs[1].load_dataset_config.split")
+    assert (field.verdict, field.note) == ("mapped", note)
 
 
-def test_a_search_varies_what_olive_varies() -> None:
-    def space(step: dict[str, Any], **fields: Any) -> Any:
-        return quantized(step, search_strategy=True, **fields)["search"]["space"]
-
-    # Types of weights and activations are one axis, as in Olive's own space.
-    forms = [form["static"] for form in space(STATIC)["quantize"]]
-    assert [(form["weights"], form["activations"]) for form in forms] == [
-        ("int8", "int8"),
-        ("uint8", "uint8"),
-    ]
-    assert not [key for key in space(STATIC) if key.endswith(("weights", "activations"))]
-    assert space({"type": "IncDynamicQuantization"}) == {
-        "quantize.dynamic.reduce_range": [True, False]
-    }
-    assert {"quantize", "quantize.static.reduce_range"} <= space({"type": "IncQuantization"}).keys()
-    typed = STATIC | {"weight_type": ["QInt8", "QUInt8"]}
-    raw = config({"quant": typed}, search_strategy=True, **system("CPU", "OpenVINO"))
-    imported = converted(raw)
-    assert imported.recipe["quantize"]["static"]["weights"] == "int8"
-    assert len(imported.recipe["search"]["space"].get("quantize", [1])) == 1
-    assert "int8 only" in outcome(imported, "passes.quant.weight_type").note
+def test_a_sum_of_slices_is_refused() -> None:
+    load = {"data_name": "glue", "subset": "mrpc", "split": "train[:50]+train[60:70]"}
+    imported = calibrated_on(load)
+    assert "calibrate" not in imported.recipe["data"]
+    field = outcome(imported, "data_configs[1].load_dataset_config.split")
+    assert (field.verdict, "slice" in field.note) == ("refused", True)
 
 
 def test_providers_without_a_target_are_named_beside_the_others() -> None:
@@ -294,12 +261,58 @@ def test_providers_without_a_target_are_named_beside_the_others() -> None:
     )
 
 
-def test_without_passes_olive_takes_float16_on_gpus_and_8_bits_on_cpus() -> None:
-    gpu = converted(config({}, **system("CUDA", "Tensorrt", device="gpu")))
-    assert gpu.recipe["quantize"] == {"float": {"float_parts": "float16"}}
-    assert outcome(gpu, "passes").default
-    cpu = converted(config({}, **system("CPU")))
-    assert cpu.recipe["quantize"]["static"]["placement"] == "whole"
+@pytest.mark.parametrize(
+    ("provider", "fields", "method"),
+    [
+        ("CUDA", {}, "float16"),
+        ("Tensorrt", {}, "float16"),
+        ("CPU", {}, "static"),
+        ("QNN", {}, "float"),
+        ("MIGraphX", {}, "float"),
+        ("CUDA", {"precisions": ["int8"]}, "float"),
+        ("CUDA", {"precisions": ["fp32"]}, "float"),
+        ("CPU", {"precisions": ["fp32"]}, "float"),
+        ("CPU", {"precisions": ["int8"]}, "static"),
+        ("CPU", {"disable_auto_optimizer": True}, "float"),
+        ("CUDA", {"disable_auto_optimizer": True}, "float"),
+    ],
+)
+def test_without_passes_olive_takes_what_precisions_and_providers_allow(
+    provider: str, fields: dict[str, Any], method: str
+) -> None:
+    raw = config({}, auto_optimizer_config=fields, **system(provider))
+    assert chosen(raw) == method
+    imported = converted(raw)
+    assert outcome(imported, "passes").default
+    for name in fields:
+        assert (outcome(imported, f"auto_optimizer_config.{name}").key or "").startswith("quantize")
+
+
+def chosen(raw: Any) -> str:
+    """The method of a config without passes, or its float type."""
+    method = converted(raw).recipe["quantize"]
+    if isinstance(method, str):
+        return method
+    return next((options.get("float_parts", name) for name, options in method.items()), "")
+
+
+def test_without_passes_a_goal_for_answers_allows_a_drop() -> None:
+    strict = {"scores": {"metrics": [metric("accuracy", sub("accuracy_score", 1))]}}
+    assert chosen(config({}, evaluators=strict, **system("CUDA"))) == "float"
+    assert chosen(config({}, evaluators=strict)) == "float"
+    # Of Olive 0.1 to 0.4, where metrics have functions that load rows.
+    old = {"scores": {"metrics": [{"type": "latency", "sub_type": "avg"}]}}
+    made = olive.convert(config({}, evaluators=old, data_configs=[])).recipe["quantize"]
+    assert list(made) == ["dynamic"]
+    new = config(
+        {}, evaluators=old, data_configs=[], auto_optimizer_config={"precisions": ["int8"]}
+    )
+    assert olive.convert(new).recipe["quantize"] == "float"
+    named = {"precisions": ["fp16"]}
+    assert chosen(config({}, evaluators=strict, auto_optimizer_config=named, **system("CUDA"))) == "float16"  # fmt: skip
+    raw = config({}, auto_optimizer_config={"excluded_passes": ["OnnxQuantization"]})
+    field = outcome(converted(raw), "auto_optimizer_config.excluded_passes")
+    assert field.verdict == "refused"
 
 
 def test_arguments_of_a_function_that_loads_rows_are_refused(tmp_path: Any) -> None:
@@ -357,3 +370,10 @@ def test_a_fixed_shape_is_that_of_the_file_on_the_cpu_too() -> None:
     fixed = {"type": "DynamicToFixedShape", "dim_param": ["batch", "seq"], "dim_value": [1, 128]}
     recipe = converted(config({"fixed": fixed, "quant": STATIC})).recipe
     assert recipe["shape"] == {"batch": 1, "sequence": 128}
+
+
+@pytest.mark.parametrize("value", [[True, False], "SEARCHABLE_VALUES"])
+def test_a_recipe_has_one_float_type(value: Any) -> None:
+    imported = converted(config({"fuse": {"type": "OrtTransformersOptimization", "float16": value}}))  # fmt: skip
+    assert imported.recipe["quantize"] == "float"
+    assert outcome(imported, "passes.fuse.float16").verdict == "refused"

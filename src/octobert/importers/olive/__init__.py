@@ -192,7 +192,8 @@ def convert(
     steps = config.passes()
     draft = Draft(config, search=searches.search_of(config, steps))
     model.read(draft)
-    metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
+    evaluator = config.named("evaluators", config.root.get("evaluator"))
+    metrics = evaluator.get("metrics").elements()
     data.read(
         draft,
         goals.leading(draft, metrics),
@@ -200,7 +201,7 @@ def convert(
         [*metrics, *(step.node for step in steps)],
         ranges=any(step.takes_ranges for step in steps),
     )
-    systems.read(draft)
+    systems.read(draft, evaluator)
     goals.read(draft, metrics, judged=config.searches)
     passes.read(draft, steps)
     systems.set_method_options(draft)
@@ -210,8 +211,10 @@ def convert(
     systems.set_shapes(draft)
     apply(draft, config.root, "top")
     searches.set_search(draft)
+    apply(draft, evaluator, "evaluator")
     for other in config.objects("evaluators").values():
-        other.not_needed("not the evaluator of this config")
+        if other.path != evaluator.path:
+            other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
     outcomes = outcomes_of(config.root)
     if as_octobert:

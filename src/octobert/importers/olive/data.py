@@ -14,6 +14,8 @@ from octobert.importers.olive.rules import Draft, apply, computed, names
 _SOURCE = ("data_path", "data_name", "dataset_name", "dataset")
 _SCRIPTED = "huggingface_dataset"
 _SLICE = re.compile(r"(?P<split>\w+)(?P<span>\[[-\d%]*:[-\d%]*\])?")
+_ENDS = re.compile(r"\[(\d*):(\d+)\]")
+_NO_SLICE = "octobert takes a split, or a slice of it: train[:300]"
 _RANDOM = "drawn at random with the recipe's seed, not the first ones"
 _NO_COLUMN = "no column is named"
 # Rows that are evaluated where the config evaluates none.
@@ -31,6 +33,7 @@ class _Rows:
         split: that octobert reads.
         named: the split that the config names.
         span: the slice behind the split, such as `[:10]`.
+        known: these are the rows that the config names.
     """
 
     source: str | None = None
@@ -39,6 +42,13 @@ class _Rows:
     named: str = ""
     span: str = ""
     samples: int = 0
+    known: bool = True
+
+    @property
+    def size(self) -> int:
+        """The rows of a slice between two numbers; otherwise 0."""
+        ends = _ENDS.fullmatch(self.span)
+        return max(0, int(ends[2]) - int(ends[1] or 0)) if ends else 0
 
 
 def read(
@@ -68,7 +78,8 @@ def read(
         ]
         calibration_rows = more[-1] if more else rows if calibrated else _Rows()
         samples = calibration_rows.samples
-        if ranges and calibrated and not samples and not calibration_rows.span:
+        counted = samples or calibration_rows.span or not calibration_rows.known
+        if ranges and calibrated and not counted:
             samples = _all_rows(calibrated[-1], calibration_rows)
         _evaluation(draft, rows, calibration_rows, samples, is_scored=bool(evaluated))
     for other in draft.config.objects("data_configs").values():
@@ -167,18 +178,20 @@ def _load(draft: Draft, node: Node, use: str) -> _Rows:
         rows.config = config.text
         draft.set("data.config", config.text, config)
     split = load.get("split", "data_split")
-    if split and _SLICE.fullmatch(split.text):
+    if split:
         _split(rows, split.text)
+    if rows.known:
         split.mapped(use)
     else:
-        split.refused("octobert takes a split, or a slice of it: train[:300]")
+        split.refused(_NO_SLICE)
     apply(draft, load, "loading")
     return rows
 
 
 def _split(rows: _Rows, text: str) -> None:
     match = _SLICE.fullmatch(text)
-    rows.split, rows.span = (match["split"], match["span"] or "") if match else (text, "")
+    rows.known = match is not None
+    rows.split, rows.span = (match["split"], match["span"] or "") if match else ("", "")
     rows.named = rows.split
 
 
@@ -301,15 +314,14 @@ def _evaluation(
             "data.evaluate",
             {"from": "train", "samples": _ENOUGH} if rows.span else {"from": "validation"},
         )
-    elif is_scored and rows.split:
-        counted = {"samples": rows.samples} if rows.samples else {}
-        draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **counted})
-        if calibration_rows is not rows and calibration_rows.split not in ("", "train", rows.split):
+    elif is_scored:
+        if rows.split:
+            counted = {"samples": rows.samples} if rows.samples else {}
+            draft.set("data.evaluate", {"from": f"{rows.split}{rows.span}", **counted})
+        if calibration_rows is not rows and calibration_rows.split:
             calibrate["from"] = calibration_rows.split + calibration_rows.span
-        elif calibration_rows is not rows and calibration_rows.span:
-            calibrate["from"] = (
-                "train" if rows.split != "train" or part else "validation"
-            ) + calibration_rows.span
+            if calibration_rows.split == rows.split:
+                calibrate["drop_evaluated"] = True
         elif rows.split == "train":
             calibrate |= (
                 {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}
@@ -329,29 +341,31 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
         load.get("split"),
     )
     rows.source, rows.config = (field.text if field else None for field in (source, config))
-    if split and _SLICE.fullmatch(split.text):
+    if split:
         _split(rows, split.text)
     if kind and script and load is not node:
         hub = scripts.script_of(draft, node, script).hub_data(kind.text)
         if hub is not None:
             rows.source, rows.config = hub.source, hub.config
-            _split(rows, hub.split or "")
+            if hub.split is not None:
+                _split(rows, hub.split)
     if rows.source is not None and (rows.source, rows.config) == (main.source, main.config):
-        taken = f"{rows.split} has the rows that are scored" if rows.split == main.split else ""
-        if rows.split == main.split:
+        part, scored = main.samples or main.span, main.split or "validation"
+        if rows.split == scored and (rows.split != "train" or not part):
             # The same rows would be both calibrated on and scored.
-            rows.split = "train"
+            rows.split = "validation" if rows.split == "train" else "train"
         for field in (kind, script, source, config):
             field.mapped("data.calibrate", FROM_TRAIN)
-        split.mapped(
-            "data.calibrate", f"{taken}; {rows.split}{rows.span} is taken" if taken else ""
-        )
+        taken = f"{scored} has the rows that are scored; {rows.split}{rows.span} is taken"
+        if rows.known:
+            split.mapped("data.calibrate", taken if rows.split != rows.named else "")
+        else:
+            split.refused(_NO_SLICE)
     else:
-        rows = _Rows()
+        rows = _Rows(samples=rows.size, known=False)
+        here = f"{'as many ' if rows.samples else ''}rows of {main.source or 'its data'}"
         for field in (kind, script, source, config, split):
-            field.refused(
-                f"octobert calibrates on rows of {main.source or 'its data'}; for other rows set data.train to a file"
-            )
+            field.refused(f"octobert calibrates on {here}; for other rows set data.train to a file")
     before = node.get("pre_process_data_config")
     samples = before.get("max_samples")
     if type(samples.value) is int:

@@ -12,7 +12,6 @@ from octobert.importers.olive.data import post_process
 from octobert.importers.olive.rules import (
     Draft,
     apply,
-    computed,
     names,
 )
 from octobert.importers.olive.searches import add
@@ -49,7 +48,7 @@ def read(draft: Draft, metrics: list[Node], *, judged: bool) -> None:
         # Configs of Olive 0.1 and 0.2 have one sub type, in the metric.
         subs = metric.get("sub_types")
         for part in subs.elements() if subs else [metric] if metric.get("sub_type") else []:
-            priority, goal = part.get("priority"), part.get("goal")
+            priority, goal = part.get("priority", "priority_rank"), part.get("goal")
             figure = (
                 _timed(draft, part, kind, judged=judged)
                 if kind in ("latency", "throughput")
@@ -61,6 +60,10 @@ def read(draft: Draft, metrics: list[Node], *, judged: bool) -> None:
                 priority.mapped("search.goals")
             apply(draft, part, "sub_type")
         _rest(draft, metric)
+    most = max([3, *(int(node.value) for node in draft.later["repeats"])])
+    for node in draft.later["repeats"]:
+        note = "" if most == node.value else "the most of all metrics, and at least 3"
+        draft.set("benchmark.repeats", most, node, note)
     always = names("task_metrics").get(draft.task, [])
     default = next(iter([*scores, *always]), "")
     if any(metric not in always for metric in scores):
@@ -95,7 +98,7 @@ def _is_metric(figure: str) -> bool:
 
 def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]) -> str:
     """The metric that a sub type means, which is added to those of the recipe; or that it means the size."""
-    field = part.get("name", "sub_type")
+    field = part.get("sub_type", "name")
     if kind == "size_on_disk":
         field.not_needed("every report has the size of every model")
         return "size"
@@ -108,15 +111,10 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]
         field.refused("octobert scores features by their similarity to those of the float model")
         return ""
     if field.text in metrics:
-        average = part.get("metric_config").get("average")
-        name: str = metrics[field.text]
-        if average.lower in ("macro", "micro"):
-            # Of all classes; octobert's F1, precision and recall are those of class 1.
-            name = f"{average.lower}_{name}"
-        elif average and average.lower not in ("binary", "none"):
-            average.refused("octobert averages over classes as macro and micro; class 1 is taken")
+        name, average = _averaged(part.get("metric_config"), field.text, metrics[field.text])
         add(scores, [name])
-        field.mapped("task" if name in always else "metric", f"{name}, with an interval")
+        for place in (field, average):
+            place.mapped("task" if name in always else "metric", f"{name}, with an interval")
         return name
     if metric.get("backend").text == "huggingface_metrics":
         add(scores, [{"evaluate": field.text}])
@@ -126,6 +124,22 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]
         "octobert has no such metric; a function can be given as metric: file.py:function"
     )
     return ""
+
+
+def _averaged(arguments: Node, name: str, of_two: str) -> tuple[str, Node]:
+    """The metric over several classes, and the field that says how it is averaged; else that of class 1, without a field."""
+    task = arguments.get("task")
+    average = arguments.get("compute_params").get("average")
+    kind = "multiclass" if average else task.lower
+    if kind not in names("averages"):
+        return of_two, ABSENT
+    average = average or arguments.get("average")
+    found = names("averages")[kind].get(name, {}).get(average.lower or "micro")
+    if found is None:
+        (average or task).refused(
+            f"over classes octobert has accuracy, and F1, precision and recall as macro and micro; {of_two} is taken"
+        )
+    return found or of_two, average
 
 
 def _custom(draft: Draft, metric: Node, field: Node, scores: list[Any]) -> str:
@@ -138,7 +152,8 @@ def _custom(draft: Draft, metric: Node, field: Node, scores: list[Any]) -> str:
     name = scripts.script_of(draft, metric, script).metric(function.text)
     for place in (field, function, script):
         if name is not None:
-            why = f"{function.text} computes {name}; octobert computes it itself, on its own rows, and runs no code"
+            rows = draft.get("data.evaluate.samples") or "all"
+            why = f"{function.text} computes {name}; octobert does, on {rows} rows of data.evaluate, and runs no code"
             place.mapped("task" if name in always else "metric", why)
         else:
             place.refused(
@@ -202,16 +217,19 @@ def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
 
 def _timed(draft: Draft, part: Node, kind: str, *, judged: bool) -> str:
     """One statistic of times, and a goal for it; the figure that it means."""
-    name, goal = part.get("name"), part.get("goal")
+    name, goal = part.get("sub_type", "name"), part.get("goal")
     if name.text in _TIMES:
         name.not_needed(f"every report has {name.text} of each model, and rows per second")
     else:
         name.refused(f"reports have {', '.join(_TIMES)}; report.json has every sample")
-    if goal and judged and not draft.search:
+    figure = f"{kind}@{name.text}".removesuffix("@avg")
+    if figure not in (kind, *(f"latency@{percentile}" for percentile in _PERCENTILES)):
+        goal.refused(f"goals are of {kind}, or of latency@ and {', '.join(_PERCENTILES)}")
+        figure = ""
+    elif goal and judged and not draft.search:
         _speed(draft, goal, kind)
     apply(draft, part.get("metric_config"), "timing")
-    statistic = part.get("name", "sub_type").text
-    return f"{kind}@{statistic}" if kind == "latency" and statistic in _PERCENTILES else kind
+    return figure
 
 
 def _speed(draft: Draft, goal: Node, kind: str) -> None:
@@ -309,21 +327,3 @@ def set_sessions(draft: Draft) -> None:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str)
-
-
-@computed
-def repeats(draft: Draft, node: Node) -> None:
-    """At least 3."""
-    repeats = max(3, int(node.value))
-    draft.set(
-        "benchmark.repeats", repeats, node, "" if repeats == node.value else "an interval needs 3"
-    )
-
-
-@computed
-def pause(draft: Draft, node: Node) -> None:
-    """Olive's is in seconds."""
-    if node.is_number and node.value > 0:
-        draft.set("benchmark.pause_ms", 1000 * node.value, node, "from seconds")
-    else:
-        node.not_needed("10 ms pass before each timed run")

@@ -42,14 +42,18 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             )
             raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
         varied = searches.open_fields(draft, step) if draft.search is not None else set()
-        if "precision" in varied:
-            # In Olive's search the type of activations follows that of weights.
-            varied.add("activation_type")
         defaults = {
             field: value
             for field, value in names("defaults").get(step.kind, {}).items()
             if varied.isdisjoint(field.split(", "))
         }
+        typed = step.node.get("precision", "weight_type")
+        if varied and "activation_type" in defaults:
+            # In Olive's search the type of activations follows that of weights.
+            if {"precision", "weight_type"} & varied:
+                del defaults["activation_type"]
+            elif typed:
+                defaults["activation_type"] = typed.value
         node, entry = replace(step.node, defaults=defaults), passes[step.kind]
         if "method" in entry:
             set_method(draft, entry["method"], node.get("type"))
@@ -58,23 +62,37 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         if "type" in entry:
             apply_rule(draft, node.get("type"), *entry["type"])
         apply(draft, node, *entry["fields"], "common")
+        if "last" in entry:
+            COMPUTED[entry["last"]](draft, node)
         for other in step.others:
             _alternative(draft, other)
 
 
 def _chosen_by_olive(draft: Draft) -> None:
-    """Without passes Olive takes some by itself: float16 on GPUs, static quantization on CPUs."""
-    node = replace(draft.config.root.get("passes"), value="none", is_default=True)
-    if any(
-        provider in ("CUDA", "Tensorrt", "NvTensorRTRTX", "Dml") for provider, _ in draft.providers
-    ):
-        draft.method = "float"
-        draft.options["float_parts"] = "float16"
-        node.mapped("quantize.float", "without passes Olive's auto-optimizer takes float16 on GPUs")
-    else:
-        node.mapped("quantize", "without passes Olive's auto-optimizer quantizes on CPUs")
-        step = replace(node, value={"type": "OnnxQuantization"}, path="passes.OnnxQuantization")
-        read(draft, [Pass("OnnxQuantization", "onnxquantization", step)])
+    """Without passes Olive takes some by itself: for its providers, in precisions that are named or that a goal allows."""
+    root = draft.config.root
+    options = root.get("auto_optimizer_config")
+    named, off = options.get("precisions", "precision"), options.get("disable_auto_optimizer")
+    evaluator = draft.config.named("evaluators", root.get("evaluator"))
+    goals = [
+        part.get("goal").get("type").lower.rpartition("max-")[2]
+        for metric in evaluator.get("metrics").elements()
+        if metric.get("type").lower == "accuracy"
+        for part in metric.get("sub_types").elements()
+    ]
+    allowed = {"fp16", "int8"} if goals[:1] == ["degradation"] else set()
+    facts = {each.lower for each in named.elements()} or allowed
+    facts |= {provider for provider, _ in draft.providers} or {"CPU"}
+    rows = "rows" if root.get("data_configs").value else "" if options else "old"
+    facts |= {rows, "off" if off.value is True else ""}
+    table = names("without_passes")
+    kind, what = next(found for *found, conditions in table if facts.issuperset(conditions))
+    node = replace(root.get("passes"), value="none", is_default=True)
+    node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
+    for field in (off, named):
+        field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
+    step = replace(node, value={"type": kind}, path=f"passes.{kind}")
+    read(draft, [Pass(kind, kind.lower(), step)])
 
 
 def _alternative(draft: Draft, other: Pass) -> None:

@@ -16,6 +16,8 @@ _NODE = re.compile(
 )
 # The two products of attention, by the number of the node.
 _PRODUCTS = {None: ":scores.*", "_1": ":context.*"}
+# Kinds of the products without a weight.
+_PRODUCTS_OF_TWO = ("scores.q", "scores.k", "context.")
 _NO_PLACEMENT = "write a placement: a name of octobert placements, or a list of kinds of sites"
 
 
@@ -44,9 +46,9 @@ def by_mode(draft: Draft, step: Node) -> None:
         set_method(draft, name, mode or step.get("type"))
     elif name == "weight_only":
         raise RecipeError(
-            "weight_only means 4-bit weights in Neural Compressor; octobert's have 8",
+            "weight_only means 4-bit weights in Neural Compressor",
             where=f"{draft.config.where}: {step.path}",
-            fix="take static or dynamic; or write a recipe with quantize: weight-only",
+            fix="take static or dynamic; or write a recipe with quantize: {dynamic: {bits: 4}}",
         )
     else:
         mode.refused("octobert has static and dynamic")
@@ -63,9 +65,9 @@ def weights(draft: Draft, node: Node) -> None:
     name = node.lower.removeprefix("q")
     if name in ("int4", "uint4", "nf4", "int16", "uint16", "int32"):
         where = f"{draft.config.where}: {node.path}"
-        raise RecipeError(
-            "octobert's weights have 8 bits", where=where, got=node.text, expected="int8 or uint8"
-        )
+        what = f"{draft.method} quantization has 8-bit weights"
+        fix = "for 4 bits write a recipe with quantize: {dynamic: {bits: 4}}"
+        raise RecipeError(what, where=where, got=node.text, expected="int8 or uint8", fix=fix)
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):
@@ -76,87 +78,52 @@ def weights(draft: Draft, node: Node) -> None:
 
 
 @computed
-def weight_symmetric(draft: Draft, node: Node) -> None:
-    """Whether uint8 weights have their zero point in the middle, once their type is known."""
-    draft.later["weight_symmetric"].append(node)
-
-
-@computed
 def activations(draft: Draft, node: Node) -> None:
     """The type of activations."""
     name, types = node.lower.removeprefix("q"), names("activations")
-    if draft.method == "static" and name in types:
+    if name in types:
         draft.option("activations", name, node)
-    elif draft.method == "dynamic":
-        node.not_needed("dynamic activations have the type that the runtime computes")
     else:
         node.refused(f"activations are {', '.join(types)}; the target's default is taken")
 
 
-@computed
-def only_operators(draft: Draft, node: Node) -> None:
-    """Operators to quantize, as a placement."""
-    if node.is_default:
-        if "placement" not in draft.options:
-            draft.option("placement", "whole", node, _EVERYTHING)
-            # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
-            is_wide = str(draft.options.get("activations")).endswith("16")
-            draft.options.setdefault("embeddings", "float" if is_wide else "int8")
+def _operators(draft: Draft, step: Node) -> None:
+    """Operators to quantize, without those to keep in float, as a placement; and whether word embeddings are among them."""
+    include, exclude = step.get("op_types_to_quantize"), step.get("op_types_to_exclude")
+    only_constant = step.get("extra_options").get("MatMulConstBOnly")
+    fields = [node for node in (include, exclude) if _words(node)]
+    wanted, unwanted = _words(include) or set(names("operators")), _words(exclude)
+    lookups, wide = set(names("lookups")), str(draft.options.get("activations")).endswith("16")
+    # ONNX Runtime rounds them to the type of activations; 16 bits are nearer to float than to 8-bit rows.
+    rounds = wanted & lookups and not unwanted & lookups and not wide
+    embeddings = "int8" if rounds else "float"
+    if draft.method == "dynamic":
+        for node in fields:
+            if "matmul" in wanted - unwanted:
+                draft.option("embeddings", embeddings, node, "linear layers are quantized always")
+            else:
+                node.refused("dynamic quantization takes linear layers, and embeddings beside them")
         return
-    _place(draft, node, _words(node))
-
-
-@computed
-def without_operators(draft: Draft, node: Node) -> None:
-    """Operators to keep in float, as a placement."""
-    operators = _words(node)
-    if not operators:
-        node.not_needed("nothing is excluded")
-    elif draft.method != "static":
-        node.not_needed(
-            "dynamic quantization takes the inputs and weights of linear layers, and embeddings: see quantize.dynamic"
-        )
-    elif operators <= names("operators").keys():
-        lookups = names("lookups") if "gather" in operators else []
-        _place(draft, node, names("operators").keys() - operators - set(lookups))
-    else:
+    known = wanted | unwanted <= names("operators").keys()
+    kinds = [kind for kind in _kinds(wanted) if kind not in _kinds(unwanted)]
+    if only_constant.value is True:
+        fields.append(only_constant)
+        kinds = [kind for kind in kinds if not kind.startswith(_PRODUCTS_OF_TWO)]
+    if not fields:
+        draft.options.setdefault("embeddings", embeddings)
+        draft.option("placement", "whole", include, _EVERYTHING)
+    elif known and kinds and not ("attention" in unwanted and "matmul" not in unwanted):
+        draft.options["embeddings"] = embeddings
+        for node in fields:
+            draft.option("placement", kinds, node, "the sites of all operators that are left")
+    for node in fields:
         node.refused(_NO_PLACEMENT)
 
 
-@computed
-def without_attention(draft: Draft, node: Node) -> None:
-    """Products with a weight only: those of attention stay float."""
-    kinds = {kind: None for of_one in names("operators").values() for kind in of_one}
-    draft.options.setdefault("embeddings", "int8")
-    draft.option(
-        "placement",
-        [kind for kind in kinds if not kind.startswith(("scores.q", "scores.k", "context."))],
-        node,
-        "all sites but the inputs of the attention products",
-    )
-
-
-@computed
-def weights_only(draft: Draft, node: Node) -> None:
-    """Dynamic quantization: products with a weight only."""
-    if node.value is True:
-        node.not_needed("only products with a weight can be quantized dynamically")
-    else:
-        node.refused("octobert quantizes dynamically products with a weight only")
-
-
-def _place(draft: Draft, node: Node, operators: Collection[str]) -> None:
-    """Set the placement that quantizes these operators."""
+def _kinds(operators: Collection[str]) -> dict[str, None]:
+    """The kinds of sites of operators."""
     known = names("operators")
-    if not operators or not set(operators) <= known.keys():
-        node.refused(_NO_PLACEMENT)
-        return
-    kinds = {kind: None for name in known if name in operators for kind in known[name]}
-    draft.options["embeddings"] = "int8" if set(operators) & set(names("lookups")) else "float"
-    if not kinds:
-        node.refused("of these operators octobert quantizes word embeddings only; " + _NO_PLACEMENT)
-        return
-    draft.option("placement", list(kinds), node, "the sites of these operators")
+    return {kind: None for name in known if name in operators for kind in known[name]}
 
 
 def _words(node: Node) -> set[str]:
@@ -223,36 +190,56 @@ def four_bits(draft: Draft, step: Node) -> None:
     )
 
 
+def _smooth(draft: Draft, alpha: Node, default: float, *because: Node) -> None:
+    """Set SmoothQuant, with the alpha of a field if it is one."""
+    if alpha.lower != "auto" and not (alpha.is_number and 0 <= alpha.value <= 1):
+        alpha.refused(f"one alpha from 0 to 1, or auto; {default} is taken")
+        alpha = ABSENT
+    value = "learned" if alpha.lower == "auto" else alpha.value if alpha else default
+    for field in (alpha, *because):
+        field.mapped("transforms")
+    draft.set("transforms", [{"smoothquant": {"alpha": value}}])
+
+
+@computed
+def read_with_others(draft: Draft, step: Node) -> None:
+    """Operators, and options that ONNX Runtime reads beside certain others."""
+    _operators(draft, step)
+    options = step.get("extra_options")
+    smooth, moving = options.get("SmoothQuant"), options.get("CalibMovingAverage")
+    constant, keep = options.get("CalibMovingAverageConstant"), options.get("CalibPercentile")
+    calibrator = step.get("calibrate_method")
+    method = calibrator.lower if draft.method == "static" else ""
+    if calibrator.path in draft.opened:
+        for node in (moving, constant, keep):
+            node.refused("the search varies calibrate_method, with the defaults of each")
+    if draft.method == "static" and smooth.value:
+        _smooth(draft, options.get("SmoothQuantAlpha"), 0.5, smooth)
+    if method == "minmax" and moving.value:
+        settings = {"constant": constant.value} if constant else {}
+        draft.set("calibrate", {"moving-average": settings}, moving)
+        constant.mapped("calibrate")
+    if method == "percentile" and keep:
+        draft.set("calibrate", {"percentile": {"keep": keep.value, "num_bins": 2048}}, keep)
+    apply(draft, step, "unread")
+
+
 @computed
 def inc_recipes(draft: Draft, node: Node) -> None:
     """Recipes of Neural Compressor: SmoothQuant and bias correction."""
     smooth, arguments = node.get("smooth_quant"), node.get("smooth_quant_args")
-    bias = node.get("fast_bias_correction")
     if smooth.value is True:
-        alpha = arguments.get("alpha")
-        is_searched = alpha.value == "auto"
-        options = {"alpha": "learned" if is_searched else alpha.value}
-        alpha.mapped("transforms", "learned for each channel" if is_searched else "")
-        draft.set("transforms", [{"smoothquant": options}] if alpha else ["smoothquant"], smooth)
-    else:
-        smooth.not_needed("off, and the recipe has no transforms")
+        _smooth(draft, arguments.get("alpha"), 0.5, smooth)
     apply(draft, arguments, "inc_smoothing")
-    if bias.value is True:
-        draft.set("corrections", ["bias-correction"], bias)
     apply(draft, node, "inc_recipes")
 
 
 @computed
 def tuning_minutes(draft: Draft, node: Node) -> None:
     """A time limit of the search for the accuracy."""
-    if node.is_number and node.value > 0:
-        draft.set("accuracy.minutes", node.value / 60, node, "from seconds")
-        if draft.get("accuracy.max_drop") is None:
-            draft.set("accuracy.max_drop", 0.01)
-    else:
-        node.not_needed(
-            "0 ends at the first plan that meets the criterion, as octobert's search does"
-        )
+    draft.set("accuracy.minutes", node.value / 60, node, "from seconds")
+    if draft.get("accuracy.max_drop") is None:
+        draft.set("accuracy.max_drop", 0.01)
 
 
 @computed
@@ -276,9 +263,8 @@ def inc_metric(draft: Draft, node: Node) -> None:
 @computed
 def calibration_samples(draft: Draft, node: Node) -> None:
     """How many rows calibrate; of several numbers, the first."""
-    try:
-        samples = int(node.value[0] if isinstance(node.value, list) else node.value)
-    except (TypeError, ValueError, IndexError, OverflowError):
+    samples = next((each.count for each in node.elements()), 0)
+    if not samples:
         node.refused("it is not a number of rows")
         return
     # The calibration data may have fewer rows.
@@ -288,43 +274,22 @@ def calibration_samples(draft: Draft, node: Node) -> None:
 
 
 @computed
-def openvino_quantized(draft: Draft, kind: Node) -> None:
-    """NNCF's quantization."""
+def nncf(draft: Draft, step: Node) -> None:
+    """NNCF smooths transformers, and corrects biases unless the config says otherwise."""
+    model, advanced = step.get("model_type"), ABSENT
     draft.method = draft.method or "static"
-    kind.mapped("quantize", "static")
-
-
-@computed
-def nncf_model(draft: Draft, node: Node) -> None:
-    """The kind of model that NNCF quantizes. Biases are corrected unless the config says otherwise."""
-    if draft.get("corrections") is None:
-        draft.set("corrections", ["bias-correction"])
-    if node.lower == "transformer":
-        draft.set("transforms", [{"smoothquant": {"alpha": 0.95}}])
-        draft.option(
-            "placement",
-            "matmul-scores",
-            node,
-            "as NNCF does for transformers, with smoothquant 0.95 and bias correction",
-        )
+    step.get("type").mapped("quantize", "static")
+    draft.set("corrections", ["bias-correction"])
+    for extra in step.get("extra_configs").elements():
+        advanced = extra.get("advanced_quantization_parameters") or advanced
+    alpha = advanced.get("smooth_quant_alpha") or advanced.get("smooth_quant_alphas").get("matmul")
+    if model.lower != "transformer":
+        draft.set("transforms", [], model, "NNCF smooths transformers only")
+        alpha.not_needed("NNCF smooths transformers only")
+        return
+    note = "as NNCF does for transformers, with smoothquant (0.95 unless named) and bias correction"
+    draft.option("placement", "matmul-scores", model, note)
+    if alpha.is_number and alpha.value < 0:
+        draft.set("transforms", [], alpha)
     else:
-        draft.set("transforms", [], node, "NNCF smooths transformers only")
-
-
-@computed
-def nncf_preset(draft: Draft, node: Node) -> None:
-    """Whether activations are symmetric."""
-    if node.lower in ("performance", "mixed"):
-        symmetric = node.lower == "performance"
-        draft.option("symmetric", symmetric or "auto", node)
-    else:
-        node.refused("presets are PERFORMANCE and MIXED; the target's default is taken")
-
-
-@computed
-def nncf_corrections(draft: Draft, node: Node) -> None:
-    """Fast bias correction is on or off; the slow one corrects biases of one layer after another."""
-    if node.value is True:
-        draft.set("corrections", ["bias-correction"], node)
-    else:
-        node.refused("false means a slower correction, layer after layer; bias-correction is taken")
+        _smooth(draft, alpha, 0.95)

@@ -198,11 +198,13 @@ class Search:
         space: recipe key → values.
         goals: (priority, figure).
         limits: as in the recipe.
+        fields: (field, its name, recipe key) of what is varied.
     """
 
     space: dict[str, list[Any]] = field(default_factory=dict)
     goals: list[tuple[int, str]] = field(default_factory=list)
     limits: list[dict[str, Any]] = field(default_factory=list)
+    fields: list[tuple[Node, str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -386,7 +388,7 @@ def _holds(draft: Draft, node: Node, condition: Any) -> bool:
         case "a list":
             return isinstance(node.value, list) and bool(node.value)
         case "a number":
-            return node.is_number
+            return node.is_number and node.value >= 0
         case "a mapping":
             return isinstance(node.value, dict)
         case "not static":
@@ -397,9 +399,11 @@ def _holds(draft: Draft, node: Node, condition: Any) -> bool:
 
 
 def _filled(template: Any, value: Any) -> Any:
-    """A value of the recipe, in which `*` stands for the value of the field."""
+    """A value of the recipe, in which `*` stands for the value of the field, and `* 60` for 60 times as much."""
     if isinstance(template, dict):
         return {key: _filled(inner, value) for key, inner in template.items()}
     if isinstance(template, list):
         return [_filled(inner, value) for inner in template]
+    if str(template).startswith("* "):
+        return value * float(template[2:])
     return value if template == "*" else template

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octobert.importers import Node
+from octobert.importers import Node, joined
 from octobert.importers.olive.rules import (
     SEARCHABLE,
     Config,
@@ -37,17 +37,19 @@ def search_of(config: Config, steps: list[Pass]) -> Search | None:
     return None
 
 
-def _fields_of_search(step: Pass) -> dict[str, tuple[Node | None, list[Any]]]:
-    """Fields that a search varies, with their values in the recipe; without a node, those that the config does not name."""
+def _fields_of_search(step: Pass) -> dict[str, tuple[Node, list[Any]]]:
+    """Fields that a search varies, with their values in the recipe; also those that the config does not name."""
     fields = dict(step.node.items())
-    opened: dict[str, tuple[Node | None, list[Any]]] = {}
+    opened: dict[str, tuple[Node, list[Any]]] = {}
     for name, node in fields.items():
         if values := _values(name, node.value):
             opened[name] = node, values
     if "disable_search" not in fields or fields["disable_search"].value is not True:
         for name in names("varied_by_default").get(step.kind, []):
             if name not in fields:
-                opened[name] = None, _values(name, SEARCHABLE)
+                path = joined(step.node.path, name)
+                node = replace(step.node, value=SEARCHABLE, path=path, is_default=True)
+                opened[name] = node, _values(name, SEARCHABLE)
     return opened
 
 
@@ -72,22 +74,27 @@ def _values(name: str, value: Any) -> list[Any]:
     return values
 
 
+def _left_out(name: str, value: Any) -> str:
+    """What is said of values that octobert has no word for."""
+    _, known, *left = names("searched")[name]
+    if isinstance(value, list):
+        left = [str(word) for word in value if str(word).lower() not in known]
+    return f"without {', '.join(left)}" if left else ""
+
+
 def open_fields(draft: Draft, step: Pass) -> set[str]:
     """Add the open fields of a pass to the space of the search; their names."""
     assert draft.search is not None
     opened = _fields_of_search(step)
     method = "dynamic" if "dynamic" in step.kind else "static"
-    methods = ("static", "dynamic") if {"quant_mode", "approach"} & opened.keys() else (method,)
+    modes = opened.get("quant_mode") or opened.get("approach")
+    methods = modes[1] if modes else [method]
     for name, (node, values) in opened.items():
         key = names("searched")[name][0]
         for place in dict.fromkeys(key.replace("*", method_name) for method_name in methods):
             add(draft.search.space.setdefault(place, []), values)
-        if node is not None:
-            draft.opened.add(node.path)
-            if name in ("precision", "weight_type"):
-                draft.later["varied weights"].append(node)
-                continue
-            node.mapped(f"search.space.{key.replace('*', method)}")
+        draft.opened.add(node.path)
+        draft.search.fields.append((node, name, key.replace("*", methods[0])))
     return set(opened)
 
 
@@ -101,14 +108,12 @@ def set_search(draft: Draft) -> None:
     if draft.search is None:
         return
     space: dict[str, list[Any]] = dict(draft.search.space)
-    if not are(draft, "integer_operators"):
-        space.pop("format", None)
-    what = ""
-    if not are(draft, "uint8_weights") and "quantize.static.weights" in space:
-        space["quantize.static.weights"] = ["int8"]
-        what = "int8 only: a target takes no uint8 weights"
-    for field in draft.later["varied weights"]:
-        field.mapped("search.space.quantize.static.weights", what)
+    fixed = {
+        key: (why, values)
+        for able, (key, why, values) in names("fixed_axes").items()
+        if key in space and not are(draft, able)
+    }
+    space |= {key: values for key, (_, values) in fixed.items()}
     forms = _types(draft, space)
     if "quantize" in space or len(forms) > 1:
         methods = [method for method in space.pop("quantize", []) if method != draft.method]
@@ -117,7 +122,17 @@ def set_search(draft: Draft) -> None:
         # Each trial has an accuracy-aware pass.
         space["accuracy"] = [draft.recipe.pop("accuracy")]
     # Values that the config fixes are not varied.
-    space = {key: space[key] for key in space if key.rpartition(".")[2] not in draft.options}
+    space = {
+        key: values
+        for key, values in space.items()
+        if values and key.rpartition(".")[2] not in draft.options
+    }
+    for node, name, key in draft.search.fields:
+        if key in fixed:
+            node.refused(f"not varied; {fixed[key][0]}")
+        elif key not in space and key != "quantize.static.weights":
+            node.refused("not varied; another field says it")
+        node.mapped(f"search.space.{key}", _left_out(name, node.value))
     search = {"space": space, **draft.get("search")}
     if search.get("trials") == 0:
         search["trials"] = math.prod(map(len, space.values()))
@@ -193,30 +208,8 @@ def accuracy_minutes(draft: Draft, node: Node) -> None:
 
 
 @computed
-def search_seed(draft: Draft, node: Node) -> None:
-    """A number."""
-    if _is_amount(node):
-        draft.set("search.seed", int(node.value), node)
-
-
-@computed
-def search_minutes(draft: Draft, node: Node) -> None:
-    """Olive's limit is in seconds."""
-    if _is_amount(node):
-        draft.set("search.minutes", node.value * (1 / 60), node, "from seconds")
-
-
-@computed
 def search_trials(draft: Draft, node: Node) -> None:
     """The least of several limits; 0 stands for all combinations."""
-    if _is_amount(node):
-        trials, earlier = int(node.value), draft.get("search.trials")
-        least = min(trials, earlier) if trials and earlier else trials
-        draft.set("search.trials", least, node, "" if least else "all combinations")
-
-
-def _is_amount(node: Node) -> bool:
-    if not node.is_number or node.value < 0:
-        node.refused("it is not a number")
-        return False
-    return True
+    trials, earlier = int(node.value), draft.get("search.trials")
+    least = min(trials, earlier) if trials and earlier else trials
+    draft.set("search.trials", least, node, "" if least else "all combinations")

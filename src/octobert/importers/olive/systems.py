@@ -15,14 +15,18 @@ _HERE = "octobert runs where it is called"
 _WIDE_SINCE, _NORM_SINCE = 21, 17
 
 
-def read(draft: Draft) -> None:
+def read(draft: Draft, evaluator: Node) -> None:
     """Note the providers of the target system, or of the host where there is no target.
+
+    Args:
+        evaluator: has the target in configs of Olive 0.1.
 
     Raises:
         RecipeError: a system is not there.
     """
     root, systems = draft.config.root, draft.config.objects("systems")
-    target, host = (draft.config.named("systems", root.get(name)) for name in ("target", "host"))
+    places = root.get("target") or evaluator.get("target"), root.get("host")
+    target, host = (draft.config.named("systems", place) for place in places)
     system = target or host
     if not system and len(systems) == 1:
         system = next(iter(systems.values()))
