@@ -34,7 +34,7 @@ from typing import Any
 
 FLOAT = "sentence-transformers"
 # Name → the backend of sentence-transformers, and the file of its model.
-INT8 = {
+INT8: dict[str, tuple[Any, str]] = {
     "sentence-transformers int8, dynamic": ("onnx", "onnx/model_qint8_avx512_vnni.onnx"),
     "optimum int8, static": ("onnx", "onnx/model_static.onnx"),
     "sentence-transformers int8, static": (
@@ -297,7 +297,7 @@ def exported(given: argparse.Namespace) -> Path:
     quantizer.quantize(preset, folder, file_suffix="static", calibration_tensors_range=ranges)
     (folder / "model_static.onnx").rename(folder / "onnx" / "model_static.onnx")
 
-    described = {"dataset_name": str(rows), "dataset_config_name": "default"}
+    described: dict[str, Any] = {"dataset_name": str(rows), "dataset_config_name": "default"}
     model = SentenceTransformer(str(given.model), backend="openvino")
     export_static_quantized_openvino_model(
         model, None, str(folder), dataset_split="train", column_name="text", **described
