@@ -380,6 +380,13 @@ def test_a_full_disk_is_a_sentence_and_the_command_goes_on(
     assert out.read_bytes() == undisturbed
 
 
+def test_a_block_without_rows_has_vectors_of_the_same_width(embedding_package) -> None:
+    embedder = octobert.Embedder(embedding_package)
+    assert embedder.vectors([]).shape == (0, WIDTH)
+    empty = embedder(pa.table({"text": pa.array([], pa.string())}))
+    assert empty.schema == embedder(pa.table({"text": ["he had it"]})).schema
+
+
 def test_an_embedder_is_pickled_without_its_model(embedding_package) -> None:
     embedder = octobert.Embedder(str(embedding_package), options={"streams": 1})
     table = pa.table({"id": [1, 2], "text": ["he was in it", "that is you"]})

@@ -119,9 +119,10 @@ class Embedder:
             DataError: A row has no text.
         """
         parsed = self.parsed(texts, "", 1)
-        rows = self.model.task.encode(self._tokenizer, parsed).flat
+        # Engines also give blocks without rows, whose vectors have a width too.
+        rows = self.model.task.encode(self._tokenizer, parsed or self.parsed([""], "", 1)).flat
         (vectors,) = self.model.outputs(rows).values()
-        return np.asarray(vectors, dtype=np.float32)
+        return np.asarray(vectors[: len(parsed)], dtype=np.float32)
 
     def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
         """Texts as the model takes them.
