@@ -292,7 +292,9 @@ def exported(given: argparse.Namespace) -> Path:
         preprocess_function=lambda row: model.tokenizer(row["text"], truncation=True),
     )
     ranges = quantizer.fit(
-        calibrated, AutoCalibrationConfig.minmax(calibrated), preset.operators_to_quantize
+        calibrated,
+        AutoCalibrationConfig.minmax(calibrated),
+        operators_to_quantize=preset.operators_to_quantize,
     )
     quantizer.quantize(preset, folder, file_suffix="static", calibration_tensors_range=ranges)
     (folder / "model_static.onnx").rename(folder / "onnx" / "model_static.onnx")
