@@ -358,7 +358,7 @@ def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) 
             )
             compared = scoring.compare(by.task, titles, both, encoded, gold, seed=SEED)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
-            if by.task.head == "sequence-classification":
+            if by.task.head == "sequence-classification" and both[1]["logits"].shape[-1] > 1:
                 method.judged[name]["kl"] = divergence(both[1]["logits"], outputs["logits"])
 
 
