@@ -36,6 +36,11 @@ def test_values_beyond_the_intervals_are_clipped() -> None:
     np.testing.assert_allclose(form.decode(codes), [[1.0, -1.0]], atol=1e-6)
 
 
+def test_a_form_without_intervals_says_so() -> None:
+    with pytest.raises(DataError, match=r"no intervals yet; form\.fitted\(vectors\) has them"):
+        StoredVectors(type="int8").encode(vectors(3))
+
+
 def test_a_constant_dimension_is_kept() -> None:
     form = StoredVectors(type="int8").fitted(np.full((4, 3), 0.25))
     np.testing.assert_allclose(form.decode(form.encode(np.full((1, 3), 0.25))), 0.25)

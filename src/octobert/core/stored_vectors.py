@@ -52,7 +52,7 @@ class StoredVectors(FrozenModel):
 
         try:
             return cls.model_validate_json((pq.read_schema(path).metadata or {})[NOTED])
-        except (pa.ArrowException, OSError, KeyError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             fix = "name a file that octobert embed wrote"
             raise DataError(
                 "the form of the vectors is unknown", where=str(path), fix=fix
@@ -116,6 +116,13 @@ class StoredVectors(FrozenModel):
         return decoded
 
     def _grid(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first value of each dimension, and its step."""
+        """The first value of each dimension, and its step.
+
+        Raises:
+            DataError: the form was not fitted.
+        """
+        if not self.low:
+            what, fix = "a form of int8 has no intervals yet", "form.fitted(vectors) has them"
+            raise DataError(what, where="StoredVectors", fix=fix)
         low, high = np.array(self.low), np.array(self.high)
         return low, np.maximum(high - low, np.finfo(np.float32).tiny) / _STEPS
