@@ -114,6 +114,8 @@ def test_ntk_scaled_positions_have_the_frequencies_of_the_formula(old) -> None:
     [
         ("nomic-bert", {**NOMIC, "activation_function": "gelu", "num_experts": 8}),
         ("nomic-bert", {**NOMIC, "rotary_emb_interleaved": True}),
+        ("nomic-bert", {**NOMIC, "parallel_block": True}),
+        ("nomic-bert", {**NOMIC, "rotary_emb_scale_base": 512}),
         ("gte", {"model_type": "new", "logn_attention_scale": True}),
         ("gte", {"model_type": "new", "rope_scaling": {"type": "ntk", "factor": "eight"}}),
         ("gte", {"model_type": "new", "rope_scaling": [8.0]}),

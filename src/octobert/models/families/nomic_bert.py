@@ -41,10 +41,12 @@ FAMILY = EncoderFamily(
         "activation_function": "swiglu",
         "causal": False,
         "mlp_fc1_bias": False,
+        "parallel_block": False,
         "prenorm": False,
         "qkv_proj_bias": False,
         "rotary_emb_fraction": 1.0,
         "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
         "use_rms_norm": False,
     },
 )
