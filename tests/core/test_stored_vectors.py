@@ -120,5 +120,8 @@ def test_bits_find_four_hundred_documents_that_the_query_ranks() -> None:
 
 def test_more_dimensions_than_vectors_have_are_refused() -> None:
     task, result = retrieval(20, 0.5, dimensions=(32,))
-    with pytest.raises(DataError, match=r"fewer dimensions .*got 32, expected at most 24"):
+    with pytest.raises(
+        DataError,
+        match=r"task\.embedding\.dimensions: .*fewer dimensions .*got 32, expected at most 24",
+    ):
         list(stored_scores(task, "ort-cpu", result, result, seed=0))

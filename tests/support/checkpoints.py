@@ -173,8 +173,8 @@ PRETRAINED_HEADS = (
     ("mobilebert", "next-sentence"),
     ("bert", "feature-extraction"),
 )
-# A classifier, pooling, and a head over all tokens.
-HEADS_OF_FAMILIES = tuple(
+# A classifier of each family, and the other heads of BERT.
+FEW_HEADS = tuple(
     each for each in FAMILY_HEADS if each[0] == "bert" or each[1].startswith("sequence")
 )
 

@@ -58,15 +58,18 @@ class StoredVectors(FrozenModel):
                 "the form of the vectors is unknown", where=str(path), fix=fix
             ) from error
 
-    def fitted(self, vectors: np.ndarray) -> StoredVectors:
+    def fitted(self, vectors: np.ndarray, where: str = "dimensions") -> StoredVectors:
         """The form for vectors like these, [n, dimensions]: with their number of dimensions, and for int8 their intervals.
+
+        Args:
+            where: what the error names.
 
         Raises:
             DataError: they have fewer dimensions.
         """
         if (most := vectors.shape[-1]) < (self.dimensions or 0):
             what, got = "the model's vectors have fewer dimensions", str(self.dimensions)
-            raise DataError(what, where="dimensions", got=got, expected=f"at most {most}")
+            raise DataError(what, where=where, got=got, expected=f"at most {most}")
         kept = self.cut(vectors)
         known: dict[str, object] = {"dimensions": kept.shape[-1]}
         if self.type == "int8":

@@ -60,7 +60,7 @@ def stored_scores(
 def _stored(task: Retrieval, result: Result, form: StoredVectors) -> tuple[np.ndarray, int]:
     """(the items of documents that are stored in a form, the bytes of one of them)."""
     asking, documents = np.split(result.outputs[OUTPUT], [len(result.gold)])
-    form = form.fitted(documents)
+    form = form.fitted(documents, "task.embedding.dimensions")
     codes = form.encode(documents)
     vectors = np.concatenate([form.cut(asking).astype(np.float32), form.decode(codes)])
     found = replace(result, outputs={OUTPUT: vectors})

@@ -254,7 +254,7 @@ def _make_parts(
         for _, table in _tables(file, {*keep, embedder.column}, rows):
             part = work / PART.format(number)
             if part.exists():
-                vectors = _vectors(pq.ParquetFile(part).read())
+                vectors = _vectors(pq.ParquetFile(part).read([VECTORS]))
             else:
                 vectors = embedder.vectors(table[embedder.column].to_pylist())
                 _write(part, iter([_with_vectors(table.select(keep), vectors)]), {})

@@ -17,7 +17,7 @@ from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import cpu, first_token
 from octobert.models.pooling import Pooler
 from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import HEADS_OF_FAMILIES, exact_options, pad_of
+from tests.support.checkpoints import FEW_HEADS, exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 FAMILIES = plugins.names("families")
@@ -44,7 +44,7 @@ def assert_same(
         assert np.abs(mine - other).max() <= tolerance * np.abs(other).max()
 
 
-@pytest.mark.parametrize(("name", "head"), HEADS_OF_FAMILIES)
+@pytest.mark.parametrize(("name", "head"), FEW_HEADS)
 def test_float_outputs_stay_the_same(
     captured, checkpoint, tmp_path, capfd, name: str, head: str
 ) -> None:

@@ -220,7 +220,8 @@ def read_with_others(draft: Draft, step: Node) -> None:
         draft.set("calibrate", {"moving-average": settings}, moving)
         constant.mapped("calibrate")
     if method == "percentile" and keep:
-        draft.set("calibrate", {"percentile": {"keep": keep.value, "num_bins": 2048}}, keep)
+        settings = names("calibrators")[method][method]
+        draft.set("calibrate", {method: {**settings, "keep": keep.value}}, keep)
     apply(draft, step, "unread")
 
 
