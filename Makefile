@@ -85,7 +85,6 @@ docs: .venv/docs
 bench: install
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/calibration.py --placement tensorrt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/calibration.py --peers 16

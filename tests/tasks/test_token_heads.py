@@ -221,7 +221,7 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     assert predict._line(TEXTS[20], answer).endswith("…] (5 × 32)\tthe [MASK] of")
 
 
-@pytest.mark.parametrize(("model", "recipe"), [("roberta-sequence-classification", {"task": "next-sentence"}), ("bert-sequence-classification", {"task": "fill-mask"}), ("bert-masked-lm", {"task": "feature-extraction", "accuracy": {"max_drop": 0.1}}), ("bert-masked-lm", {"task": "fill-mask", "accuracy": {"max_drop": 0.1, "metric": "pseudo_perplexity"}}), ("bert-masked-lm", {"task": {"fill-mask": {"mask": 15}}}), ("bert-masked-lm", {"task": {"next-sentence": {"text": ["a"]}}}), ("bert-masked-lm", {"task": "feature-extraction", "qat": {}})])  # fmt: skip
+@pytest.mark.parametrize(("model", "recipe"), [("roberta-sequence-classification", {"task": "next-sentence"}), ("bert-sequence-classification", {"task": "fill-mask"}), ("bert-masked-lm", {"task": "feature-extraction", "accuracy": {"max_drop": 0.1}}), ("bert-masked-lm", {"task": "fill-mask", "accuracy": {"max_drop": 0.1, "metric": "pseudo_perplexity"}}), ("bert-masked-lm", {"task": {"fill-mask": {"mask": 15}}}), ("bert-masked-lm", {"task": {"next-sentence": {"text": ["a"]}}}), ("bert-masked-lm", {"task": "feature-extraction", "qat": {}}), ("roberta-sequence-classification", {"task": "next-sentence", "finetune": {}})])  # fmt: skip
 def test_what_the_heads_cannot_do(
     golden, checkpoint, pairs, tmp_path: Path, model: str, recipe: dict
 ) -> None:

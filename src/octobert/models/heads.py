@@ -152,6 +152,24 @@ def head_of(name: str) -> Head:
     return HEADS[name]
 
 
+def check_class(source: ModelSource, name: str) -> None:
+    """Refuse a head that transformers does not have for the family of a checkpoint, be it trained already or not.
+
+    Raises:
+        ModelError: there is no such class.
+    """
+    head, family = head_of(name), source.family
+    named = not head.families or {*head.families} & {*family.model_types}
+    if name in family.without_heads or not named:
+        others = f"a model of type {' or '.join(head.families)}" if head.families else None
+        raise ModelError(
+            f"{family.model_types[0]} models have no {name} head in transformers",
+            where=str(source.path / "config.json"),
+            expected=others,
+            fix="choose another task",
+        )
+
+
 def check_head(source: ModelSource, name: str) -> None:
     """Refuse a checkpoint that was trained for another head, before its weights are loaded.
 
@@ -162,16 +180,6 @@ def check_head(source: ModelSource, name: str) -> None:
     """
     head = head_of(name)
     ending, stated = head.architecture, _architecture(source)
-    family = source.family
-    named = not head.families or {*head.families} & {*family.model_types}
-    if name in family.without_heads or not named:
-        others = f"a model of type {' or '.join(head.families)}" if head.families else None
-        raise ModelError(
-            f"{family.model_types[0]} models have no {name} head in transformers",
-            where=str(source.path / "config.json"),
-            expected=others,
-            fix="choose another task",
-        )
     trained_head = next(
         (
             head
