@@ -1,6 +1,7 @@
 """Closeness to float of post-training INT8, and its time, compared with other tools: same float graph, same rows, same scoring.
 
     python benchmarks/accuracy.py --shared DATA --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 0 1 2] [--ablation]
+        [--methods static …]
 
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
 calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
@@ -330,10 +331,11 @@ PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
 }
 
 
-def peer_models(floating: Path, rows: list[Feeds], folder: Path) -> list[Method]:
+def peer_models(floating: Path, rows: list[Feeds], folder: Path, chosen: list[str]) -> list[Method]:
     """The models of the other tools, each in its own folder."""
     methods = []
-    for name, (kind, runtime, make) in PEERS.items():
+    for name in chosen:
+        kind, runtime, make = PEERS[name]
         place = folder / name.replace(",", "").replace(" ", "-")
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -418,6 +420,8 @@ def examine(
         octobert.finetune({**recipe, "finetune": experiment.finetune}, folder / "trained")
         model = str(folder / "trained" / "checkpoint")
     variants = OCTOBERT_VARIANTS | (ABLATION if options.ablation else {})
+    chosen = options.methods or [*variants, *PEERS]
+    variants = {name: variant for name, variant in variants.items() if name in chosen}
     report, package, ours = octobert_models(experiment, model, len(calibration), folder, variants)
     bound = rebuild(report.task)
     encoder = Tokenizer(package, bound.max_length)
@@ -435,7 +439,10 @@ def examine(
         Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()
     ] + ours
     methods += peer_models(
-        floating, [feeds_of([row], by.encoder.pad_id) for row in encoded], folder / "peers"
+        floating,
+        [feeds_of([row], by.encoder.pad_id) for row in encoded],
+        folder / "peers",
+        [name for name in PEERS if name in chosen],
     )
     judge_all(methods, by)
     time_all(methods, by, options.rounds)
@@ -504,6 +511,10 @@ def main() -> None:
         ),
     )
     parser.add_argument("--ablation", action="store_true")
+    # By default all; --methods static "nncf TRANSFORMER" is a part, where judging takes hours.
+    parser.add_argument(
+        "--methods", nargs="+", choices=(*OCTOBERT_VARIANTS, *ABLATION, *PEERS), metavar="METHOD"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for name, default in (
         ("rounds", 60),
