@@ -327,6 +327,9 @@ def test_texts_alone_change_where_another_is_nearest() -> None:
     (row,) = found.rows
     assert (row.row, row.before.text, row.after.text, row.outcome) == (1, "a", "c", "other")
     assert [text for text, _ in row.before.neighbours] == ["a", "c"]
+    # With few texts that lie far apart, often none changes.
+    same = {"sentence_embedding": vectors(0, 10, 30, 0)}
+    assert told(task, (same, same), texts).rows == ()
 
 
 def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> 
 
 
 def test_a_plan_is_checked_against_the_target(golden, model, bert) -> None:
-    plan = plan_for(model, bert.family, "openvino-cpu", activations="int8")
+    plan = plan_for(model, bert.family, "openvino-cpu", activations="int8", reduce_range=False)
     capability.check(plan, capabilities("openvino-cpu"))
     capability.check(plan, capabilities("ort-cpu"))
     strict = capabilities("ort-cpu").but(activations={"simulated": ()})

@@ -242,7 +242,7 @@ class Texts(Embedding):
         vectors = result.outputs[OUTPUT]
         texts = [text[0] for text in result.texts]
         _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
-        chosen, nearest = np.asarray(indices), list[list[Near]]()
+        chosen, nearest = np.asarray(indices, dtype=np.intp), list[list[Near]]()
         for part, scores in self.chunks(vectors[chosen], vectors[firsts]):
             scores[np.arange(len(part)), own[chosen[part]]] = -np.inf
             nearest += [
