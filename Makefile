@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests that need nothing beside the repository.
+ALONE := not needs_network and not needs_shared and not needs_cluster and not needs_browser
 TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # SIGKILLs of `make soak-kills`, and what is killed.
@@ -12,7 +14,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots test test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -35,6 +37,10 @@ screenshots: demo
 test: install
 	$(TESTS)
 
+# Whole trainings and searches, kills, and the families of encoders that are not of QUICK_FAMILIES in tests/conftest.py.
+test-slow: install
+	$(TESTS) -m "slow and $(ALONE)"
+
 # The pages in a real browser: the system's Chromium or Chrome, or what OCTOBERT_BROWSER names; skipped where there is none.
 test-web: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
@@ -52,7 +58,7 @@ test-cluster: install
 	$(BIN)/python -m pytest -rs -m needs_cluster tests/inference/test_engines.py
 
 coverage: install
-	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage
+	$(TESTS) -m "$(ALONE)" --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage
 
 test-clients: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[genai]"

@@ -33,7 +33,6 @@ from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.checkpoints import (
-    FAMILY_HEADS,
     PRETRAINED_HEADS,
     make_byte_level_tokenizer,
     make_checkpoint,
@@ -70,6 +69,19 @@ LONGEST = (
 )
 
 
+# What is slow: whatever uses a whole training or search that these fixtures make, and what is marked.
+SLOW_FIXTURES = {
+    "pipeline/test_simulated.py": {"finished"},
+    "pipeline/test_workflows.py": {"answered", "tagged"},
+    "quantization/test_search.py": {"searched"},
+    "test_real_models.py": {"minilm"},
+    "training/test_finetune.py": {"finished"},
+    "training/test_qat.py": {"finished"},
+}
+# Of the other families, `make test` runs nothing that captures a graph; `make test-slow` does. These differ most from each other.
+QUICK_FAMILIES = ("albert", "bert", "deberta-v2", "modernbert", "qwen3", "roberta")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
@@ -78,11 +90,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files, and skip what needs the real data sets where they are absent."""
-    first = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    """Order the files, mark what is slow, and skip what needs the real data sets where they are absent."""
+    here = Path(__file__).parent
+    first = {here / name: place for place, name in enumerate(LONGEST)}
+    slow = {here / name: fixtures for name, fixtures in SLOW_FIXTURES.items()}
     items.sort(key=lambda item: first.get(item.path, len(first)))
     for item in items:
+        family = getattr(item, "callspec", None) and item.callspec.params.get("family")
+        others = "captured" in item.fixturenames and family not in (None, *QUICK_FAMILIES)
+        if others or slow.get(item.path, set()) & {*item.fixturenames}:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("needs_shared") and not SHARED.is_dir():
             item.add_marker(
                 pytest.mark.skip(
@@ -152,10 +171,11 @@ def captured(
 ) -> Callable[[str, str], Captured]:
     """`captured("bert", "sequence-classification")` → the canonical graph, captured once; nobody may edit it."""
     loaded: dict[tuple[str, str], Captured] = {}
-    everything = any(
-        item.name.startswith("test_every_family_and_head") for item in request.session.items
-    )
-    later = [*FAMILY_HEADS, *PRETRAINED_HEADS] if everything else []
+    later = [
+        (item.callspec.params["family"], item.callspec.params["head"])
+        for item in request.session.items
+        if item.name.startswith("test_every_family_and_head")
+    ]
     random.Random(os.environ.get("PYTEST_XDIST_WORKER")).shuffle(later)
 
     def folder_of(family: str, head: str) -> Path:

@@ -234,6 +234,7 @@ def test_models_are_timed_with_equal_threads(finished, monkeypatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -> None:
     recipe, source, _ = finished
     mine = recipe.model_copy(

@@ -127,6 +127,7 @@ def test_defaults_that_die_end_the_search_with_their_own_sentence(finished) -> N
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_a_search_opens_and_runs_what_it_says(finished, target: str, goal: Goal) -> None:

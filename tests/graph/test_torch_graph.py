@@ -181,6 +181,7 @@ def test_torch_compile_takes_the_graph_whole_and_for_any_size(write, float_path)
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_a_compiled_session_computes_what_an_eager_one_does(tmp_path) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["batch", 16]))

@@ -112,6 +112,7 @@ def test_only_the_named_columns_are_kept(embedding_package, corpus, out) -> None
     ).stdout == (f"{out}: 220 rows\n")
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on_and_the_bytes_are_those_of_an_undisturbed_run(
     embedding_package, corpus, out, tmp_path
 ) -> None:

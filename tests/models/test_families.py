@@ -311,6 +311,7 @@ def test_a_window_hides_what_lies_outside(captured, length: int, tmp_path: Path)
     assert (local[1, 0][:, 5:] == -1e4).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config"),
     [
@@ -443,6 +444,7 @@ def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(
         load_torch(folder, head)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "length", "config"),
     [

@@ -66,6 +66,7 @@ def old(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "config"),
     [

@@ -108,6 +108,7 @@ def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(
     assert plain["observe"]["float_graph"] == plain["quantize/ort-cpu"]["float_graph"] == "prune"
 
 
+@pytest.mark.slow
 def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(
     checkpoint, pairs, known_times, out: Path
 ) -> None:

@@ -390,6 +390,7 @@ def test_a_line_that_was_cut_short_does_not_spoil_the_next_one(tmp_path) -> None
     assert events.read(tmp_path / "none") == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs)
     with locked(tmp_path / "out" / ".octobert"):
@@ -418,6 +419,7 @@ def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str
     return [*PROGRAM, "run", str(folder / "recipe.yaml"), "--out", out, *more]
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
     """Nothing is imported from the folder where the command is given, though Python files lie there, and no file stays."""
     hostile, temporary = hostile_folder(tmp_path / "hostile"), tmp_path / "temporary"
@@ -458,6 +460,7 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
     assert not list(store.glob("work-*"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
     """A limit on the size of any file stands in for the disk: the kernel refuses the write in the same way."""
 

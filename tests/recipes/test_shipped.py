@@ -150,6 +150,7 @@ PLANNED = ("next-sentence-qnn",)
 HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::octobert.PublishedFileWarning"
 )  # packages of the recipe before

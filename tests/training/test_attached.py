@@ -45,6 +45,7 @@ def example() -> str:
     return next(block for block in blocks if "octobert.attach" in block)
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_page_becomes_a_package(
     golden, finished, out, tmp_path, monkeypatch
 ) -> None:

@@ -147,6 +147,7 @@ def sentences(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_that_is_its_own_teacher_becomes_a_package_of_fewer_layers(
     deep, sentences, tmp_path
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_base_encoder_learns_and_its_8_bits_answer_as_it_does(finished) -> Non
     assert (answer["answer"], answer["start"], answer["end"]) == ("7", 10, 11)
 
 
+@pytest.mark.slow
 def test_an_embedding_model_becomes_a_classifier_alone(checkpoint, tmp_path) -> None:
     """Its pooling does not follow the new head: the checkpoint is one that the task opens again."""
     base = tmp_path / "embedder"
@@ -479,6 +480,7 @@ def test_an_answer_that_cannot_be_learned_is_refused(golden, checkpoint, tmp_pat
         context_for(recipe, tmp_path / "run", tmp_path / "rows").run()
 
 
+@pytest.mark.slow
 def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering, tmp_path) -> None:
     common = (
         checkpoint("bert", "embedding"),

@@ -140,6 +140,7 @@ def _distance(model: ir.Model, other: ir.Model) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "head"),
     [

@@ -226,6 +226,7 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
         np.testing.assert_allclose(array, weights[1][name], atol=SAME_WEIGHTS, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_same_ranges_and_train_as_one(
     finished, tmp_path, monkeypatch
 ) -> None:
@@ -276,6 +277,7 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(
     np.testing.assert_allclose(alone, ranks[0], atol=SAME_WEIGHTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", [1, 2])
 def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_trained(
     finished, tmp_path, machines: int
@@ -451,6 +453,7 @@ def test_losses_of_a_teacher_are_what_they_are_said_to_be(checkpoint) -> None:
     assert loss == pytest.approx(4 * float(np.sum(p * np.log(p / q))), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) -> None:
     rows = [f"{w} they had {i} of the" for i, w in enumerate(["to", "and", "in", "of"] * 12)]
     for name, part in (("train", rows[:40]), ("validation", rows[40:])):

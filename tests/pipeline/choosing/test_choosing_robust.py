@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from octobert.config.loading import parse
 from octobert.config.training import Training
 from octobert.pipeline import runner
@@ -30,6 +32,7 @@ class Interrupting:
         return inline.run(request, work, progress, launch)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_comes_to_the_same_choice(
     checkpoint: Callable[..., Path], pairs: Path, out: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tests.support.runs import FAST
 from tests.support.selections import final_run, found, selection
 
 
+@pytest.mark.slow
 def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     recipe = loading.parse(
         {
@@ -83,6 +84,7 @@ def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
         runner.run(longer, out, executor=inline.run)
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_run_here_does_not_vanish_from_a_search(finished, out: Path) -> None:
     missing = targets.load("openvino-ep").probe().missing
     if missing is None:
