@@ -123,11 +123,10 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
     try:
         return build(facts.name, facts.options, facts)
     except (ValueError, RecipeError, DataError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else str(error)
         raise ModelError(
             f"the task {facts.name} cannot be made",
             where=where,
-            got=got,
+            got=first_problem(error) if isinstance(error, ValueError) else str(error),
             fix="install the octobert that the package was made with",
         ) from error
 

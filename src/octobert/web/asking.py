@@ -175,9 +175,10 @@ def search(models: Models, asked: Search) -> Work:
     """
     pair = models.pair(asked.model)
     if pair.facts.head != "embedding":
-        fix = "search with a model for embeddings"
         raise DataError(
-            "the model makes no embeddings", got=f"a model for {pair.facts.name}", fix=fix
+            "the model makes no embeddings",
+            got=f"a model for {pair.facts.name}",
+            fix="search with a model for embeddings",
         )
     yield pair.summary()
     key = hashlib.sha256(repr((asked.texts, asked.prompts[1])).encode(errors="replace")).hexdigest()

@@ -191,10 +191,11 @@ class Claims:
         try:
             return _Said.model_validate({**trial.user_attrs, "params": trial.params})
         except ValidationError as error:
-            what = f'trial {trial.number} of the study "{self._name}" is of another program, or damaged'
-            fix = "give another name, or leave it out"
             raise RecipeError(
-                what, where="search.study", got=first_problem(error), fix=fix
+                f'trial {trial.number} of the study "{self._name}" is of another program, or damaged',
+                where="search.study",
+                got=first_problem(error),
+                fix="give another name, or leave it out",
             ) from None
 
     def claim(

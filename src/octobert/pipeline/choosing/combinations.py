@@ -56,12 +56,13 @@ def space_of(
     for key in space:
         if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in KEYS):
             is_key = key.partition(".")[0] in Recipe.model_fields
-            what = (
+            raise RecipeError(
                 "a search compares models by the same rows and figures; this key is not one of the model"
                 if is_key
-                else "unknown key"
+                else "unknown key",
+                where=f"{_WHERE}.{key}",
+                fix=did_you_mean(key, KEYS),
             )
-            raise RecipeError(what, where=f"{_WHERE}.{key}", fix=did_you_mean(key, KEYS))
     if len(recipe.targets) > 1 and "targets" not in space:
         present = [name for name in recipe.targets if targets.load(name).probe().available]
         space = {"targets": tuple(present or recipe.targets[:1]), **space}
@@ -108,8 +109,11 @@ def _check_target(name: Any, where: str) -> None:
         )
     probe = targets.load(name).probe()
     if not probe.available:
-        what = f"models for {name} cannot be timed on this machine: {probe.missing}"
-        raise RecipeError(what, where=where, fix=probe.install or "remove it")
+        raise RecipeError(
+            f"models for {name} cannot be timed on this machine: {probe.missing}",
+            where=where,
+            fix=probe.install or "remove it",
+        )
 
 
 def _mistake(error: RecipeError) -> str:

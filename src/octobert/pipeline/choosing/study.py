@@ -200,11 +200,10 @@ class _Rounds:
             items = tuple(trial.combination.items())
             if items not in self.variants:
                 if not all(text in listed.get(key, ()) for key, text in items):
-                    what = (
-                        f"trial {trial.number} of the study tries what search.space does not have"
-                    )
                     raise RecipeError(
-                        what, where="search.study", fix="give another name, or leave it out"
+                        f"trial {trial.number} of the study tries what search.space does not have",
+                        where="search.study",
+                        fix="give another name, or leave it out",
                     )
                 self.variants[items] = variant_and_key(trial.combination, self.trials.variant_of)
             variant, key = self.variants[items]

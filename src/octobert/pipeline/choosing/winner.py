@@ -137,9 +137,10 @@ def _with_targets(recipe: Recipe) -> Recipe:
         if name not in missing and (named or module.CAPABILITIES.device == "CPU")
     )
     if named and missing:
-        got = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise TargetError(
-            "a model cannot be chosen for a target that cannot run here", where="targets", got=got
+            "a model cannot be chosen for a target that cannot run here",
+            where="targets",
+            got="; ".join(f"{name}: {why}" for name, why in missing.items()),
         )
     return recipe.model_copy(update={"targets": able})
 
