@@ -144,10 +144,8 @@ def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ((('text',), ('label',)), (('question', 'context'), ('answers',)), ((), ()))
     """
     options = load(name).Options.model_fields
-    texts, golds = (
-        (("text",), ("words",), ("question", "context")),
-        (("label",), ("score",), ("tags",), ("answers",)),
-    )
+    texts = (("text",), ("words",), ("question", "context"))
+    golds = (("label",), ("score",), ("tags",), ("answers",))
     text_columns, expected = (
         next((o for o in groups if o[0] in options), ()) for groups in (texts, golds)
     )

@@ -351,5 +351,4 @@ def _prompted(text: str, prompt: str) -> Any:
 
 def _vectors(answers: Sequence[dict[str, Any]]) -> np.ndarray:
     """[texts, size] of length 1."""
-    vectors = np.array([answer["embedding"] for answer in answers], dtype=np.float64)
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+    return unit(np.array([answer["embedding"] for answer in answers]))
