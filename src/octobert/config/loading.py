@@ -84,12 +84,10 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
                 got=str(value),
                 fix=f"remove the key; if you want it, add {option} to the command",
             )
-    return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
+    return parse(changed(raw, changes), where=str(path), base=path.parent)
 
 
-def changed(
-    raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe"
-) -> dict[str, Any]:
+def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """A recipe as plain data, with some of its keys changed (see `load`).
 
     Raises:

@@ -290,11 +290,9 @@ def _model(facts: RunFacts) -> list[Step]:
         steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
         steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
-    provider, leakage, kinds = (
-        recipe.calibration_provider,
-        recipe.data.allow_leakage,
-        observed_kinds(recipe),
-    )
+    provider = recipe.calibration_provider
+    leakage = recipe.data.allow_leakage
+    kinds = observed_kinds(recipe)
     # Other recipes may share the pass.
     kinds = tuple(sorted({*kinds, *facts.kinds})) if kinds else ()
     steps += [

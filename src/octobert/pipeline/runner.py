@@ -117,10 +117,8 @@ def run(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    listener, searches = (
-        listener or Silent(),
-        recipe.choose is not None or recipe.search is not None,
-    )
+    listener = listener or Silent()
+    searches = recipe.choose is not None or recipe.search is not None
     facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
     names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
     check_output(steps_for(facts), out, names=names)

@@ -171,11 +171,9 @@ class FillMask(Task):
             part, at = slice(at, at + count), at + count
             masked_ids = np.concatenate([row.masked_ids for row in rows])  # type: ignore[attr-defined]
             is_known = masked_ids != UNKNOWN
-            rank, logs, masked_ids = (
-                outputs[RANK][part][is_known],
-                outputs[RIGHT][part][is_known],
-                masked_ids[is_known],
-            )
+            rank = outputs[RANK][part][is_known]
+            logs = outputs[RIGHT][part][is_known]
+            masked_ids = masked_ids[is_known]
             hits = [
                 np.sum(rank <= 1),
                 np.sum(rank <= 5),

@@ -124,13 +124,11 @@ class Claims:
         alone: bool,
     ) -> None:
         self._optuna = storages.optuna()
-        self._storage, self._where, self._name, self._facts, self._alone = (
-            storage,
-            where,
-            name,
-            dict(facts),
-            alone,
-        )
+        self._storage = storage
+        self._where = where
+        self._name = name
+        self._facts = dict(facts)
+        self._alone = alone
         self._mine = set[int]()
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}

@@ -101,13 +101,7 @@ def _check_values(
 
 
 def _check_target(name: Any, where: str) -> None:
-    if name not in targets.names():
-        raise RecipeError(
-            f'there is no target "{name}"',
-            where=where,
-            fix=did_you_mean(str(name), targets.names()),
-        )
-    probe = targets.load(name).probe()
+    probe = targets.load(str(name), where=where).probe()
     if not probe.available:
         raise RecipeError(
             f"models for {name} cannot be timed on this machine: {probe.missing}",
