@@ -161,10 +161,6 @@ class Combinations:
             and self._fixed.items() <= combination.items()
         )
 
-    def in_order(self) -> Iterator[int]:
-        """All indices, the values of the last key changing first."""
-        return iter(range(self.size))
-
     def at_random(self, seed: int) -> Iterator[int]:
         """All indices in an order that depends on a seed only."""
         generator = random.Random(seed)
