@@ -127,21 +127,19 @@ def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[s
     text_options, expected = tasks.column_options(name)
     for option, column, task_options in (("text", texts, text_options), ("label", label, expected)):
         if column and not task_options:
-            what = f"the task {name} takes no name of its {option} column"
-            fix = (
-                "rename the column in the file, or use a general task, such as text-classification"
+            raise RecipeError(
+                f"the task {name} takes no name of its {option} column",
+                where=f"--{option}-column",
+                fix="rename the column in the file, or use a general task, such as text-classification",
             )
-            raise RecipeError(what, where=f"--{option}-column", fix=fix)
     if len(texts) > 2 or (texts and len(texts) < len(text_options)):
-        what, expectation = (
-            "another number of text columns",
-            " and ".join(text_options) if len(text_options) > 1 else "one, or both of a pair",
-        )
         raise RecipeError(
-            what,
+            "another number of text columns",
             where="--text-column",
             got=", ".join(texts),
-            expected=expectation,
+            expected=" and ".join(text_options)
+            if len(text_options) > 1
+            else "one, or both of a pair",
             fix="name each once, in this order",
         )
     # A pair is two columns of one option; question and context are options of their own.

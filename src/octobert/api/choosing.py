@@ -128,13 +128,19 @@ def settings(
     if latency is not None and most is None:
         goals.append(f"latency {latency}")
     if len(goals) > 1:
-        fix = "choose one; a latency in ms is a limit beside it" if latency else "choose one"
-        raise RecipeError("only one goal can be optimized", got=" and ".join(goals), fix=fix)
+        raise RecipeError(
+            "only one goal can be optimized",
+            got=" and ".join(goals),
+            fix="choose one; a latency in ms is a limit beside it" if latency else "choose one",
+        )
     if max_drop is None and at_least is None:
         max_drop = MAX_DROP
     if relative and max_drop is None:
-        what = "relative is about the largest drop, and none is given"
-        raise RecipeError(what, where="relative", fix="give max_drop, or leave relative out")
+        raise RecipeError(
+            "relative is about the largest drop, and none is given",
+            where="relative",
+            fix="give max_drop, or leave relative out",
+        )
     bounds = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
     limits: list[dict[str, Any]] = [
         {"of": "metric", **{key: value for key, value in bounds.items() if value is not None}}
@@ -239,8 +245,12 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
             "nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix
         ) from None
     except (OSError, ValueError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else error.strerror
-        raise RecipeError("the report cannot be read", where=str(path), got=got, fix=fix) from error
+        raise RecipeError(
+            "the report cannot be read",
+            where=str(path),
+            got=first_problem(error) if isinstance(error, ValueError) else error.strerror,
+            fix=fix,
+        ) from error
     if report.choice is None or not report.choice.recipe:
         raise RecipeError("the report is not one of a choice", where=str(path), fix=fix)
     return report, report.choice
@@ -264,9 +274,12 @@ def _check_places(recipe: Recipe) -> None:
             and ":" not in place
             and not Path(place).exists()
         ):
-            what = f"the {key.partition('.')[0]} of the first run is not where it was"
-            fix = f'say where it is: --set {key}=PATH (in Python: changes=["{key}=PATH"])'
-            raise RecipeError(what, where=key, got=place, fix=fix)
+            raise RecipeError(
+                f"the {key.partition('.')[0]} of the first run is not where it was",
+                where=key,
+                got=place,
+                fix=f'say where it is: --set {key}=PATH (in Python: changes=["{key}=PATH"])',
+            )
 
 
 def merge(packages: Sequence[PathLike], out: PathLike) -> Machines:

@@ -201,10 +201,11 @@ def _write_tokenizer_ir(folder: Path) -> None:
     except ModuleNotFoundError as error:
         from octobert.core import environment
 
-        what = (
-            f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
-        )
-        raise RecipeError(what, where="--for", fix=environment.install("genai")) from None
+        raise RecipeError(
+            f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed",
+            where="--for",
+            fix=environment.install("genai"),
+        ) from None
     import openvino
 
     converted = convert_tokenizer(
@@ -282,11 +283,10 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         )
     shapes = targets.load(manifest.target).CAPABILITIES.shapes
     if shapes == "fixed" or (shapes == "either" and manifest.recipe.get("shape")):
-        fix = "export the package of ort-cpu or openvino-cpu"
         raise refused(
             "needs a model that takes texts of any length",
             f"{manifest.target}, one fixed shape",
-            fix=fix,
+            fix="export the package of ort-cpu or openvino-cpu",
         )
     if not client.file and not model.openvino:
         raise refused(

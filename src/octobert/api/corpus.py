@@ -75,8 +75,11 @@ def embed(
     try:
         form = StoredVectors.model_validate({"type": vectors, "dimensions": dimensions})
     except ValueError as error:
-        what, got = "there is no such form of vectors", first_problem(error)
-        raise RecipeError(what, where="vectors and dimensions", got=got) from error
+        raise RecipeError(
+            "there is no such form of vectors",
+            where="vectors and dimensions",
+            got=first_problem(error),
+        ) from error
     folder = optional_path(tokenizer, "tokenizer")
     model = open_model(path_of(package, "package"), task=task, target=target, tokenizer=folder)
     embedder = Embedder(model, column, prompt, {"device": device})

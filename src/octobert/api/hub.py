@@ -139,8 +139,11 @@ def _upload(
             got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="check the name, the network, HF_HUB_OFFLINE, and that your token may write: HF_TOKEN=… or hf auth login",
         ) from error
-    fix = "make it private on the Hub, or choose another name"
-    raise OctobertError("the repository is there already, and public", where=repo, fix=fix)
+    raise OctobertError(
+        "the repository is there already, and public",
+        where=repo,
+        fix="make it private on the Hub, or choose another name",
+    )
 
 
 def card_of(

@@ -80,8 +80,12 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
     names = [targets] if isinstance(targets, str) else list(targets)
     names = names or [manifest(path).target if path.is_dir() else "ort-cpu"]
     if path.suffix == ".xml" and not path.is_dir():
-        fix = "check the ONNX file that it was made of, or see what runs in 8 bits: octobert inspect FILE.xml --runtime"
-        raise ModelError("an IR is not checked", where=str(path), expected="an .onnx file", fix=fix)
+        raise ModelError(
+            "an IR is not checked",
+            where=str(path),
+            expected="an .onnx file",
+            fix="check the ONNX file that it was made of, or see what runs in 8 bits: octobert inspect FILE.xml --runtime",
+        )
     capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
     return [
         linter.lint(path / target.file if path.is_dir() else path, target)
@@ -115,8 +119,9 @@ def fuse(model: PathLike, out: PathLike, *, for_: str = "ort-cpu") -> Fused:
 
     path, target = path_of(model, "model"), path_of(out, "out")
     if for_ not in FUSED:
-        fix = did_you_mean(for_, FUSED)
-        raise RecipeError(f'no operators are fused for "{for_}"', where="--for", fix=fix)
+        raise RecipeError(
+            f'no operators are fused for "{for_}"', where="--for", fix=did_you_mean(for_, FUSED)
+        )
     if path.suffix != ".onnx":
         raise ModelError(
             "only ONNX files are fused",
@@ -129,15 +134,21 @@ def fuse(model: PathLike, out: PathLike, *, for_: str = "ort-cpu") -> Fused:
         graph = canonical_of(path, resolve(path).family)
     if for_ == "ort-cuda":
         if not operators.quantizes_activations(graph.graph):
-            fix = "quantize it first: octobert quantize MODEL --target ort-cuda --transforms none, or leave --for out"
-            raise ModelError("the file has no Q/DQ pairs to fuse", where=str(path), fix=fix)
+            raise ModelError(
+                "the file has no Q/DQ pairs to fuse",
+                where=str(path),
+                fix="quantize it first: octobert quantize MODEL --target ort-cuda --transforms none, or leave --for out",
+            )
         fused = qordered.checked(graph)
     else:
         fused = fusion.fuse(graph)
     if not fused.counts:
         # Tools that quantize every operator leave Q/DQ pairs between all that could be fused.
-        fix = "quantize linear layers only (onnxruntime: op_types_to_quantize=['MatMul'])"
-        raise ModelError("no fused operator fits anywhere in the graph", where=str(path), fix=fix)
+        raise ModelError(
+            "no fused operator fits anywhere in the graph",
+            where=str(path),
+            fix="quantize linear layers only (onnxruntime: op_types_to_quantize=['MatMul'])",
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(target), atomic_write(target) as partial:
         operators.save(fused.model, partial)

@@ -157,10 +157,17 @@ def _check_folder(folder: Path) -> None:
             "not a folder", where=where, fix=f"give the folder: octobert report {folder.parent}"
         )
     if (folder / PACKAGE_FILE).is_file():
-        fix = f"give its output directory: octobert report {folder.parent}"
-        raise RecipeError("the folder is a package, which has no report", where=where, fix=fix)
-    fix = "give the --out of a run that is complete"
-    raise RecipeError("the folder has no report", where=where, expected="report.json", fix=fix)
+        raise RecipeError(
+            "the folder is a package, which has no report",
+            where=where,
+            fix=f"give its output directory: octobert report {folder.parent}",
+        )
+    raise RecipeError(
+        "the folder has no report",
+        where=where,
+        expected="report.json",
+        fix="give the --out of a run that is complete",
+    )
 
 
 def _read(path: Path, kind: type[Record]) -> Record:
@@ -172,9 +179,11 @@ def _read(path: Path, kind: type[Record]) -> Record:
     try:
         content = content_of(path)
     except OSError as error:
-        fix = "check its permissions"
         raise StorageError(
-            "the file cannot be read", where=str(path), got=error.strerror, fix=fix
+            "the file cannot be read",
+            where=str(path),
+            got=error.strerror,
+            fix="check its permissions",
         ) from error
     try:
         return kind.model_validate_json(content)
@@ -209,12 +218,17 @@ def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageErro
     except InvalidVersion:
         newer = False
     if newer:
-        what = f"the file was written by octobert {wrote}, and this is octobert {__version__}"
         return StorageError(
-            what, where=str(path), fix="update octobert, or make the page where the run was"
+            f"the file was written by octobert {wrote}, and this is octobert {__version__}",
+            where=str(path),
+            fix="update octobert, or make the page where the run was",
         )
-    fix = "run the recipe again with the same --out: what is stored is reused"
-    return StorageError("the file is damaged", where=str(path), got=first_problem(error), fix=fix)
+    return StorageError(
+        "the file is damaged",
+        where=str(path),
+        got=first_problem(error),
+        fix="run the recipe again with the same --out: what is stored is reused",
+    )
 
 
 def _check_place(file: Path) -> None:
@@ -236,9 +250,10 @@ def _write(file: Path, runs: Sequence[Run]) -> None:
     from octobert.report import page as pages
 
     if file.exists() and not pages.is_page(content_of(file)) and not is_as_published(file):
-        what = "the file is not a page of octobert as it was written, and would be replaced"
         raise StorageError(
-            what, where=str(file), fix="move it away, or choose another file: --out FILE.html"
+            "the file is not a page of octobert as it was written, and would be replaced",
+            where=str(file),
+            fix="move it away, or choose another file: --out FILE.html",
         )
     with atomic_write(file) as partial:
         partial.write_text(pages.page(runs), encoding="utf-8")

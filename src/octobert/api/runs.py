@@ -118,7 +118,7 @@ def parse_recipe(
         if not changes:
             return recipe
         recipe = recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return loading.parse(loading.changed(recipe, changes, where=where), where=where)
+    return loading.parse(loading.changed(recipe, changes), where=where)
 
 
 def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Report:

@@ -155,9 +155,11 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
         TargetError: this environment has no pip of its own, or pip failed.
     """
     if setup.commands and setup.problem is not None:
-        fix = f"run it where this environment is managed: {' && '.join(setup.commands)}"
         raise TargetError(
-            "nothing can be installed from here", where=sys.prefix, got=setup.problem, fix=fix
+            "nothing can be installed from here",
+            where=sys.prefix,
+            got=setup.problem,
+            fix=f"run it where this environment is managed: {' && '.join(setup.commands)}",
         )
     for command in setup.commands:
         child = processes.start("pip", *shlex.split(command)[1:])
@@ -166,11 +168,10 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
             tell(line.decode(errors="replace").rstrip())
         processes.end(child, seconds=60)
         if child.returncode != 0:
-            got = f"exit code {child.returncode}"
             raise TargetError(
                 "pip could not install the packages",
                 where=command,
-                got=got,
+                got=f"exit code {child.returncode}",
                 fix="see its messages above",
             )
     importlib.invalidate_caches()

@@ -35,8 +35,9 @@ def log_run(folder: PathLike, uri: str) -> str:
     try:
         import mlflow
     except ModuleNotFoundError as error:
-        fix = environment.install("mlflow")
-        raise RecipeError(f"{error.name} is not installed", where="--mlflow", fix=fix) from None
+        raise RecipeError(
+            f"{error.name} is not installed", where="--mlflow", fix=environment.install("mlflow")
+        ) from None
     try:
         mlflow.set_tracking_uri(uri)
         mlflow.set_experiment(EXPERIMENT)
@@ -63,9 +64,11 @@ def log_run(folder: PathLike, uri: str) -> str:
                         {key.replace("×", "x"): x for key, x in figures.items() if x is not None}
                     )
     except Exception as error:  # of its stores, its client and the system
-        got = f"{type(error).__name__}: {reason(error, 0)}"
         raise OctobertError(
-            "MLflow does not take the run", where=uri, got=got, fix="check the address"
+            "MLflow does not take the run",
+            where=uri,
+            got=f"{type(error).__name__}: {reason(error, 0)}",
+            fix="check the address",
         ) from error
     return str(run.info.run_id)
 

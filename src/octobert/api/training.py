@@ -48,14 +48,17 @@ def attach(
 
     for name, value, kind in (("plan", plan, QuantPlan), ("ranges", ranges, Ranges)):
         if not isinstance(value, kind) and not (name == "ranges" and value is None):
-            got, expected = type(value).__name__, f"octobert.manifest(package).{name}"
-            raise RecipeError(f"not the {name} of a model", where=name, got=got, expected=expected)
+            raise RecipeError(
+                f"not the {name} of a model",
+                where=name,
+                got=type(value).__name__,
+                expected=f"octobert.manifest(package).{name}",
+            )
     if not 50 < keep <= 100 or not 0 < average <= 1:
-        expected = "keep above 50 and up to 100, average above 0 and up to 1"
         raise RecipeError(
             "the value is out of range",
             where="keep, average",
             got=f"{keep}, {average}",
-            expected=expected,
+            expected="keep above 50 and up to 100, average above 0 and up to 1",
         )
     return attached.attach(model, plan, ranges, learned=learned, keep=keep, average=average)

@@ -39,14 +39,16 @@ Json = Annotated[
 
 # Options that a function calls by another name.
 _NAMES = {
-    **{
-        "revision": "data-revision",
-        "targets": "target",
-        "goals": "goal",
-        "client": "for",
-        "changes": "set",
-    },
-    **{"settings": "set", "every": "all", "open_": "open", "zip_": "zip", "for_": "for"},
+    "revision": "data-revision",
+    "targets": "target",
+    "goals": "goal",
+    "client": "for",
+    "changes": "set",
+    "settings": "set",
+    "every": "all",
+    "open_": "open",
+    "zip_": "zip",
+    "for_": "for",
 }
 _PANELS = {
     **dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES),

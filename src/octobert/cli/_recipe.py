@@ -270,10 +270,9 @@ def _data_of(values: list[str]) -> dict[str, Any]:
                 f'--data names an unknown split "{key}"', got=value, fix=did_you_mean(key, SPLITS)
             )
         if key in places:
-            got = f"{places[key]} and {place}"
             raise RecipeError(
                 "--data is given twice for the same rows",
-                got=got,
+                got=f"{places[key]} and {place}",
                 fix="name their splits: --data train=FILE",
             )
         places[key] = place

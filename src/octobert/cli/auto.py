@@ -99,9 +99,10 @@ def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
         RecipeError: always.
     """
     if len(models) > 1:
-        fix = "give one model; --merge takes several output directories"
         raise RecipeError(
-            "a model is chosen for one model at a time", got=" ".join(models), fix=fix
+            "a model is chosen for one model at a time",
+            got=" ".join(models),
+            fix="give one model; --merge takes several output directories",
         )
     missing = [name for name, value in options.items() if not value]
     example = EXAMPLES[0]
@@ -124,8 +125,10 @@ def _refuse(mode: str, options: Mapping[str, Any]) -> None:
     ]
     if extra:
         change = "it runs the recipe of the first choice; change that with --set, such as --set choose.minutes=60"
-        fix = change if mode == "--again" else "it takes output directories and --out only"
-        raise RecipeError(f"{mode} does not take {', '.join(extra)}", fix=fix)
+        raise RecipeError(
+            f"{mode} does not take {', '.join(extra)}",
+            fix=change if mode == "--again" else "it takes output directories and --out only",
+        )
 
 
 def _again(

@@ -64,9 +64,10 @@ def command(
             fix="--both trains in float first",
         )
     if qat and layers is not None:
-        fix = "use --both, or no --qat"
         raise RecipeError(
-            "--layers belongs to the training in float", where="command line", fix=fix
+            "--layers belongs to the training in float",
+            where="command line",
+            fix="use --both, or no --qat",
         )
     settings: dict[str, Any] = {"batch": batch}
     if teacher is not None:

@@ -167,8 +167,9 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        fix = "change to a directory that exists"
-        raise StorageError("the working directory does not exist any more", fix=fix) from error
+        raise StorageError(
+            "the working directory does not exist any more", fix="change to a directory that exists"
+        ) from error
 
 
 def _prepare_streams() -> None:

@@ -125,9 +125,11 @@ def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> No
         got = "--row without --data" if data is None else "--data without --row"
         if others:
             got = "other inputs too"
-        fix = "give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows"
         raise DataError(
-            "a row of a data set is named by both of its options", where="--row", got=got, fix=fix
+            "a row of a data set is named by both of its options",
+            where="--row",
+            got=got,
+            fix="give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows",
         )
 
 
@@ -199,8 +201,11 @@ def _questions(
             got = "no question"
         if texts:
             got = "texts as arguments"
-        fix = "give --question and either --context or --context-file"
-        raise DataError("a question needs one context", got=got, fix=fix)
+        raise DataError(
+            "a question needs one context",
+            got=got,
+            fix="give --question and either --context or --context-file",
+        )
     whole = context if file is None else models.read_text(file)
     return [(question, str(whole)) for question in questions]
 
@@ -241,9 +246,11 @@ def _lines() -> Iterator[str]:
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            fix = "convert it to UTF-8"
             raise DataError(
-                "the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix=fix
+                "the text is not UTF-8",
+                where=f"stdin, line {number}",
+                got=str(error),
+                fix="convert it to UTF-8",
             ) from error
         if text.strip():
             yield text

@@ -103,10 +103,9 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
         _show.document(setup.model_dump(mode="json"))
         raise typer.Exit(TargetError.exit_code if setup.missing else 0)
     if missing := setup.missing:
-        names = ", ".join(f"{need.name} {need.version}".strip() for need in missing)
         raise TargetError(
             "the recipe needs what is not installed here",
-            got=names,
+            got=", ".join(f"{need.name} {need.version}".strip() for need in missing),
             fix="; ".join([*setup.commands, *setup.conflicts]),
         )
 

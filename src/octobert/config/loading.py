@@ -84,12 +84,10 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
                 got=str(value),
                 fix=f"remove the key; if you want it, add {option} to the command",
             )
-    return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
+    return parse(changed(raw, changes), where=str(path), base=path.parent)
 
 
-def changed(
-    raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe"
-) -> dict[str, Any]:
+def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """A recipe as plain data, with some of its keys changed (see `load`).
 
     Raises:
@@ -136,9 +134,10 @@ def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
         if isinstance(inner, str):
             inner = {"source": inner} if part == "data" and index == 0 else {inner: {}}
         if inner is not None and not isinstance(inner, dict):
-            got = f"{'.'.join(path[: index + 1])}: {inner!r}"
             raise RecipeError(
-                "this part of the recipe has no keys", where=f"--set {'.'.join(path)}", got=got
+                "this part of the recipe has no keys",
+                where=f"--set {'.'.join(path)}",
+                got=f"{'.'.join(path[: index + 1])}: {inner!r}",
             )
         place[part] = inner = dict(inner or {})
         place = inner
@@ -222,8 +221,7 @@ def choice_of(value: Any, key: str, family: str) -> Choice:
     mistakes: list[str] = []
     plain = _choice(value, key, family, mistakes)
     if mistakes:
-        what = "; ".join(map(shortened, mistakes)).removeprefix(f"{key}: ")
-        raise RecipeError(what, where=key)
+        raise RecipeError("; ".join(map(shortened, mistakes)).removeprefix(f"{key}: "), where=key)
     return Choice.model_validate(plain)
 
 
@@ -321,8 +319,11 @@ def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | Evalu
     }
     recipe = checked(Recipe, raw, where="evaluate")
     for key, text in () if allow_code else recipe.code.items():
-        fix = "allow it with --allow-code (in Python: allow_code=True)"
-        raise RecipeError(f"{text} runs that code", where=key.removesuffix(".source"), fix=fix)
+        raise RecipeError(
+            f"{text} runs that code",
+            where=key.removesuffix(".source"),
+            fix="allow it with --allow-code (in Python: allow_code=True)",
+        )
     return recipe.metric
 
 

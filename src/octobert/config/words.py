@@ -238,26 +238,18 @@ class Phrasing:
         for limit in limits:
             value = self.reference.values.get(self.metric or "")
             if self.key(limit.of) == self.metric:
-                drops += [self.accepted_drop(limit)] if limit.max_drop is not None else []
-                drops += (
-                    [value - limit.at_least]
-                    if limit.at_least is not None and value is not None
-                    else []
-                )
+                if limit.max_drop is not None:
+                    drops.append(self.accepted_drop(limit))
+                if limit.at_least is not None and value is not None:
+                    drops.append(value - limit.at_least)
             elif limit.of == self.goal and limit.at_most is not None:
                 times.append(limit.at_most)
             if self.reference.time_ms is not None and limit.of in (self.goal, "speedup"):
                 reference_ms = self.reference.time_ms.value
-                times += (
-                    [reference_ms * (1 - limit.min_gain / 100)]
-                    if limit.of == self.goal and limit.min_gain is not None
-                    else []
-                )
-                times += (
-                    [reference_ms / limit.at_least]
-                    if limit.of == "speedup" and limit.at_least
-                    else []
-                )
+                if limit.of == self.goal and limit.min_gain is not None:
+                    times.append(reference_ms * (1 - limit.min_gain / 100))
+                if limit.of == "speedup" and limit.at_least:
+                    times.append(reference_ms / limit.at_least)
         bounds = {
             "accepted_drop": min(drops, default=None),
             "accepted_ms": min(times, default=None),

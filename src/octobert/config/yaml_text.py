@@ -46,8 +46,11 @@ def text_of(path: Path, noun: str = "recipe") -> str:
             f"the {noun} file does not exist", where=str(path.absolute()), fix="check the path"
         ) from None
     except (OSError, ValueError) as error:
-        got = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(f"the {noun} cannot be read", where=str(path), got=got) from error
+        raise RecipeError(
+            f"the {noun} cannot be read",
+            where=str(path),
+            got=getattr(error, "strerror", None) or str(error),
+        ) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -109,8 +112,11 @@ class _Checked:
         else:
             size += len(node.value)
         if size > MAX_CHARACTERS:
-            expected = f"at most {MAX_CHARACTERS:,} characters with all aliases written out"
-            raise self._error("aliases make too much of the text", node, expected=expected)
+            raise self._error(
+                "aliases make too much of the text",
+                node,
+                expected=f"at most {MAX_CHARACTERS:,} characters with all aliases written out",
+            )
         self._sizes[id(node)] = size
         return size
 
@@ -120,11 +126,10 @@ class _Checked:
             if isinstance(key, yaml.ScalarNode):
                 name = (key.tag, key.value)
                 if name in lines:
-                    got = f"first in line {lines[name]}"
                     raise self._error(
                         f'the key "{key.value}" is given twice',
                         key,
-                        got=got,
+                        got=f"first in line {lines[name]}",
                         fix="remove one of them",
                     )
                 lines[name] = key.start_mark.line + 1

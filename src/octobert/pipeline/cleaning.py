@@ -29,12 +29,11 @@ def stored(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     hidden = folder / HIDDEN
     with storage_errors(folder):
         if not is_folder(hidden):
-            what, fix = (
-                "not an output directory of octobert",
-                "give the --out or --cache of an earlier run",
-            )
             raise StorageError(
-                what, where=str(folder), expected=f"a folder {HIDDEN} in it", fix=fix
+                "not an output directory of octobert",
+                where=str(folder),
+                expected=f"a folder {HIDDEN} in it",
+                fix="give the --out or --cache of an earlier run",
             )
     entries, runs = _store(hidden).entries(), _used(folder)
     if _is_shared(hidden):

@@ -312,9 +312,11 @@ def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) 
         if written[label.casefold()] != label
     ]
     if alike:
-        fix = "write them alike, or name all labels in the options of the task"
         raise DataError(
-            "two labels differ only by case", where=where, got=", ".join(alike), fix=fix
+            "two labels differ only by case",
+            where=where,
+            got=", ".join(alike),
+            fix="write them alike, or name all labels in the options of the task",
         )
     return new.model_copy(update={"labels": labels})
 

@@ -32,8 +32,8 @@ def publish_run(
     out: Path,
     lock: FolderLock,
     *,
-    names: Mapping[str, str] | None = None,
-    pages: Mapping[str, str] | None = None,
+    names: Mapping[str, str],
+    pages: Mapping[str, str],
 ) -> list[str]:
     """Publish what a run has made.
 
@@ -50,7 +50,7 @@ def publish_run(
     """
     from octobert.report.page import Run, headline, page
 
-    places = {target: (names or {}).get(target, target) for target in recipe.targets}
+    places = {target: names.get(target, target) for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
     if recipe.zip:
         zips = {target: results[f"archive/{target}"] for target in recipe.targets}
@@ -76,7 +76,7 @@ def publish_run(
         target: digests_below(out / places[target], files) == files
         for target, files in published.items()
     }
-    notes = publish(out, folders, {**(pages or {}), **texts}, lock, needed=read_in(out, steps))
+    notes = publish(out, folders, {**pages, **texts}, lock, needed=read_in(out, steps))
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:

@@ -290,16 +290,25 @@ def _model(facts: RunFacts) -> list[Step]:
         steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
         steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
-    provider, leakage, kinds = (
-        recipe.calibration_provider,
-        recipe.data.allow_leakage,
-        observed_kinds(recipe),
-    )
+    kinds = observed_kinds(recipe)
     # Other recipes may share the pass.
     kinds = tuple(sorted({*kinds, *facts.kinds})) if kinds else ()
     steps += [
-        planned(facts, "observe", observe.run, float_graph=graph, kinds=kinds, provider=provider),
-        planned(facts, "calibrate", calibrate.run, source=facts.places.how, allow_leakage=leakage),
+        planned(
+            facts,
+            "observe",
+            observe.run,
+            float_graph=graph,
+            kinds=kinds,
+            provider=recipe.calibration_provider,
+        ),
+        planned(
+            facts,
+            "calibrate",
+            calibrate.run,
+            source=facts.places.how,
+            allow_leakage=recipe.data.allow_leakage,
+        ),
     ]
     if recipe.qat is None:
         return steps

@@ -38,9 +38,11 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         if not probe.available and (
             recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere
         ):
-            fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(
-                f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix
+                f"the target {name} cannot run here",
+                where="targets",
+                got=probe.missing,
+                fix=probe.install or "choose another target (octobert targets)",
             )
         _check_opset(module.CAPABILITIES, recipe.opset)
         if recipe.measure and probe.available:
@@ -51,16 +53,12 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
                 for other in targets.names()
                 if targets.load(other).CAPABILITIES.rewrites.integer_products
             ]
-            what, fix = (
-                f"the target {name} takes quantized products as Q/DQ only",
-                "set format: qdq",
-            )
             raise RecipeError(
-                what,
+                f"the target {name} takes quantized products as Q/DQ only",
                 where="format",
                 got="qoperator",
                 expected=f"targets {', '.join(takers)}",
-                fix=fix,
+                fix="set format: qdq",
             )
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
@@ -118,11 +116,13 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
     """Refuse an opset that a target does not take."""
     low, high = capabilities.onnx.opset
     if opset is not None and not low <= opset <= high:
-        what, fix = (
+        raise RecipeError(
             f"the target {capabilities.name} does not take this opset",
-            f"set opset: {min(high, max(low, opset))}",
+            where="opset",
+            got=str(opset),
+            expected=f"{low} to {high}",
+            fix=f"set opset: {min(high, max(low, opset))}",
         )
-        raise RecipeError(what, where="opset", got=str(opset), expected=f"{low} to {high}", fix=fix)
 
 
 def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
@@ -156,26 +156,39 @@ def _check_trained_types(recipe: Recipe) -> None:
     """Refuse types of values that training does not round to."""
     options, where = options_of(recipe.quantize, "methods"), "quantize.static"
     if options.activations == "float8e4m3":
-        what, fix = "training rounds to integers only", "use an integer type, or no qat"
-        raise RecipeError(what, where=f"{where}.activations", got="float8e4m3", fix=fix)
+        raise RecipeError(
+            "training rounds to integers only",
+            where=f"{where}.activations",
+            got="float8e4m3",
+            fix="use an integer type, or no qat",
+        )
     if options.weights_symmetric is False:
-        what, fix = "training rounds weights symmetrically only", "remove it, or use no qat"
-        raise RecipeError(what, where=f"{where}.weights_symmetric", got="false", fix=fix)
+        raise RecipeError(
+            "training rounds weights symmetrically only",
+            where=f"{where}.weights_symmetric",
+            got="false",
+            fix="remove it, or use no qat",
+        )
 
 
 def _check_training(name: str, settings: TrainingSettings, model: ModelSource, task: Task) -> None:
     """Refuse what cannot be trained."""
     if not model.is_checkpoint:
-        fix = "give the PyTorch checkpoint"
         raise RecipeError(
-            "only a checkpoint can be trained", where="model", got=str(model.path), fix=fix
+            "only a checkpoint can be trained",
+            where="model",
+            got=str(model.path),
+            fix="give the PyTorch checkpoint",
         )
     if isinstance(settings, Qat) and settings.trained is not None:
         return
     untrainable = {"embedding": "embeddings", "feature-extraction": "token states"}.get(task.head)
     if untrainable and (settings.distill is None or settings.distill.share < 1):
-        fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
-        raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
+        raise RecipeError(
+            f"{untrainable} can be trained by a teacher only",
+            where=name,
+            fix=f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first",
+        )
     _check_trainer(name)
     if settings.precision == "float16" and settings.code is None:
         _check_half(name)
@@ -191,8 +204,12 @@ def _check_half(name: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        what, fix = "training in float16 needs a GPU", "use bfloat16, or leave precision out"
-        raise RecipeError(what, where=f"{name}.precision", got="a CPU only", fix=fix)
+        raise RecipeError(
+            "training in float16 needs a GPU",
+            where=f"{name}.precision",
+            got="a CPU only",
+            fix="use bfloat16, or leave precision out",
+        )
 
 
 def _check_trainer(name: str) -> None:
@@ -243,12 +260,13 @@ def _check_criterion(
     """
     metric = named or task.primary
     if metric is None:
-        fix = (
-            "use data with gold labels"
+        raise RecipeError(
+            "the task has no metric on this data",
+            where=key,
+            fix="use data with gold labels"
             if task.metrics
-            else "leave it out: the task compares 8 bits with float only"
+            else "leave it out: the task compares 8 bits with float only",
         )
-        raise RecipeError("the task has no metric on this data", where=key, fix=fix)
     if metric not in task.metrics:
         raise RecipeError(
             f'the task has no metric "{metric}"',
@@ -256,12 +274,11 @@ def _check_criterion(
             fix=did_you_mean(metric, task.metrics),
         )
     if metric == "pseudo_perplexity":
-        what, fix = (
-            "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops",
-            "take log_likelihood",
-        )
         raise RecipeError(
-            what, where="accuracy.metric" if key == "accuracy" else key, got=metric, fix=fix
+            "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops",
+            where="accuracy.metric" if key == "accuracy" else key,
+            got=metric,
+            fix="take log_likelihood",
         )
     if places.tune == places.evaluate and not places.alone:
         raise RecipeError(

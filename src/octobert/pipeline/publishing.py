@@ -128,13 +128,15 @@ def check_output(
         zips = [f"{place(step)}{archives.SUFFIX}" for step in steps if step.stage == "archive"]
         for page in (*PAGES, *zips):
             if (out / page).is_dir():
-                fix = "move it away, or choose another --out"
-                raise StorageError("a file would replace a folder", where=str(out / page), fix=fix)
+                raise StorageError(
+                    "a file would replace a folder",
+                    where=str(out / page),
+                    fix="move it away, or choose another --out",
+                )
         for name in read_in(out, steps) & {".", HIDDEN, *marks, *zips}:
-            where = str(out / name)
             raise StorageError(
                 "the run would change the files that it reads",
-                where=where,
+                where=str(out / name),
                 fix="choose another --out",
             )
 

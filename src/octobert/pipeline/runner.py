@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
@@ -64,24 +65,17 @@ def dry_run(
     verdicts = []
     for step in steps:
         missing = [name for name in step.needs.values() if name not in artifacts]
-        if missing:
-            verdicts.append(
-                Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first")
-            )
-            continue
-        artifact = store.find(step.stage, key_of(step, artifacts))
-        if artifact is None:
-            rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
-            verdicts.append(Verdict(step=step.name, action="run", reason=f"not in the store{rows}"))
-        else:
+        artifact = None if missing else store.find(step.stage, key_of(step, artifacts))
+        if artifact is not None:
             artifacts[step.name] = artifact
-            verdicts.append(
-                Verdict(
-                    step=step.name,
-                    action="reuse",
-                    reason=f"stored as {store.path(step.stage, artifact.key).name}",
-                )
-            )
+            reason = f"stored as {store.path(step.stage, artifact.key).name}"
+        elif missing:
+            reason = f"{missing[0]} has to run first"
+        else:
+            rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
+            reason = f"not in the store{rows}"
+        action: Literal["run", "reuse"] = "run" if artifact is None else "reuse"
+        verdicts.append(Verdict(step=step.name, action=action, reason=reason))
     return verdicts
 
 
@@ -117,10 +111,8 @@ def run(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    listener, searches = (
-        listener or Silent(),
-        recipe.choose is not None or recipe.search is not None,
-    )
+    listener = listener or Silent()
+    searches = recipe.choose is not None or recipe.search is not None
     facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
     names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
     check_output(steps_for(facts), out, names=names)

@@ -138,10 +138,8 @@ class Store:
         What an interrupted run left in their places is removed.
         """
         # The process id keeps apart this run and the last breath of a child whose parent was killed.
-        work, scratch = (
-            self.root / f"work-{stage}-{key[:16]}-{os.getpid()}",
-            self.scratch(stage, key),
-        )
+        work = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}"
+        scratch = self.scratch(stage, key)
         # A short name: programs put sockets there, whose paths have at most 107 characters.
         temporary = self.root / f"work-temporary-{os.getpid()}-{threading.get_native_id()}"
         try:

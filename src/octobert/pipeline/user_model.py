@@ -67,20 +67,20 @@ def _made(code: UserCode, head: str, seed: int) -> Path:
         or not isinstance(model, torch.nn.Module)
         or not isinstance(tokenizer, (str, os.PathLike))
     ):
-        got = (
-            f"a {type(result).__name__}"
-            if not isinstance(result, tuple)
-            else ", ".join(type(part).__name__ for part in result)
-        )
         raise ModelError(
-            "the function does not return a model", where=code.text, got=got, expected=_EXPECTED
+            "the function does not return a model",
+            where=code.text,
+            got=f"a {type(result).__name__}"
+            if not isinstance(result, tuple)
+            else ", ".join(type(part).__name__ for part in result),
+            expected=_EXPECTED,
         )
     if not hasattr(getattr(model, "config", None), "to_dict"):
-        expected = (
-            "a config of transformers, such as BertConfig, which names the family and its sizes"
-        )
         raise ModelError(
-            "the model has no config", where=code.text, got=type(model).__name__, expected=expected
+            "the model has no config",
+            where=code.text,
+            got=type(model).__name__,
+            expected="a config of transformers, such as BertConfig, which names the family and its sizes",
         )
     store = environment.cache_folder() / "models"
     with storage_errors(store):

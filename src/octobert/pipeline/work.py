@@ -396,8 +396,8 @@ def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
     """
     for files in step.reads:
         if not unchanged(files):
-            what, where = (
+            raise StorageError(
                 "the files were changed while octobert read them",
-                ", ".join(map(str, dict.fromkeys(files.places))),
-            )
-            raise StorageError(what, where=where, fix="run the same command again") from failed
+                where=", ".join(map(str, dict.fromkeys(files.places))),
+                fix="run the same command again",
+            ) from failed

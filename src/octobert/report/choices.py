@@ -145,10 +145,8 @@ def drop_title(choice: Selection) -> str:
 
 def facts(choice: Selection) -> list[str]:
     """Return sentences on how the search went, and for which machines its choice holds."""
-    here, judged = (
-        choice.environment,
-        f" on {choice.rows:,} tuning rows" if choice.metric is not None else "",
-    )
+    here = choice.environment
+    judged = f" on {choice.rows:,} tuning rows" if choice.metric is not None else ""
     limits = f"; limits: {', '.join(choice.limits)}" if choice.limits else ""
     versions = [
         f"{name} {here.versions[name]}"
@@ -202,11 +200,9 @@ def _figures_of(best: VariantResult | None) -> str:
 
 def gains(choice: Selection, report: Report) -> list[str]:
     """The gains of the winner: over the float models of the final run, or of the search where the winner is a float model."""
-    words, best, goal = (
-        Phrasing.from_selection(choice),
-        choice.best,
-        objective_named(choice.goal).name,
-    )
+    words = Phrasing.from_selection(choice)
+    best = choice.best
+    goal = objective_named(choice.goal).name
     texts = []
     if goal in COSTS:
         ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
@@ -276,19 +272,13 @@ def _kind(result: VariantResult) -> tuple[str, str]:
 def _first(words: Phrasing, results: Sequence[VariantResult]) -> VariantResult | None:
     """The best of several in the goal."""
     goal = objective_named(words.goal).name
-    if goal in COSTS:
-        return min(
-            (result for result in results if cost_of(result, goal)),
-            key=lambda result: cost_of(result, goal) or 0.0,
-            default=None,
-        )
-    if goal not in UNITS:
-        judged = [result for result in results if words.key(words.goal) in result.drops]
-        return min(
-            judged, key=lambda result: result.drops[words.key(words.goal)].value, default=None
-        )
-    return min(
-        (result for result in results if result.ratio),
-        key=lambda result: result.ratio.value if result.ratio else 0.0,
-        default=None,
-    )
+
+    def less_is_better(result: VariantResult) -> float | None:
+        if goal in COSTS:
+            return cost_of(result, goal) or None
+        figure = result.ratio if goal in UNITS else result.drops.get(words.key(words.goal))
+        return None if figure is None else figure.value
+
+    figures = [(less_is_better(result), result) for result in results]
+    known = [(figure, result) for figure, result in figures if figure is not None]
+    return min(known, key=lambda pair: pair[0], default=(0.0, None))[1]

@@ -348,10 +348,8 @@ def stayed(sublayers: Sequence[PrunedSublayer]) -> str:
     for kind, noun in NOUNS.items():
         layers = [layer for layer in sublayers if layer.sublayer.kind == kind]
         if layers:
-            remaining, units = (
-                sum(layer.kept for layer in layers),
-                sum(layer.sublayer.units for layer in layers),
-            )
+            remaining = sum(layer.kept for layer in layers)
+            units = sum(layer.sublayer.units for layer in layers)
             parts.append(f"{remaining:,} of {units:,} {noun}")
     return " and ".join(parts)
 

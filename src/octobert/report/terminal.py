@@ -140,7 +140,6 @@ def quality_table(report: Report) -> FittedTable:
             *(scores.get(metric, "") for metric in metrics),
             f"{result.comparison.fidelity:.4f}",
             f"{result.comparison.output_error:.4f}",
-            *[""] * 3,
         )
     return table
 
@@ -254,10 +253,8 @@ def choice_table(choice: Selection) -> FittedTable:
     table.add_column("why", 2)
     listed = choices.in_order(choice, _LISTED)
     for result in listed:
-        is_best, figure = (
-            result.variant.name == choice.winner,
-            result.drops.get(choice.metric or ""),
-        )
+        is_best = result.variant.name == choice.winner
+        figure = result.drops.get(choice.metric or "")
         speed = choices.speed_of(choice, result)
         table.add_row(
             f"{'→' if is_best else '•' if result.on_frontier else ' '} {result.variant.name}",

@@ -123,11 +123,10 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
     try:
         return build(facts.name, facts.options, facts)
     except (ValueError, RecipeError, DataError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else str(error)
         raise ModelError(
             f"the task {facts.name} cannot be made",
             where=where,
-            got=got,
+            got=first_problem(error) if isinstance(error, ValueError) else str(error),
             fix="install the octobert that the package was made with",
         ) from error
 
@@ -145,10 +144,8 @@ def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ((('text',), ('label',)), (('question', 'context'), ('answers',)), ((), ()))
     """
     options = load(name).Options.model_fields
-    texts, golds = (
-        (("text",), ("words",), ("question", "context")),
-        (("label",), ("score",), ("tags",), ("answers",)),
-    )
+    texts = (("text",), ("words",), ("question", "context"))
+    golds = (("label",), ("score",), ("tags",), ("answers",))
     text_columns, expected = (
         next((o for o in groups if o[0] in options), ()) for groups in (texts, golds)
     )

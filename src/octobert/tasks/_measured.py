@@ -347,11 +347,10 @@ def _postprocessed(code: UserCode, result: Result, judged: Predictions) -> Predi
     predictions = np.asarray(output) if output is not None else np.empty(())
     count = len(judged.references)
     if output is None or predictions.ndim == 0 or len(predictions) != count:
-        got = "nothing" if output is None else f"shape {predictions.shape}"
         raise DataError(
             "postprocess does not give one prediction for each row",
             where=code.text,
-            got=got,
+            got="nothing" if output is None else f"shape {predictions.shape}",
             expected=f"{count} predictions, one for each row",
         )
     kind = predictions.dtype.kind

@@ -38,15 +38,15 @@ class Retrieval(Ranked, Embedding):
         return [{**row, self.names.query: None} for row in rows]
 
     def read_inputs(self, table: Table) -> list[Text]:
-        queries, documents, _ = self._read(table)
+        queries, documents = self._read(table)
         return [
             *self.prompted(0, [row[self.names.query] for row in queries]),
             *self.prompted(1, list(documents)),
         ]
 
     def read_gold(self, table: Table) -> list[Judged]:
-        queries, documents, where = self._read(table)
-        self.names.need_relevant(queries, where)
+        queries, documents = self._read(table)
+        self.names.need_relevant(queries, table.where)
         return [
             [
                 (len(queries) + documents[text], level)
@@ -57,12 +57,12 @@ class Retrieval(Ranked, Embedding):
             for row in queries
         ]
 
-    def _read(self, table: Table) -> tuple[list[Row], dict[str, int], str]:
-        """(rows with a query, each document and its number, where)."""
+    def _read(self, table: Table) -> tuple[list[Row], dict[str, int]]:
+        """(rows with a query, each document and its number)."""
         rows = self.grouped(table)
         documents = dict.fromkeys(text for row in rows for text in row[self.names.document])
         numbers = {text: number for number, text in enumerate(documents)}
-        return [row for row in rows if row[self.names.query] is not None], numbers, table.where
+        return [row for row in rows if row[self.names.query] is not None], numbers
 
     def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
         """Every document, for each query."""

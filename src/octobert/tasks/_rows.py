@@ -171,8 +171,11 @@ def check_texts(
         )
     for number, text in enumerate(texts, start=1):
         if fix is not None and not text.strip():
-            place = where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}"
-            raise DataError("the text is empty", where=place, fix=fix)
+            raise DataError(
+                "the text is empty",
+                where=where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}",
+                fix=fix,
+            )
         try:
             # JSON can write lone surrogates, and no encoding can.
             text.encode()

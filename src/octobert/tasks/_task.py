@@ -206,9 +206,10 @@ class Task(ABC):
             DataError: a model cannot be trained on this gold.
         """
 
-    @abstractmethod
     def items(self, result: Result) -> np.ndarray:
-        """The numbers that the metrics need: [items, numbers]."""
+        """The numbers that the metrics need, [items, numbers]: predictions beside references, unless a task has others."""
+        judged = self.judged(result)
+        return np.column_stack([judged.predictions, judged.references])
 
     def judged(self, result: Result) -> Predictions:
         """Predictions and references, where `judges` is true."""

@@ -14,8 +14,9 @@ from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.tasks._metrics import SCORES, extreme_scores
 from octobert.tasks._rows import Table, check_texts
-from octobert.tasks._task import Pair, Result, Task
+from octobert.tasks._task import Extremes, Metric, Pair, Result, Task
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (
@@ -146,14 +147,44 @@ class LabelledTexts(RowTexts):
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         return [{"labels": self.target(label)} for label in gold]
 
-    def items(self, result: Result) -> np.ndarray:
-        """[items, 2]: predicted class or score, and the right one; [items, 2 · labels] where there are several labels."""
-        judged = self.judged(result)
-        return np.column_stack([judged.predictions, judged.references])
-
     def best_constant(self, predictions: Sequence[np.ndarray]) -> Mapping[str, float]:
         """Name of a metric → its best value of items that all have one prediction."""
         return {
             name: max(metric(items) for items in predictions)
             for name, metric in self.metrics.items()
         }
+
+
+class Correlated(Task):
+    """Items that are scores beside gold scores."""
+
+    @property
+    def offered(self) -> Mapping[str, Metric | None]:
+        return SCORES
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Of uninformative scores."""
+        return dict.fromkeys(self.metrics, 0.0)
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return extreme_scores(items)
+
+    def expected(self, gold: float) -> str:
+        return f"{gold:g}"
+
+
+class Unscored(Task):
+    """Texts of which nothing is right or wrong: 8 bits are compared with float only."""
+
+    def read_gold(self, table: Table) -> list[Any]:
+        return []
+
+    def items(self, result: Result) -> np.ndarray:
+        """[0, 0]: nothing is scored."""
+        return np.empty((0, 0))
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        return {}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return items, items

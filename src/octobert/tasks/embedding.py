@@ -14,21 +14,19 @@ from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Text
-from octobert.tasks._metrics import SCORES, TOP, extreme_scores, moved, named
+from octobert.tasks._metrics import SCORES, TOP, moved, named
 from octobert.tasks._ranking import Columns, top
 from octobert.tasks._retrieval import Retrieval
 from octobert.tasks._rows import Table, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
-    Extremes,
-    Metric,
     Outputs,
     Pair,
     Predictions,
     Result,
 )
-from octobert.tasks._texts import TextOptions
+from octobert.tasks._texts import Correlated, TextOptions, Unscored
 from octobert.tasks._vectors import OUTPUT, Embedding, check_prompt
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
@@ -130,7 +128,7 @@ def _chosen(name: str | None, usual: tuple[str, ...], prompts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Embedding):
+class Pairs(Embedding, Correlated):
     """Pairs with a gold score. Items: similarity of each pair, and its gold score.
 
     Args:
@@ -138,10 +136,6 @@ class Pairs(Embedding):
     """
 
     score: str
-
-    @property
-    def offered(self) -> Mapping[str, Metric | None]:
-        return SCORES
 
     def read_inputs(self, table: Table) -> list[Text]:
         """Column by column: all first texts, then all second texts."""
@@ -160,11 +154,6 @@ class Pairs(Embedding):
         table.need(self.score)
         return [number_of(*cell) for cell in table.cells(self.score)]
 
-    def items(self, result: Result) -> np.ndarray:
-        """[items, 2]: similarity and gold score."""
-        judged = self.judged(result)
-        return np.column_stack([judged.predictions, judged.references])
-
     def judged(self, result: Result) -> Predictions:
         """Similarities and gold scores."""
         return Predictions(self._scores(result.outputs), np.asarray(result.gold, dtype=np.float64))
@@ -173,16 +162,6 @@ class Pairs(Embedding):
         """[pairs] the similarity of the two texts of each pair."""
         pairs = zip(*np.split(outputs[OUTPUT][:, None], 2), strict=True)
         return np.array([self.similarities(*pair).item() for pair in pairs])
-
-    def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of uninformative scores."""
-        return dict.fromkeys(self.metrics, 0.0)
-
-    def extremes(self, items: np.ndarray) -> Extremes:
-        return extreme_scores(items)
-
-    def expected(self, gold: float) -> str:
-        return f"{gold:g}"
 
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield similarities that changed clearly, see `moved`."""
@@ -200,19 +179,12 @@ class Pairs(Embedding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts(Embedding):
+class Texts(Embedding, Unscored):
     """Texts alone: nothing is judged but fidelity to the float model."""
 
     def read_inputs(self, table: Table) -> list[Text]:
         table.need(*self.columns)
         return self.prompted(0, table.texts(self.columns[0]))
-
-    def read_gold(self, table: Table) -> list[Any]:
-        return []
-
-    def items(self, result: Result) -> np.ndarray:
-        """[0, 0]: nothing is scored."""
-        return np.empty((0, 0))
 
     def judged(self, result: Result) -> Predictions:
         """Nothing.
@@ -225,12 +197,6 @@ class Texts(Embedding):
             where="metric",
             fix="give pairs with a score, or leave out metric",
         )
-
-    def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        return {}
-
-    def extremes(self, items: np.ndarray) -> Extremes:
-        return items, items
 
     def neighbours(self, result: Result, indices: Sequence[int], count: int) -> list[list[Near]]:
         """The nearest other texts of some texts, the nearest first.

@@ -6,7 +6,7 @@ transformers makes a random one. For one vector of a text take the task `embeddi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,8 @@ from octobert.core.results import ModelMetadata
 from octobert.core.session import STATES
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import unit
-from octobert.tasks._rows import Table
-from octobert.tasks._task import NOTHING, Extremes, Fidelity, Result
-from octobert.tasks._texts import USUAL, RowTexts, TextOptions
+from octobert.tasks._task import NOTHING, Fidelity, Result
+from octobert.tasks._texts import USUAL, RowTexts, TextOptions, Unscored
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
 FILES = ()
@@ -44,14 +43,11 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> FeatureExtract
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureExtraction(RowTexts):
+class FeatureExtraction(RowTexts, Unscored):
     """One or two text columns."""
 
     per_token, judges = True, False
     head: str = "feature-extraction"
-
-    def read_gold(self, table: Table) -> list[Any]:
-        return []
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         raise DataError(
@@ -59,15 +55,6 @@ class FeatureExtraction(RowTexts):
             where="finetune",
             fix="train the model for its task first",
         )
-
-    def items(self, result: Result) -> np.ndarray:
-        return np.zeros((0, 0))
-
-    def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        return {}
-
-    def extremes(self, items: np.ndarray) -> Extremes:
-        return items, items
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the mean cosine of the two states of a token, without padding."""

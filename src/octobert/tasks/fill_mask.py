@@ -21,7 +21,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._metrics import changed_answers
+from octobert.tasks._metrics import changed_answers, log_probabilities, share_of_most_frequent
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import (
     NOTHING,
@@ -171,11 +171,9 @@ class FillMask(Task):
             part, at = slice(at, at + count), at + count
             masked_ids = np.concatenate([row.masked_ids for row in rows])  # type: ignore[attr-defined]
             is_known = masked_ids != UNKNOWN
-            rank, logs, masked_ids = (
-                outputs[RANK][part][is_known],
-                outputs[RIGHT][part][is_known],
-                masked_ids[is_known],
-            )
+            rank = outputs[RANK][part][is_known]
+            logs = outputs[RIGHT][part][is_known]
+            masked_ids = masked_ids[is_known]
             hits = [
                 np.sum(rank <= 1),
                 np.sum(rank <= 5),
@@ -212,14 +210,12 @@ class FillMask(Task):
         pairs = [
             pair for both in zip(after, before, strict=True) for pair in zip(*both, strict=True)
         ]
-        same, total = sum(a == b for a, b in pairs), max(len(pairs), 1)
-        frequent = Counter(b for _, b in pairs).most_common(1)
         return Fidelity(
             "agreement",
-            same / total,
+            sum(a == b for a, b in pairs) / max(len(pairs), 1),
             log_error(ours.outputs, reference.outputs),
             changed,
-            frequent[0][1] / total if frequent else None,
+            share_of_most_frequent([b for _, b in pairs]),
             self.divergence(ours, reference) if pairs else None,
         )
 
@@ -333,7 +329,7 @@ class MaskedRow(Encoded):
     def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """The numbers of `KEPT`; from logits [tokens, vocabulary]."""
         logits = outputs["logits"][self.places].astype(np.float64)
-        logs = logits - _log_sum(logits)
+        logs = log_probabilities(logits)
         top = min(TOP, logs.shape[-1])
         ids = np.sort(np.argpartition(-logits, top - 1, axis=-1)[:, :top], axis=-1)
         # By falling logit, equal ones by id.
@@ -349,12 +345,6 @@ class MaskedRow(Encoded):
             RIGHT: right[:, 0].astype(np.float32),
             RANK: rank.astype(np.int32),
         }
-
-
-def _log_sum(logits: np.ndarray) -> np.ndarray:
-    highest = logits.max(axis=-1, keepdims=True)
-    total: np.ndarray = highest + np.log(np.sum(np.exp(logits - highest), axis=-1, keepdims=True))
-    return total
 
 
 def masked(

@@ -22,7 +22,6 @@ from octobert.tasks._metrics import (
     SCORES,
     agreement,
     best_scores,
-    extreme_scores,
     f1_of_rows,
     log_probabilities,
     moved,
@@ -41,7 +40,7 @@ from octobert.tasks._task import (
     Predictions,
     Result,
 )
-from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
+from octobert.tasks._texts import USUAL, Correlated, LabelledTexts, TextOptions
 
 DESCRIPTION = (
     "classify or score one text or a pair; accuracy, F1, Matthews; "
@@ -340,7 +339,7 @@ def activation_of(metadata: ModelMetadata) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(LabelledTexts):
+class Scores(LabelledTexts, Correlated):
     """One logit is a score: similarity of pairs, relevance of a document to a query, or any number that a text has.
 
     Args:
@@ -348,10 +347,6 @@ class Scores(LabelledTexts):
     """
 
     activation: str
-
-    @property
-    def offered(self) -> Mapping[str, Metric | None]:
-        return SCORES
 
     def read_gold(self, table: Table) -> list[float]:
         return [number_of(*cell) for cell in self.labelled(table)]
@@ -366,15 +361,6 @@ class Scores(LabelledTexts):
     def judged(self, result: Result) -> Predictions:
         """Scores."""
         return Predictions(self._scores(result.logits), np.asarray(result.gold, dtype=np.float64))
-
-    def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        return dict.fromkeys(self.metrics, 0.0)
-
-    def extremes(self, items: np.ndarray) -> Extremes:
-        return extreme_scores(items)
-
-    def expected(self, gold: float) -> str:
-        return f"{gold:g}"
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Scores that changed clearly count as changed, see `moved`."""

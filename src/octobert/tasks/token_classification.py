@@ -8,7 +8,6 @@ entity, so that IOB1, IOB2 and IOBES are all read correctly.
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from octobert.tasks._metrics import (
     of_counts,
     output_error,
     probabilities,
+    share_of_most_frequent,
 )
 from octobert.tasks._rows import Table, check_texts, label_index
 from octobert.tasks._task import (
@@ -266,8 +266,7 @@ class Tagging(Task):
         )
         total = sum(map(len, after))
         changed = changed_answers(list(map(_shown, before)), list(map(_shown, after)))
-        frequent = Counter(tag for tags in before for tag in tags).most_common(1)
-        chance = frequent[0][1] / total if frequent else None
+        chance = share_of_most_frequent([tag for tags in before for tag in tags])
         error = output_error(ours.outputs, reference.outputs)
         return Fidelity("agreement", same / max(total, 1), error, changed, chance)
 

@@ -134,10 +134,8 @@ class _Routes:
         return answer
 
     async def _rows(self, request: Request) -> Response:
-        asked, size = (
-            request.query_params,
-            min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS),
-        )
+        asked = request.query_params
+        size = min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS)
         if self._held + size > MOST_HELD:
             what, fix = "other files are being compared", "wait until they are done, or cancel them"
             full = DataError(

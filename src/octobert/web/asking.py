@@ -175,9 +175,10 @@ def search(models: Models, asked: Search) -> Work:
     """
     pair = models.pair(asked.model)
     if pair.facts.head != "embedding":
-        fix = "search with a model for embeddings"
         raise DataError(
-            "the model makes no embeddings", got=f"a model for {pair.facts.name}", fix=fix
+            "the model makes no embeddings",
+            got=f"a model for {pair.facts.name}",
+            fix="search with a model for embeddings",
         )
     yield pair.summary()
     key = hashlib.sha256(repr((asked.texts, asked.prompts[1])).encode(errors="replace")).hexdigest()
@@ -350,5 +351,4 @@ def _prompted(text: str, prompt: str) -> Any:
 
 def _vectors(answers: Sequence[dict[str, Any]]) -> np.ndarray:
     """[texts, size] of length 1."""
-    vectors = np.array([answer["embedding"] for answer in answers], dtype=np.float64)
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+    return unit(np.array([answer["embedding"] for answer in answers]))

@@ -165,11 +165,11 @@ class Models:
         package_targets = [entry["target"] for entry in entries]
         for target in self._targets:
             if target not in package_targets:
-                what, fix = (
+                raise TargetError(
                     f'the folder has no package for the target "{target}"',
-                    did_you_mean(target, package_targets),
+                    where=str(self._folder),
+                    fix=did_you_mean(target, package_targets),
                 )
-                raise TargetError(what, where=str(self._folder), fix=fix)
         return [entry for entry in entries if not self._targets or entry["target"] in self._targets]
 
     def pair(self, name: str) -> Pair:
@@ -186,8 +186,9 @@ class Models:
             what = f'there is no package "{name}"'
             if gone is not None:
                 what = "the package is not there any more"
-            fix = "make it again, or choose another one"
-            raise ModelError(what, where=str(gone or self._folder), fix=fix)
+            raise ModelError(
+                what, where=str(gone or self._folder), fix="make it again, or choose another one"
+            )
         stamp = file_stamp(path / PACKAGE_FILE)
         pair = self._open.pop(name, None)
         if pair is None or pair.stamp != stamp:

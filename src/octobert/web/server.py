@@ -101,9 +101,10 @@ def _models(folder: Path, targets: tuple[str, ...]) -> Models:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        fix = environment.install("web")
         raise TargetError(
-            "the page needs packages that are not installed", got=f"no {error.name}", fix=fix
+            "the page needs packages that are not installed",
+            got=f"no {error.name}",
+            fix=environment.install("web"),
         ) from error
     from octobert.web.models import Models
 
@@ -118,9 +119,10 @@ def _bound(port: int) -> socket.socket:
         listener.listen()
     except (OSError, OverflowError) as error:
         listener.close()
-        got, fix = (
-            f"{port}: {getattr(error, 'strerror', None) or error}",
-            "name another one, or leave it out for a free one",
-        )
-        raise RecipeError("the port cannot be had", where="--port", got=got, fix=fix) from error
+        raise RecipeError(
+            "the port cannot be had",
+            where="--port",
+            got=f"{port}: {getattr(error, 'strerror', None) or error}",
+            fix="name another one, or leave it out for a free one",
+        ) from error
     return listener

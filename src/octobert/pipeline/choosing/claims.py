@@ -32,7 +32,6 @@ from octobert.pipeline.choosing.combinations import Combination
 BEAT_S, SILENT_S = 10.0, 120.0
 # Starts of one process differ by what computing them rounds.
 _SAME_START_S = 5.0
-_KEY, _OWNER, _BEAT, _FOUND, _FACTS = "key", "owner", "beat", "found", "facts"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class _Owner(FrozenModel):
 
 
 class _Said(BaseModel):
-    """What a trial says: its parameters, and attributes under the names above. Other attributes are ignored.
+    """What a trial says: its parameters, and attributes under the names of these fields. Others are ignored.
 
     Args:
         params: recipe key → value as JSON.
@@ -124,13 +123,11 @@ class Claims:
         alone: bool,
     ) -> None:
         self._optuna = storages.optuna()
-        self._storage, self._where, self._name, self._facts, self._alone = (
-            storage,
-            where,
-            name,
-            dict(facts),
-            alone,
-        )
+        self._storage = storage
+        self._where = where
+        self._name = name
+        self._facts = dict(facts)
+        self._alone = alone
         self._mine = set[int]()
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}
@@ -191,10 +188,11 @@ class Claims:
         try:
             return _Said.model_validate({**trial.user_attrs, "params": trial.params})
         except ValidationError as error:
-            what = f'trial {trial.number} of the study "{self._name}" is of another program, or damaged'
-            fix = "give another name, or leave it out"
             raise RecipeError(
-                what, where="search.study", got=first_problem(error), fix=fix
+                f'trial {trial.number} of the study "{self._name}" is of another program, or damaged',
+                where="search.study",
+                got=first_problem(error),
+                fix="give another name, or leave it out",
             ) from None
 
     def claim(
@@ -221,7 +219,7 @@ class Claims:
                 name: self._optuna.distributions.CategoricalDistribution(space[name])
                 for name in combination
             },
-            user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
+            user_attrs={"key": key, "owner": _owner().model_dump(), "facts": self._facts},
         )
         with storages.optuna_errors(self._where):
             created = self._storage.create_new_trial(self._id, template_trial=template)
@@ -248,7 +246,7 @@ class Claims:
             if values.goals is not None:
                 # Optuna's name for constraints, so that its own tools show which trials keep the limits.
                 self._storage.set_trial_system_attr(trial.id, "constraints:limits", values.misses)
-            self._storage.set_trial_user_attr(trial.id, _FOUND, result.model_dump_json())
+            self._storage.set_trial_user_attr(trial.id, "found", result.model_dump_json())
             state = states.FAIL if values.goals is None else states.COMPLETE
             self._storage.set_trial_state_values(trial.id, state, values.goals)
         self._mine.discard(trial.id)
@@ -291,7 +289,7 @@ class Claims:
                     suppress(StorageError, self._optuna.exceptions.UpdateFinishedTrialError),
                     storages.optuna_errors(self._where),
                 ):
-                    self._storage.set_trial_user_attr(trial, _BEAT, count)
+                    self._storage.set_trial_user_attr(trial, "beat", count)
 
     def _is_dead(self, trial: int, attributes: _Said) -> bool:
         """Whether the process of a running trial is gone."""

@@ -56,12 +56,13 @@ def space_of(
     for key in space:
         if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in KEYS):
             is_key = key.partition(".")[0] in Recipe.model_fields
-            what = (
+            raise RecipeError(
                 "a search compares models by the same rows and figures; this key is not one of the model"
                 if is_key
-                else "unknown key"
+                else "unknown key",
+                where=f"{_WHERE}.{key}",
+                fix=did_you_mean(key, KEYS),
             )
-            raise RecipeError(what, where=f"{_WHERE}.{key}", fix=did_you_mean(key, KEYS))
     if len(recipe.targets) > 1 and "targets" not in space:
         present = [name for name in recipe.targets if targets.load(name).probe().available]
         space = {"targets": tuple(present or recipe.targets[:1]), **space}
@@ -100,16 +101,13 @@ def _check_values(
 
 
 def _check_target(name: Any, where: str) -> None:
-    if name not in targets.names():
-        raise RecipeError(
-            f'there is no target "{name}"',
-            where=where,
-            fix=did_you_mean(str(name), targets.names()),
-        )
-    probe = targets.load(name).probe()
+    probe = targets.load(str(name), where=where).probe()
     if not probe.available:
-        what = f"models for {name} cannot be timed on this machine: {probe.missing}"
-        raise RecipeError(what, where=where, fix=probe.install or "remove it")
+        raise RecipeError(
+            f"models for {name} cannot be timed on this machine: {probe.missing}",
+            where=where,
+            fix=probe.install or "remove it",
+        )
 
 
 def _mistake(error: RecipeError) -> str:
@@ -162,10 +160,6 @@ class Combinations:
             combination.keys() == {*self._fixed, *self.space}
             and self._fixed.items() <= combination.items()
         )
-
-    def in_order(self) -> Iterator[int]:
-        """All indices, the values of the last key changing first."""
-        return iter(range(self.size))
 
     def at_random(self, seed: int) -> Iterator[int]:
         """All indices in an order that depends on a seed only."""

@@ -50,10 +50,8 @@ def missed(
     words = Phrasing(limits[0].of if limits else "metric", metric, reference)
     problems: list[tuple[str, float]] = []
     for limit in limits:
-        figure, baseline = (
-            figure_of(result, limit.of, metric),
-            figure_of(reference, limit.of, metric),
-        )
+        figure = figure_of(result, limit.of, metric)
+        baseline = figure_of(reference, limit.of, metric)
         if figure is not None and baseline is not None:
             drop = result.drops.get(words.key(limit.of))
             for part in limit.parts:

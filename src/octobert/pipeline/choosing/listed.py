@@ -71,8 +71,11 @@ def search(
     results = {result.variant.name: result for result in searched.found}
     complete = [result for result in results.values() if tries.values(result).goals is not None]
     if not complete:
-        got = searched.found[0].reason if searched.found else None
-        raise OctobertError("none of the combinations can be made", where="search.space", got=got)
+        raise OctobertError(
+            "none of the combinations can be made",
+            where="search.space",
+            got=searched.found[0].reason if searched.found else None,
+        )
     results |= _last_race(tries, filter(tries.keeps, complete))
     # Other processes, and earlier runs, have tried some of them.
     listed = [

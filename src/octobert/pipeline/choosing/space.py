@@ -72,12 +72,7 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
     rest = {spelling.spelled(key): value for key, value in changes.items()}
     target = rest.pop("targets", recipe.targets[0])
     target = target[0] if isinstance(target, list | tuple) and len(target) == 1 else target
-    if target not in targets.names():
-        raise RecipeError(
-            f'there is no target "{target}"',
-            where="targets",
-            fix=did_you_mean(str(target), targets.names()),
-        )
+    targets.load(str(target), where="targets")
     rest = spelling.of_chosen_plugins(rest)
     if rest.get("quantize") == recipe.quantize.name:
         # The recipe's own method, with its options.

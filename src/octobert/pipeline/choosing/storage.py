@@ -129,8 +129,11 @@ def _lines(path: Path) -> bytes:
         return b""
     content = path.read_bytes() if path.is_file() else None
     if content is None or not (content == b"" or content.startswith(b'{"op_code"')):
-        fix = "give another file; a file of SQLite is written sqlite:///FILE"
-        raise StorageError("the file has no trials of a search", where=str(path), fix=fix)
+        raise StorageError(
+            "the file has no trials of a search",
+            where=str(path),
+            fix="give another file; a file of SQLite is written sqlite:///FILE",
+        )
     return content
 
 
@@ -141,9 +144,11 @@ def _url(storage: str) -> tuple[Any, dict[str, Any]]:
     try:
         url = sqlalchemy.make_url(storage)
     except sqlalchemy.exc.ArgumentError as error:
-        fix = "write sqlite:///FILE or postgresql://user@host:port/database"
         raise RecipeError(
-            "the URL cannot be read", where=KEY, got=without_passwords(storage), fix=fix
+            "the URL cannot be read",
+            where=KEY,
+            got=without_passwords(storage),
+            fix="write sqlite:///FILE or postgresql://user@host:port/database",
         ) from error
     # Operations are minutes apart: connections that stay open would be lost meanwhile.
     options: dict[str, Any] = {
@@ -158,8 +163,11 @@ def _url(storage: str) -> tuple[Any, dict[str, Any]]:
         url = url.set(database=os.path.expanduser(url.database))
     else:
         if importlib.util.find_spec("psycopg") is None:
-            what = "a search in PostgreSQL needs the package psycopg"
-            raise TargetError(what, where=KEY, fix=environment.install("postgres"))
+            raise TargetError(
+                "a search in PostgreSQL needs the package psycopg",
+                where=KEY,
+                fix=environment.install("postgres"),
+            )
         url = url.set(drivername="postgresql+psycopg")
         # A server that loses its power while it is asked does not answer; the system looks after two hours by default.
         alive = {
@@ -214,14 +222,17 @@ def optuna_errors(where: str) -> Iterator[None]:
         )
         origin = getattr(inner, "orig", None) or inner
         fix = "see that it can be reached, and for a database that it exists and that PGPASSWORD or ~/.pgpass has its password"
-        shown = without_passwords(reason(origin))
         raise StorageError(
-            "the trials of the search cannot be stored", where=where, got=shown, fix=fix
+            "the trials of the search cannot be stored",
+            where=where,
+            got=without_passwords(reason(origin)),
+            fix=fix,
         ) from error
     # Optuna checks nothing of what it reads, so damage is an error of any kind.
     except Exception as error:
-        got = f"{type(error).__name__}: {reason(error)}".removesuffix(": ")
-        fix = "remove it, or give another one, and run the same command again"
         raise StorageError(
-            "the trials of the search cannot be read", where=where, got=got, fix=fix
+            "the trials of the search cannot be read",
+            where=where,
+            got=f"{type(error).__name__}: {reason(error)}".removesuffix(": "),
+            fix="remove it, or give another one, and run the same command again",
         ) from error

@@ -42,10 +42,14 @@ _FAR = 1e9
 POLL_S = 0.5
 # Keys of a recipe that change nothing about a trial, and paths, which differ between machines: `inputs` has the digests.
 _ELSEWHERE: dict[str, Any] = {
-    key: True
-    for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")
-}
-_ELSEWHERE |= {
+    "model": True,
+    "revision": True,
+    "search": True,
+    "executor": True,
+    "cache": True,
+    "log_level": True,
+    "zip": True,
+    "tune": True,
     "allow_pickle": True,
     "allow_code": True,
     "data": {"source", "train", "validation", "test"},
@@ -200,11 +204,10 @@ class _Rounds:
             items = tuple(trial.combination.items())
             if items not in self.variants:
                 if not all(text in listed.get(key, ()) for key, text in items):
-                    what = (
-                        f"trial {trial.number} of the study tries what search.space does not have"
-                    )
                     raise RecipeError(
-                        what, where="search.study", fix="give another name, or leave it out"
+                        f"trial {trial.number} of the study tries what search.space does not have",
+                        where="search.study",
+                        fix="give another name, or leave it out",
                     )
                 self.variants[items] = variant_and_key(trial.combination, self.trials.variant_of)
             variant, key = self.variants[items]
@@ -294,7 +297,7 @@ class _Rounds:
     def _order(self, combinations: Combinations, tried: Sequence[Tried]) -> Iterator[int]:
         seed = self.recipe.seed if self.settings.seed is None else self.settings.seed
         if self.settings.sampler == "exhaustive":
-            yield from combinations.in_order()
+            yield from range(combinations.size)
             return
         if self.settings.sampler == "tpe":
             mirror = self._mirror(combinations, tried)
@@ -344,7 +347,7 @@ class _Rounds:
         """The best combination of a round; without one that could be made, the best before."""
         results = {trial.key: trial.found for trial in self.tried()}
         complete = []
-        for combination, _, key in map(combinations.at, combinations.in_order()):
+        for combination, _, key in map(combinations.at, range(combinations.size)):
             result = results.get(key)
             if result is not None and self.trials.values(result).goals is not None:
                 complete.append((combination, result))

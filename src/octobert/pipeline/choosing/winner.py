@@ -137,9 +137,10 @@ def _with_targets(recipe: Recipe) -> Recipe:
         if name not in missing and (named or module.CAPABILITIES.device == "CPU")
     )
     if named and missing:
-        got = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise TargetError(
-            "a model cannot be chosen for a target that cannot run here", where="targets", got=got
+            "a model cannot be chosen for a target that cannot run here",
+            where="targets",
+            got="; ".join(f"{name}: {why}" for name, why in missing.items()),
         )
     return recipe.model_copy(update={"targets": able})
 
@@ -234,10 +235,8 @@ def _decided(
 
 def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     """The facts of the run of the winner's recipe."""
-    facts, settings = (
-        trials.recipe_facts(decided.selection.best.variant),
-        trials.facts.recipe.choose,
-    )
+    facts = trials.recipe_facts(decided.selection.best.variant)
+    settings = trials.facts.recipe.choose
     asked = trials.facts
     # Of targets, those that were asked for and cannot run here, also where another one won.
     absent = {name: why for name, why in facts.absent.items() if name not in asked.recipe.targets}

@@ -130,11 +130,10 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
     """Raise StorageError where a machine does not see the folder of the run, or files of the user, or sees others."""
     where, fix = f"machine {machine} of the cluster", _SHARE.format("it")
     if not settles(lambda: (order.place / TOKEN).read_text(encoding="ascii") == order.token):
-        folder = str(order.place.parent)
         raise StorageError(
             "the folder of the run is not there",
             where=where,
-            got=folder,
+            got=str(order.place.parent),
             fix=_SHARE.format("--out (and --cache)"),
         )
     options = contract.signature_of(contract.stage_named(request.stage)).options.model_validate(
@@ -147,9 +146,11 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
                     "a file of the run is not there", where=where, got=str(path.absolute()), fix=fix
                 )
         if not unchanged(files):
-            got = ", ".join(str(path.absolute()) for path in dict.fromkeys(files.places))
             raise StorageError(
-                "a file of the run is not the same there", where=where, got=got, fix=fix
+                "a file of the run is not the same there",
+                where=where,
+                got=", ".join(str(path.absolute()) for path in dict.fromkeys(files.places)),
+                fix=fix,
             )
 
 

@@ -85,11 +85,10 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
             return disk_error(cause, work)
     if (full := _disk_problem(work)) is not None:
         return full
-    got = f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}"
     return OctobertError(
         "the stage failed unexpectedly",
         where=stage,
-        got=got,
+        got=f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}",
         fix="see the traceback in events.jsonl",
     )
 

@@ -172,11 +172,12 @@ class Cluster:
         except ray.exceptions.RayTaskError as error:
             raise _broken(stage, error) from error
         except ray.exceptions.RayError as error:
-            what, fix = (
+            raise OctobertError(
                 "the machines that ran it died",
-                "run the same command again; what is finished is kept",
-            )
-            raise OctobertError(what, where=stage, got=reason(error), fix=fix) from error
+                where=stage,
+                got=reason(error),
+                fix="run the same command again; what is finished is kept",
+            ) from error
         except BaseException:
             # The worker ends at once, and with it its child.
             with suppress(Exception):
@@ -207,11 +208,12 @@ class Cluster:
             if time.monotonic() - checked > _ALONE:
                 checked = time.monotonic()
                 if max(_sizes_of_machines(self._ray), default=0) < self._cpus:
-                    what, fix = (
+                    raise OctobertError(
                         "no machine of the cluster is left that could run it",
-                        "add one, then run the same command again",
+                        where=stage,
+                        expected=f"{self._cpus} CPUs",
+                        fix="add one, then run the same command again",
                     )
-                    raise OctobertError(what, where=stage, expected=f"{self._cpus} CPUs", fix=fix)
 
     def _check(self) -> None:
         if self._stopped.is_set():
@@ -274,11 +276,11 @@ def _move(files: Path, work: Path, sizes: dict[str, int]) -> None:
     """Make the files of the successful attempt those of the result."""
     # Folders on the network may show late what another machine wrote.
     if not settles(lambda: sizes_in(files) == sizes):
-        what, fix = (
+        raise StorageError(
             "files that a machine of the cluster wrote do not arrive",
-            "check the shared folder, then run again",
+            where=str(files.parents[1]),
+            fix="check the shared folder, then run again",
         )
-        raise StorageError(what, where=str(files.parents[1]), fix=fix)
     work.rmdir()
     files.rename(work)
 
@@ -293,8 +295,11 @@ def _package() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        what, fix = "the executor ray needs the package ray", environment.install("ray")
-        raise TargetError(what, where="executor", fix=fix) from error
+        raise TargetError(
+            "the executor ray needs the package ray",
+            where="executor",
+            fix=environment.install("ray"),
+        ) from error
 
 
 def _check_address(address: str) -> None:
@@ -303,13 +308,12 @@ def _check_address(address: str) -> None:
         return
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "://" in address:
-        fix = "octobert runs on a machine of the cluster; make this one join it with ray start --address=HOST:PORT"
         raise RecipeError(
             "not the address of a Ray cluster",
             where=ADDRESS,
             got=address,
             expected="HOST:PORT",
-            fix=fix,
+            fix="octobert runs on a machine of the cluster; make this one join it with ray start --address=HOST:PORT",
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING).close()
@@ -318,9 +322,11 @@ def _check_address(address: str) -> None:
 
 
 def _unreachable(address: str, got: str) -> RecipeError:
-    fix = "start Ray with ray start --head, and on the other machines ray start --address=HOST:PORT"
     return RecipeError(
-        f"cannot connect to the Ray cluster at {address}", where=ADDRESS, got=got, fix=fix
+        f"cannot connect to the Ray cluster at {address}",
+        where=ADDRESS,
+        got=got,
+        fix="start Ray with ray start --head, and on the other machines ray start --address=HOST:PORT",
     )
 
 

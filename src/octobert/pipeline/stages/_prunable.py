@@ -187,10 +187,11 @@ def whole_of(
     path = capture.path(_artifacts.FLOAT)
     sublayers, left = cutting.find(ir.load(path).graph, family)
     if not sublayers:
-        reasons = "; ".join(f"{part.module}: {part.reason}" for part in left[:3])
-        fix = "remove prune from the recipe"
         raise ModelError(
-            "no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix
+            "no heads or neurons of this model can be removed",
+            where="prune",
+            got="; ".join(f"{part.module}: {part.reason}" for part in left[:3]),
+            fix="remove prune from the recipe",
         )
     texts = texts_of(data)
     rows: list[Encoded] = []

@@ -111,13 +111,12 @@ def run(
             ]
         _write_tuning(context, task, tuning, seed)
     trained = 0
+    judged = _digests(task, tuning, "data.tune")
     if finetune is not None:
-        foreign = _digests(task, tuning, "data.tune")
         trained = _write_training(
-            context, reader, finetune, foreign, evaluated_digests, seed, allow_leakage=allow_leakage
+            context, reader, finetune, judged, evaluated_digests, seed, allow_leakage=allow_leakage
         )
     if fitting is not None:
-        judged = _digests(task, tuning, "data.tune")
         others = sampling.apart(
             _digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged]
         )

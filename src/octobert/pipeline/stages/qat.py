@@ -122,10 +122,11 @@ def _write(
 
 def union(plans: Sequence[QuantPlan]) -> QuantPlan:
     """The first plan; what it leaves in float is quantized as the first of the others does that quantizes it."""
-    decisions = []
-    for several in zip(*(plan.decisions for plan in plans), strict=True):
-        decisions.append(next((d for d in several if d.quantizer is not None), several[0]))
-    return plans[0].model_copy(update={"decisions": tuple(decisions)})
+    decisions = tuple(
+        next((d for d in several if d.quantizer is not None), several[0])
+        for several in zip(*(plan.decisions for plan in plans), strict=True)
+    )
+    return plans[0].model_copy(update={"decisions": decisions})
 
 
 def moved(before: Ranges, after: Mapping[str, Interval]) -> float:

@@ -117,9 +117,6 @@ def run(
         "date": environment.today(),
         **timings,
     }
-    searched = {
-        target: plan for target, plan in plans.items() if plan.path(_artifacts.SEARCH).is_file()
-    }
     report = Report(
         recipe=recipe,
         task=_task_facts(scored, task, data.read_json("evaluation.json")["inputs"]),
@@ -140,7 +137,11 @@ def run(
             t: result.read(_artifacts.SENSITIVITY, Sensitivity)
             for t, result in sensitivities.items()
         },
-        searches={t: plan.read(_artifacts.SEARCH, Search) for t, plan in searched.items()},
+        searches={
+            t: plan.read(_artifacts.SEARCH, Search)
+            for t, plan in plans.items()
+            if plan.path(_artifacts.SEARCH).is_file()
+        },
         simulations={
             t: result.read(_artifacts.SIMULATION, Simulated) for t, result in simulations.items()
         },
@@ -229,10 +230,12 @@ def _evaluated(
 
 def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Comparison]:
     """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
-    outputs = rows.outputs if rows is not None else {}
+    if rows is None:
+        return
+    outputs = rows.outputs
     for name in outputs:
         reference = candidates.reference_of(name, outputs)
-        if rows is not None and reference is not None:
+        if reference is not None:
             pair = (outputs[name], outputs[reference])
             yield scoring.compare(task, (name, reference), pair, rows.encoded, rows.gold, seed=seed)
 
@@ -241,10 +244,12 @@ def _stored(
     task: Task, rows: Evaluated | None, targets_: Sequence[str], seed: int
 ) -> Iterator[StoredScore]:
     """Smaller forms of the vectors of every target."""
-    outputs = rows.outputs if rows is not None else {}
+    if rows is None:
+        return
+    outputs = rows.outputs
     for name in targets_:
         reference = candidates.reference_of(name, outputs) if name in outputs else None
-        if rows is not None and reference is not None:
+        if reference is not None:
             ours, theirs = (
                 Result(outputs[each], rows.encoded, rows.gold) for each in (name, reference)
             )

@@ -251,12 +251,11 @@ def _sixteen_bits(capabilities: Capabilities, criterion: Accuracy) -> DType | No
     """The 16-bit type that units fall back to, or None for float."""
     if criterion.fallback == "float":
         return None
-    computed = [
-        dtype for dtype, _ in capabilities.activations.computed if dtype in ("int16", "uint16")
-    ]
-    simulated = [
-        dtype for dtype, _ in capabilities.activations.simulated if dtype in ("int16", "uint16")
-    ]
+    activations = capabilities.activations
+    computed, simulated = (
+        [dtype for dtype, _ in types if dtype in ("int16", "uint16")]
+        for types in (activations.computed, activations.simulated)
+    )
     if criterion.fallback == "int16" and not computed + simulated:
         raise RecipeError(
             f"{capabilities.name} takes no 16-bit activations",

@@ -37,7 +37,6 @@ def run(
     method: Choice,
     calibrators: tuple[Choice, ...],
     spec: TaskSpec,
-    seed: int,
 ) -> Summary:
     """Sweep.
 

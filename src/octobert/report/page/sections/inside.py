@@ -120,9 +120,7 @@ def _cell(place: Place, cell: _Cell, total_ms: float) -> dict[str, Any]:
 
 def _state(decisions: Sequence[Decision], ran: Executed | None) -> str:
     """The state of a part, a key of `STATES`: its operands decide; results only where a part has no operands."""
-    operands = [
-        decision for decision in decisions if decision.site.role not in OUTPUTS
-    ] or decisions
+    operands = _operands(decisions)
     types = [decision.quantizer.dtype if decision.quantizer else "" for decision in operands]
     if not types:
         return ""
@@ -137,13 +135,16 @@ def _state(decisions: Sequence[Decision], ran: Executed | None) -> str:
     return "partly"
 
 
+def _operands(decisions: Sequence[Decision]) -> Sequence[Decision]:
+    """The decisions on operands of a part; those on its results where it has no operands."""
+    return [decision for decision in decisions if decision.site.role not in OUTPUTS] or decisions
+
+
 def _reasons(cell: _Cell) -> Iterable[str]:
     """Why a part is what it is: that the runtime computes it in float, what the plan leaves in float, or why it is 8-bit."""
     if cell.executed is not None and cell.executed.why:
         yield f"Computed in float because {cell.executed.why}"
-    operands = [
-        decision for decision in cell.decisions if decision.site.role not in OUTPUTS
-    ] or cell.decisions
+    operands = _operands(cell.decisions)
     left = [decision for decision in operands if decision.quantizer is None]
     for reason in dict.fromkeys(decision.reason for decision in left or operands):
         roles = ", ".join(
