@@ -148,8 +148,11 @@ def baselines_of(
     baselines = float_baselines()
     for name in names or ():
         if name not in baselines:
-            fix = did_you_mean(name, tuple(baselines))
-            raise RecipeError(f'there is no float baseline "{name}"', where="baselines", fix=fix)
+            raise RecipeError(
+                f'there is no float baseline "{name}"',
+                where="baselines",
+                fix=did_you_mean(name, tuple(baselines)),
+            )
     needed = {REFERENCE, *(baseline_of(target) for target in measured)}
     return tuple(
         baseline
@@ -265,8 +268,10 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
     """
     baseline, path = candidate.baseline, Path(candidate.path)
     if baseline is None and candidate.name not in targets.names():
-        fix = did_you_mean(candidate.name, (*float_baselines(), *targets.names()))
-        raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
+        raise TargetError(
+            f'there is no candidate "{candidate.name}"',
+            fix=did_you_mean(candidate.name, (*float_baselines(), *targets.names())),
+        )
     precision = None if baseline is None else baseline.precision
     plain = SessionOptions(
         threads=threads, streams=streams, precision=precision, device=candidate.chosen

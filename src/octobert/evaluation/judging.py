@@ -97,8 +97,11 @@ class AccuracyJudge:
         main: bool = False,
     ) -> None:
         if not len(parts[-1].gold):
-            fix = "give labelled rows: models are judged on them"
-            raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
+            raise DataError(
+                "the rows to search on have no gold",
+                where="data.tune",
+                fix="give labelled rows: models are judged on them",
+            )
         self._task, self._parts, self._seed = task, parts, seed
         self._limits = [(metric_named(limit.of, task.primary), limit) for limit in limits]
         self.metrics = list(

@@ -308,16 +308,13 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             raise _Interrupted(f"{error.code} {error.reason}") from error
         # Stores that do not list their files answer 403 for those that are not there.
         kind = _Missing if error.code in (401, 403, 404, 410) else ModelError
-        fix = (
-            "check the address"
-            if error.code in (404, 410)
-            else "check the address, and whether it needs a login"
-        )
         raise kind(
             "the server does not give the file",
             where=address,
             got=f"{error.code} {error.reason}",
-            fix=fix,
+            fix="check the address"
+            if error.code in (404, 410)
+            else "check the address, and whether it needs a login",
         ) from error
     except (OSError, http.client.HTTPException) as error:
         if is_disk_error(error):

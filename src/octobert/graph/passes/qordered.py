@@ -396,11 +396,11 @@ def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) ->
     size = int(split[-1]) if split is not None else 0
     root = np.array(np.sqrt(size), dtype=np.float32)
     if scale is None or not np.isclose(scale * root, 1.0, atol=1e-5):
-        got = f"scores times {scale:g}" if scale is not None else "scores times a vector"
-        expected = (
-            f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}"
+        raise _no_attention(
+            softmax,
+            f"scores times {scale:g}" if scale is not None else "scores times a vector",
+            f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}",
         )
-        raise _no_attention(softmax, got, expected)
     return root
 
 

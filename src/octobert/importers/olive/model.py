@@ -23,12 +23,10 @@ def read(draft: Draft) -> None:
     node, kinds = draft.config.model, names("models")
     kind = node.get("type")
     if kind.lower not in kinds:
-        got = kind.text if kind else "no type"
-        where = f"{draft.config.where}: input_model.type"
         raise RecipeError(
             "the importer does not know this kind of model",
-            where=where,
-            got=got,
+            where=f"{draft.config.where}: input_model.type",
+            got=kind.text if kind else "no type",
             expected=", ".join(kinds),
         )
     kind.not_needed("octobert sees what a model is: a checkpoint, or an ONNX file")
@@ -53,9 +51,10 @@ def _described(draft: Draft, place: Node) -> None:
     if not kind.lower.startswith("azureml"):
         path = place.get("path", "name")
         if not path:
-            where = f"{draft.config.where}: {place.path}"
             raise RecipeError(
-                "the model's path is of an unknown form", where=where, got=str(place.value)
+                "the model's path is of an unknown form",
+                where=f"{draft.config.where}: {place.path}",
+                got=str(place.value),
             )
         draft.set("model", path.text, path)
         kind.not_needed("octobert sees whether a model is a folder, a file or a Hub id")

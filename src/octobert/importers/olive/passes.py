@@ -33,14 +33,22 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         where = f"{draft.config.where}: {step.node.path}.type"
         got = str(step.node.get("type").value)
         if step.kind in names("generative"):
-            what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
-            raise RecipeError(what, where=where, got=got, fix="remove the pass")
+            raise RecipeError(
+                "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits",
+                where=where,
+                got=got,
+                fix="remove the pass",
+            )
         if step.kind not in passes:
             hint = did_you_mean(step.kind, passes)
-            fix = (
-                hint if hint.startswith("did") else "remove it, if the result does not depend on it"
+            raise RecipeError(
+                "the importer does not know this pass",
+                where=where,
+                got=got,
+                fix=hint
+                if hint.startswith("did")
+                else "remove it, if the result does not depend on it",
             )
-            raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
         varied = searches.open_fields(draft, step) if draft.search is not None else set()
         defaults = {
             field: value
@@ -159,9 +167,11 @@ def fixed_shape(draft: Draft, step: Node) -> None:
 def model_type(draft: Draft, node: Node) -> None:
     """The family that ONNX Runtime's optimizer takes the model for."""
     if node.lower not in ("bert", "bert_tf", "bert_keras", "none"):
-        where = f"{draft.config.where}: {node.path}"
         raise RecipeError(
-            "octobert quantizes encoders", where=where, got=node.text, expected="model_type bert"
+            "octobert quantizes encoders",
+            where=f"{draft.config.where}: {node.path}",
+            got=node.text,
+            expected="model_type bert",
         )
     node.not_needed(
         "octobert finds attention by its structure, and names parts by the model's family"

@@ -169,9 +169,10 @@ class Config:
             return self.model.get("dataset")
         objects = self.objects(field)
         if name not in objects:
-            what = f'{field} has no "{name}"'
             raise RecipeError(
-                what, where=f"{self.where}: {reference.path}", fix=did_you_mean(name, objects)
+                f'{field} has no "{name}"',
+                where=f"{self.where}: {reference.path}",
+                fix=did_you_mean(name, objects),
             )
         reference.not_needed(f"names the object in {field}")
         return objects[name]
