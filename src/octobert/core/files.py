@@ -312,9 +312,10 @@ def file_error(error: OSError) -> StorageError:
         errno.ENOTDIR,
     ):
         return disk_error(error, Path())
-    where = None if error.filename is None else str(error.filename)
     return StorageError(
-        "a file cannot be read or written", where=where, got=error.strerror or str(error)
+        "a file cannot be read or written",
+        where=None if error.filename is None else str(error.filename),
+        got=error.strerror or str(error),
     )
 
 

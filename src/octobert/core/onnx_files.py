@@ -67,12 +67,13 @@ def integers_of(path: Path) -> str | None:
 
 def _port(value: onnx_ir.Value) -> TensorInfo:
     dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
-    shape = (
-        None
+    return TensorInfo(
+        name=str(value.name),
+        dtype=_DTYPES.get(dtype, dtype),
+        shape=None
         if value.shape is None
-        else tuple(size if isinstance(size, int) else -1 for size in value.shape)
+        else tuple(size if isinstance(size, int) else -1 for size in value.shape),
     )
-    return TensorInfo(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _decode(model: onnx_ir.Model) -> None:

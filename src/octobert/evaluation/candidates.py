@@ -272,9 +272,11 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
             f'there is no candidate "{candidate.name}"',
             fix=did_you_mean(candidate.name, (*float_baselines(), *targets.names())),
         )
-    precision = None if baseline is None else baseline.precision
     plain = SessionOptions(
-        threads=threads, streams=streams, precision=precision, device=candidate.chosen
+        threads=threads,
+        streams=streams,
+        precision=None if baseline is None else baseline.precision,
+        device=candidate.chosen,
     )
     options = (candidate.options or plain).model_copy(
         update={
@@ -299,15 +301,14 @@ def candidate_of(
         label: its name in results.
         device: of the runtime's own to open it on; None for the target's.
     """
-    path, entries, outputs = str(model.file), model.entries_on(device), model.outputs
     return Candidate(
         name=model.target,
-        path=path,
+        path=str(model.file),
         head=model.head,
         label=label,
-        entries=entries,
+        entries=model.entries_on(device),
         chosen=device,
-        outputs=outputs,
+        outputs=model.outputs,
     )
 
 
@@ -342,14 +343,13 @@ def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | N
     if model.floating is None:
         return None
     baseline, file = baseline_of(model.target), model.floating.path
-    entries = model.entries if baseline.target == model.target else SessionEntries()
     float_model = replace(
         model,
         path=file,
         file=file,
         target=baseline.target,
         outputs=model.floating.outputs,
-        entries=entries,
+        entries=model.entries if baseline.target == model.target else SessionEntries(),
     )
     return replace(float_model, floating=None, manifest=None), baseline
 

@@ -163,12 +163,14 @@ def judge(
         comparison = scoring.compare(
             task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed
         )
-    scores = {
-        name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
-        for name, model_outputs in outputs.items()
-    }
     return Judgement(
-        scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision
+        scores={
+            name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
+            for name, model_outputs in outputs.items()
+        },
+        comparison=comparison,
+        device=predictor.device,
+        precision=predictor.precision,
     )
 
 

@@ -152,16 +152,13 @@ def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: 
     drawn = {
         name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in space.items()
     }
-    runtime_options = {
-        n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]
-    }
-    streams = int(drawn.get("streams", default.streams))
-    threads = int(drawn.get("threads", default.threads))
     return Setting(
-        streams=streams,
-        threads=threads,
+        streams=int(drawn.get("streams", default.streams)),
+        threads=int(drawn.get("threads", default.threads)),
         tokens=int(drawn.get("tokens", default.tokens)),
-        runtime_options=runtime_options,
+        runtime_options={
+            n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]
+        },
     )
 
 

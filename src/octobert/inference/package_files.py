@@ -282,11 +282,12 @@ def _state(path: Path, digest: str) -> str:
 def other_files(package: Path, wrong: Iterable[str]) -> ModelError:
     """The error that names files of a package which are not as they were packaged."""
     shown = list(wrong)
-    got = ", ".join(shown[:_NAMED]) + (
-        f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    )
     return ModelError(
-        "the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN
+        "the package is not as octobert wrote it",
+        where=str(package),
+        got=", ".join(shown[:_NAMED])
+        + (f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""),
+        fix=_AGAIN,
     )
 
 

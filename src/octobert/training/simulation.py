@@ -260,8 +260,9 @@ class Simulation:
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return weight
-        clips = path in self._bound_names
-        return fake_quantize_weight(weight, quantizer, self._bound(path, weight), clips=clips)
+        return fake_quantize_weight(
+            weight, quantizer, self._bound(path, weight), clips=path in self._bound_names
+        )
 
     def quantized_rows(self, path: str, rows: Any) -> Any:
         """Return fake-quantized rows of an embedding.

@@ -36,8 +36,11 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
 
     def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
         what = f"the graph does not run on {rows} rows of {tokens} tokens"
-        expected = "a graph with dynamic batch and sequence"
-        return session_errors(what, expected=expected, fix="export it with dynamic axes")
+        return session_errors(
+            what,
+            expected="a graph with dynamic batch and sequence",
+            fix="export it with dynamic axes",
+        )
 
     with refused(*_PROBES[0]):
         session = open_session(model, values, optimized=False)

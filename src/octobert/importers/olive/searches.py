@@ -47,8 +47,9 @@ def _fields_of_search(step: Pass) -> dict[str, tuple[Node, list[Any]]]:
     if "disable_search" not in fields or fields["disable_search"].value is not True:
         for name in names("varied_by_default").get(step.kind, []):
             if name not in fields:
-                path = joined(step.node.path, name)
-                node = replace(step.node, value=SEARCHABLE, path=path, is_default=True)
+                node = replace(
+                    step.node, value=SEARCHABLE, path=joined(step.node.path, name), is_default=True
+                )
                 opened[name] = node, _values(name, SEARCHABLE)
     return opened
 
