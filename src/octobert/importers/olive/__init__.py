@@ -204,7 +204,7 @@ def convert(
     )
     systems.read(draft, evaluator)
     goals.read(draft, metrics, judged=config.searches)
-    passes.read(draft, steps)
+    passes.read(draft, steps or [passes.chosen_by_olive(draft, metrics)])
     systems.set_method_options(draft)
     systems.set_targets(draft)
     goals.set_sessions(draft)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from octobert.core.errors import RecipeError
 from octobert.importers import Node
 from octobert.importers.olive import scripts
@@ -34,7 +32,7 @@ def read(draft: Draft) -> None:
     loader = node.get("model_loader")
     if not place and not loader:
         raise RecipeError("the model has no model_path", where=f"{draft.config.where}: input_model")
-    if isinstance(place.value, Mapping):
+    if place.is_mapping:
         _described(draft, place)
     elif place:
         draft.set("model", place.text, place)

@@ -27,8 +27,6 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         RecipeError: a pass is unknown, or for models that octobert does not quantize.
     """
     passes = names("passes")
-    if not steps:
-        _chosen_by_olive(draft)
     for step in steps:
         where = f"{draft.config.where}: {step.node.path}.type"
         got = str(step.node.get("type").value)
@@ -76,15 +74,14 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             _alternative(draft, other)
 
 
-def _chosen_by_olive(draft: Draft) -> None:
-    """Without passes Olive takes some by itself: for its providers, in precisions that are named or that a goal allows."""
+def chosen_by_olive(draft: Draft, metrics: list[Node]) -> Pass:
+    """Without passes Olive takes one by itself: for its providers, in precisions that are named or that a goal allows."""
     root = draft.config.root
     options = root.get("auto_optimizer_config")
     named, off = options.get("precisions", "precision"), options.get("disable_auto_optimizer")
-    evaluator = draft.config.named("evaluators", root.get("evaluator"))
     goals = [
         part.get("goal").get("type").lower.rpartition("max-")[2]
-        for metric in evaluator.get("metrics").elements()
+        for metric in metrics
         if metric.get("type").lower == "accuracy"
         for part in metric.get("sub_types").elements()
     ]
@@ -100,7 +97,7 @@ def _chosen_by_olive(draft: Draft) -> None:
     for field in (off, named):
         field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
     step = replace(node, value={"type": kind}, path=f"passes.{kind}")
-    read(draft, [Pass(kind, kind.lower(), step)])
+    return Pass(kind, kind.lower(), step)
 
 
 def _alternative(draft: Draft, other: Pass) -> None:

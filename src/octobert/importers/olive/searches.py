@@ -175,8 +175,7 @@ def _beside(draft: Draft, method: Any) -> Any:
 @computed
 def strategy(draft: Draft, node: Node) -> None:
     """The strategy of a search, or of one that has nothing to vary."""
-    is_mapping = isinstance(node.value, Mapping)
-    if draft.search is None and is_mapping:
+    if draft.search is None and node.is_mapping:
         apply(draft, _flat(node), "no_search")
     elif draft.search is None and node.value is True and draft.get("accuracy") is None:
         node.refused("a search needs a goal for a metric")
@@ -187,7 +186,7 @@ def strategy(draft: Draft, node: Node) -> None:
     else:
         draft.set("search.sampler", "exhaustive")
         apply(draft, _flat(node), "search")
-        if not is_mapping:
+        if not node.is_mapping:
             node.mapped(
                 "search",
                 "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",
