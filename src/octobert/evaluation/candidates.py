@@ -350,8 +350,10 @@ def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | N
         target=baseline.target,
         outputs=model.floating.outputs,
         entries=model.entries if baseline.target == model.target else SessionEntries(),
+        floating=None,
+        manifest=None,
     )
-    return replace(float_model, floating=None, manifest=None), baseline
+    return float_model, baseline
 
 
 def open_float(
@@ -359,7 +361,6 @@ def open_float(
     path: Path,
     head: str,
     entries: SessionEntries = SessionEntries(),
-    device: str | None = None,
 ) -> Session:
     """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
@@ -368,10 +369,9 @@ def open_float(
         path: the float ONNX file.
         head: of the model.
         entries: what the recipe sets for the target.
-        device: of the runtime's own, instead of the target's.
     """
     baseline = baseline_of(target)
     entries = entries if baseline.target == target else SessionEntries()
     return open_candidate(
-        Candidate(name=baseline.name, path=str(path), head=head, entries=entries, chosen=device), 0
+        Candidate(name=baseline.name, path=str(path), head=head, entries=entries), 0
     )

@@ -352,11 +352,11 @@ def _file(
         )
     folder = tokenizer or tokenizer_folder(path)
     facts = None if task is None else _facts(path, folder, task)
-    ports, outputs = _ports(path, folder, facts)
+    ports, outputs = _ports(path, facts)
     floating = None
     if reference is not None:
         _check_suffix(reference, target)
-        floating = FloatModel(reference, _ports(reference, folder, facts)[1])
+        floating = FloatModel(reference, _ports(reference, facts)[1])
     ids = next(port for port in ports.inputs if input_named(port.name) == "input_ids")
     batch, sequence = ids.shape or _FREE
     return FinishedModel(path, path, target, folder, facts, outputs, (batch, sequence), floating)
@@ -402,9 +402,7 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     )
 
 
-def _ports(
-    path: Path, folder: Path, facts: TaskFacts | None
-) -> tuple[ModelSignature, dict[str, str]]:
+def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[str, str]]:
     """The inputs and outputs of a file; and the outputs that the task's head reads."""
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")

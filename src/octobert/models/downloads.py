@@ -12,7 +12,6 @@ import hashlib
 import http.client
 import json
 import re
-import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,10 +31,11 @@ from urllib.request import (
 )
 
 from octobert.core.environment import place_in_cache
-from octobert.core.errors import DownloadWarning, ModelError, StorageError, reason
+from octobert.core.errors import DownloadWarning, ModelError, reason
 from octobert.core.files import (
     atomic_write,
     canonical_digest,
+    check_space,
     content_of,
     digest_or_none,
     file_digest,
@@ -377,15 +377,7 @@ def _check_size(address: str, partial: Path, start: int, total: int | None) -> N
             got=f"{total:,} bytes",
             expected=f"at most {MOST_BYTES:,}",
         )
-    free = shutil.disk_usage(partial.parent).free
-    if total - start > free:
-        raise StorageError(
-            "the disk is full",
-            where=str(partial.parent),
-            got=f"{free:,} bytes",
-            expected=f"{total - start:,} bytes",
-            fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
-        )
+    check_space(partial.parent, total - start)
 
 
 def _receive(response: Any, partial: Path, start: int, total: int | None) -> None:

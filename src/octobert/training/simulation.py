@@ -248,7 +248,7 @@ class Simulation:
         assert self._interceptor is not None
         self._interceptor.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self.observing and self.model.training:
-            self.ranges.update(*self._interceptor.observations(), self._rate)
+            self.ranges.update(*self._interceptor.observations, self._rate)
 
     def quantized_weight(self, path: str, weight: Any) -> Any:
         """Return the fake-quantized weight of a linear layer.

@@ -46,7 +46,7 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError, PlanError, TargetError
 from octobert.core.plan import LIMITS
 from octobert.graph import operators, parity, parts, qdq, smoothing
-from octobert.graph.capture.canonical import MASK_VALUE
+from octobert.graph.capture.canonical import padding
 from octobert.graph.passes import fusion
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
@@ -261,13 +261,7 @@ def _expand_attention(chain: operators.Chain, node: ir.Node) -> None:
     scores = _rounded(chain, "scores", chain.MatMul("scores", query, key), inputs[14])
     root = operators.shared_initializer(graph, "root_of_head_size", float(np.sqrt(width // heads)))
     mask = chain.Cast("mask.float", inputs[17], to=ir.DataType.FLOAT)
-    mask = chain.Unsqueeze("mask.by_row", mask, operators.shared_initializer(graph, "axes", [1, 2]))
-    one, hidden = (operators.shared_initializer(graph, f"number_{n}", n) for n in (1.0, MASK_VALUE))
-    masked = chain.Add(
-        "masked",
-        chain.Div("scaled", scores, root),
-        chain.Mul("mask.added", chain.Sub("mask.absent", one, mask), hidden),
-    )
+    masked = chain.Add("masked", chain.Div("scaled", scores, root), padding(chain, mask, "mask"))
     shares = _rounded(chain, "probs", chain.Softmax("probs", masked, axis=-1), inputs[15])
     context = chain.Transpose(
         "context.turned", chain.MatMul("context", shares, value), perm=(0, 2, 1, 3)

@@ -134,7 +134,6 @@ class SessionWithShape(Session, Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape, [batch, sequence]; -1 for a free axis."""
-        ...
 
 
 class StaticShapeSession:
