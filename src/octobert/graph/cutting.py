@@ -441,6 +441,4 @@ def _set_bias_(graph: ir.Graph, linear: parts.Linear, bias: np.ndarray) -> None:
         graph, f"{name}.bias", np.ascontiguousarray(bias, dtype=np.float32)
     )
     add = operators.make_node("Add", [linear.y, constant], name, shape=linear.y.shape)
-    graph.insert_after(matmul, add)
-    for reader, place in uses:
-        reader.replace_input_with(place, add.outputs[0])
+    operators.insert_behind_(graph, matmul, [add], uses)

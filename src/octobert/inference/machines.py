@@ -258,8 +258,7 @@ def for_this_machine(folder: Path) -> Path:
     """
     if (folder / PACKAGE_FILE).is_file() or not (folder / INDEX).is_file():
         return folder
-    chosen = _chosen(folder, read_index(folder).packages)
-    return _checked(folder, chosen)
+    return _checked(folder, _chosen(folder, read_index(folder).packages))
 
 
 def read_index(folder: Path) -> Machines:

@@ -154,7 +154,7 @@ def prepare_(model: ir.Model) -> None:
         should_fold=lambda node: False if node.op_type in operators.PAIR else None,
     )
     graph = model.graph
-    for node in [n for n in graph if n.op_type == "DequantizeLinear"]:
+    for node in operators.of_type(graph, "DequantizeLinear"):
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         floats = operators.const_array(quantize.inputs[0]) if quantize is not None else None
         scales = operators.const_array(node.inputs[1])
@@ -180,7 +180,7 @@ def prepare_(model: ir.Model) -> None:
 
 def _rewrite_(graph: ir.Graph) -> bool:
     """Bring all parts that match into the form of the optimizer; return whether any attention did."""
-    softmaxes = [node for node in graph if node.op_type == "Softmax"]
+    softmaxes = operators.of_type(graph, "Softmax")
     matched = [_rewrite_attention_(graph, softmax) for softmax in softmaxes]
     _split_mask_(graph)
     _order_residuals_(graph)
@@ -190,7 +190,7 @@ def _rewrite_(graph: ir.Graph) -> bool:
 
 def _state_heads_(graph: ir.Graph) -> None:
     """Make targets of Reshapes that keep the first two axes constants: the optimizer reads the number of heads there."""
-    for node in [n for n in graph if n.op_type == "Reshape"]:
+    for node in operators.of_type(graph, "Reshape"):
         target = operators.producer(node.inputs[1], "Concat")
         sizes = [] if target is None else [operators.const_array(v) for v in target.inputs]
         last = [int(size) for part in sizes[2:] if part is not None for size in np.ravel(part)]
@@ -400,15 +400,20 @@ def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) ->
 
 def _check_heads(graph: ir.Graph) -> None:
     """Require head sizes that the kernel takes."""
-    for node in [n for n in graph if n.op_type == "QOrderedAttention"]:
+    for node in operators.of_type(graph, "QOrderedAttention"):
         size = len(operators.constant_of(node.inputs[11])) // node.attributes["num_heads"].value
         if size % MULTIPLE:
             raise _no_attention(node, f"heads of {size} channels", f"a multiple of {MULTIPLE}")
 
 
 def _no_attention(node: ir.Node, got: str, expected: str) -> ModelError:
-    what, fix = "QOrderedAttention cannot compute the attention", "remove this target"
-    return ModelError(what, where=str(node.name), got=got, expected=expected, fix=fix)
+    return ModelError(
+        "QOrderedAttention cannot compute the attention",
+        where=str(node.name),
+        got=got,
+        expected=expected,
+        fix="remove this target",
+    )
 
 
 def _split_mask_(graph: ir.Graph) -> None:

@@ -96,8 +96,7 @@ def chosen_by_olive(draft: Draft, metrics: list[Node]) -> Pass:
     node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
     for field in (off, named):
         field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
-    step = replace(node, value={"type": kind}, path=f"passes.{kind}")
-    return Pass(kind, kind.lower(), step)
+    return Pass(kind, kind.lower(), replace(node, value={"type": kind}, path=f"passes.{kind}"))
 
 
 def _alternative(draft: Draft, other: Pass) -> None:
