@@ -199,6 +199,11 @@ class _Open:
     feeds: list[Feeds]
     times: list[float] = field(default_factory=list)
 
+    @property
+    def runs(self) -> bool:
+        """True if the process still runs."""
+        return self.worker.runs
+
     def ms(self) -> float:
         """Run one round; return its time in milliseconds."""
         self.times.append(self.worker.ask("work", self.feeds))
@@ -237,7 +242,7 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
             return Tried(setting=setting, ratio=float(np.median(_ratios(opened, base, _ROUNDS))))
     except OctobertError as error:
         # Without the defaults there is nothing to compare with, and it was not the setting that failed.
-        if not base.worker.runs:
+        if not base.runs:
             raise
         return Tried(setting=setting, ratio=None, problem=str(error))
 
