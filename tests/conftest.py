@@ -98,8 +98,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {here / name: fixtures for name, fixtures in SLOW_FIXTURES.items()}
     items.sort(key=lambda item: first.get(item.path, len(first)))
     for item in items:
-        family = getattr(item, "callspec", None) and item.callspec.params.get("family")
-        others = "captured" in item.fixturenames and family not in (None, *QUICK_FAMILIES)
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        others = "captured" in item.fixturenames and any(
+            value in families.names() and value not in QUICK_FAMILIES for value in given
+        )
         if others or slow.get(item.path, set()) & {*item.fixturenames}:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("needs_shared") and not SHARED.is_dir():

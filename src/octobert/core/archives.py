@@ -11,8 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from octobert.core.environment import place_in_cache
-from octobert.core.errors import ModelError, StorageError, reason, unreadable
-from octobert.core.files import atomic_folder, file_digest, is_file, remove, stays_inside
+from octobert.core.errors import ModelError, reason, unreadable
+from octobert.core.files import (
+    atomic_folder,
+    check_space,
+    file_digest,
+    is_file,
+    remove,
+    stays_inside,
+)
 
 SUFFIX = ".zip"
 # What a package holds that `octobert tune` replaces.
@@ -98,15 +105,7 @@ def unpack(path: Path, folder: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             check(path, entries)
-            total, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
-            if total > free:
-                raise StorageError(
-                    "the disk is full",
-                    where=str(folder),
-                    got=f"{free:,} bytes",
-                    expected=f"{total:,} bytes",
-                    fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
-                )
+            check_space(folder, sum(entry.file_size for entry in entries))
             for entry in entries:
                 target = folder / entry.filename
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -250,11 +250,11 @@ def check(plan: QuantPlan, capabilities: Capabilities) -> None:
     """
     broken = violations(plan, capabilities)
     if broken:
-        shown = "; ".join(broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
         raise PlanError(
             f"the plan breaks {len(broken)} rules of the target",
             where=f"target {capabilities.name}",
-            got=shown,
+            got="; ".join(broken[:5])
+            + (f"; and {len(broken) - 5} more" if len(broken) > 5 else ""),
             fix="choose another method, placement or type (octobert targets --json lists what the target accepts), "
             "or repair the plan with repair: true",
         )

@@ -40,7 +40,7 @@ BERT_PARTS = {
     "ffn_norm": "output.LayerNorm",
 }
 
-# The modules that models with rotary positions and gated feed-forwards have in common; where their norms are, differs.
+# The modules of models with rotary positions and gated feed-forwards; the names of norms are those behind their blocks.
 GATED_PARTS = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -51,6 +51,8 @@ GATED_PARTS = {
     "ffn_up": "mlp.up_proj",
     "activation": "mlp.act_fn",
     "ffn_down": "mlp.down_proj",
+    "attention_norm": "post_attention_layernorm",
+    "ffn_norm": "post_mlp_layernorm",
 }
 
 

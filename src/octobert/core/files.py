@@ -302,6 +302,23 @@ def disk_error(error: OSError, where: Path) -> StorageError:
     )
 
 
+def check_space(folder: Path, needed: int) -> None:
+    """Check that a folder's disk has room for so many bytes.
+
+    Raises:
+        StorageError: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StorageError(
+            "the disk is full",
+            where=str(folder),
+            got=f"{free:,} bytes",
+            expected=f"{needed:,} bytes",
+            fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
+        )
+
+
 def file_error(error: OSError) -> StorageError:
     """Return the `StorageError` for an error of any file, which a program that is about to end has met."""
     if is_disk_error(error) and error.errno not in (
@@ -312,9 +329,10 @@ def file_error(error: OSError) -> StorageError:
         errno.ENOTDIR,
     ):
         return disk_error(error, Path())
-    where = None if error.filename is None else str(error.filename)
     return StorageError(
-        "a file cannot be read or written", where=where, got=error.strerror or str(error)
+        "a file cannot be read or written",
+        where=None if error.filename is None else str(error.filename),
+        got=error.strerror or str(error),
     )
 
 

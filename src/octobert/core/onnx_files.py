@@ -67,12 +67,13 @@ def integers_of(path: Path) -> str | None:
 
 def _port(value: onnx_ir.Value) -> TensorInfo:
     dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
-    shape = (
-        None
+    return TensorInfo(
+        name=str(value.name),
+        dtype=_DTYPES.get(dtype, dtype),
+        shape=None
         if value.shape is None
-        else tuple(size if isinstance(size, int) else -1 for size in value.shape)
+        else tuple(size if isinstance(size, int) else -1 for size in value.shape),
     )
-    return TensorInfo(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _decode(model: onnx_ir.Model) -> None:
@@ -297,9 +298,13 @@ def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
         axes = 1 if name == ROW_NUMBERS else 2
         kinds = (*_INTEGERS, *_FLOATS, "bool") if name == "attention_mask" else _INTEGERS
         if port.shape is not None and len(port.shape) != axes:
-            what = f"the model reads its {name} with {len(port.shape)} axes"
-            fix = "export it with the tokenizer's two-dimensional inputs"
-            raise ModelError(what, where=where, got=str(port), expected="batch, sequence", fix=fix)
+            raise ModelError(
+                f"the model reads its {name} with {len(port.shape)} axes",
+                where=where,
+                got=str(port),
+                expected="batch, sequence",
+                fix="export it with the tokenizer's two-dimensional inputs",
+            )
         if port.dtype not in kinds:
             raise ModelError(
                 f"the model reads its {name} in another type",

@@ -201,13 +201,13 @@ class Inspection(Tabular):
 def split(operators: Iterable[Operator], between_ms: float) -> Split:
     """Add up the times of operators by kind."""
     executed = tuple(operators)
-    conversions = [operator.ms for operator in executed if operator.kind == "conversion"]
+    conversions = [operator for operator in executed if operator.kind == "conversion"]
     return Split(
         between_ms=between_ms,
-        total_ms=sum(operator.ms for operator in executed),
-        products_ms=sum(operator.ms for operator in executed if operator.kind == "product"),
-        integer_ms=sum(operator.ms for operator in executed if operator.integer),
-        conversions_ms=sum(conversions),
+        total_ms=time_of(executed),
+        products_ms=time_of(operator for operator in executed if operator.kind == "product"),
+        integer_ms=time_of(operator for operator in executed if operator.integer),
+        conversions_ms=time_of(conversions),
         conversions=len(conversions),
     )
 

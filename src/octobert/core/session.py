@@ -213,36 +213,29 @@ class Session(Protocol):
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs."""
-        ...
 
     @property
     def precision(self) -> str:
         """Precision of the float operators, as the runtime reports it."""
-        ...
 
     @property
     def threads(self) -> int:
         """Number of threads of one inference."""
-        ...
 
     @property
     def streams(self) -> int:
         """Number of inferences that run at the same time."""
-        ...
 
     @property
     def device(self) -> str | None:
         """The device that really runs the model, where the user chose it: `AUTO (CPU)`; None for the device of the target."""
-        ...
 
     @property
     def prepares_shapes(self) -> bool:
         """Return whether the first inference at a shape takes longer, because the runtime prepares kernels for the shape."""
-        ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs by name. Feeds that the model has no input for are ignored."""
-        ...
 
 
 @runtime_checkable
@@ -259,7 +252,6 @@ class AsynchronousSession(Session, Protocol):
             requests: inferences in flight.
             on_done: called with the number of a batch and its time in ms, from its inputs to its outputs. Any thread calls it.
         """
-        ...
 
 
 Goal = Literal["latency", "throughput"]

@@ -53,9 +53,10 @@ class StoredVectors(FrozenModel):
         try:
             return cls.model_validate_json((pq.read_schema(path).metadata or {})[NOTED])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            fix = "name a file that octobert embed wrote"
             raise DataError(
-                "the form of the vectors is unknown", where=str(path), fix=fix
+                "the form of the vectors is unknown",
+                where=str(path),
+                fix="name a file that octobert embed wrote",
             ) from error
 
     def fitted(self, vectors: np.ndarray, where: str = "dimensions") -> StoredVectors:
@@ -68,8 +69,12 @@ class StoredVectors(FrozenModel):
             DataError: they have fewer dimensions.
         """
         if (most := vectors.shape[-1]) < (self.dimensions or 0):
-            what, got = "the model's vectors have fewer dimensions", str(self.dimensions)
-            raise DataError(what, where=where, got=got, expected=f"at most {most}")
+            raise DataError(
+                "the model's vectors have fewer dimensions",
+                where=where,
+                got=str(self.dimensions),
+                expected=f"at most {most}",
+            )
         kept = self.cut(vectors)
         known: dict[str, object] = {"dimensions": kept.shape[-1]}
         if self.type == "int8":
@@ -125,7 +130,10 @@ class StoredVectors(FrozenModel):
             DataError: the form was not fitted.
         """
         if not self.low:
-            what, fix = "a form of int8 has no intervals yet", "form.fitted(vectors) has them"
-            raise DataError(what, where="StoredVectors", fix=fix)
+            raise DataError(
+                "a form of int8 has no intervals yet",
+                where="StoredVectors",
+                fix="form.fitted(vectors) has them",
+            )
         low, high = np.array(self.low), np.array(self.high)
         return low, np.maximum(high - low, np.finfo(np.float32).tiny) / _STEPS

@@ -106,12 +106,14 @@ def at(text: str, kind: Kind, *, where: str) -> UserCode:
     """
     file, _, function = text.rpartition(":")
     if not file or not function.isidentifier():
-        expected = (
-            f"{Path(text.rstrip(':')).name}:FUNCTION"
+        raise RecipeError(
+            "the function is not named",
+            where=where,
+            got=text,
+            expected=f"{Path(text.rstrip(':')).name}:FUNCTION"
             if text.rstrip(":").endswith(".py")
-            else "file.py:function"
+            else "file.py:function",
         )
-        raise RecipeError("the function is not named", where=where, got=text, expected=expected)
     path = Path(file)
     if not path.is_file():
         raise RecipeError(
@@ -139,12 +141,11 @@ def load(code: UserCode) -> Callable[..., Any]:
             for name, value in vars(module).items()
             if callable(value) and not name.startswith("_")
         ]
-        fix = did_you_mean(code.function, names) if names else f"add {SIGNATURES[code.kind]}"
         raise RecipeError(
             f'the file has no function "{code.function}"',
             where=code.where,
             got=str(code.path),
-            fix=fix,
+            fix=did_you_mean(code.function, names) if names else f"add {SIGNATURES[code.kind]}",
         )
     _check_signature(code, function)
     if code.kind == "train":
@@ -304,9 +305,11 @@ def ask(module: str, request: Any, *, where: str) -> Any:
         log_lines = log.read().decode(errors="replace").strip().splitlines()
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER.encode())]
     if not answers:
-        got = f"exit code {child.returncode}; {log_lines[-1] if log_lines else 'no message'}"
         raise RecipeError(
-            "the code ended the process", where=where, got=got, fix="run it in Python"
+            "the code ended the process",
+            where=where,
+            got=f"exit code {child.returncode}; {log_lines[-1] if log_lines else 'no message'}",
+            fix="run it in Python",
         )
     reply = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
     if "error" in reply:

@@ -222,11 +222,10 @@ def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[
 def _part(whole: Any, name: str, kind: type, where: str) -> Any:
     value = whole.get(name) if isinstance(whole, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
-        got = "nothing" if value is None else preview(value, 60)
         raise DataError(
             f'there is no "{name}"',
             where=where,
-            got=got,
+            got="nothing" if value is None else preview(value, 60),
             expected=f"a {kind.__name__}",
             fix="correct the file",
         )
@@ -249,13 +248,13 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
     widths = Counter(len(f) for f in fields if f and f[0] != _DOCUMENT)
     width = widths.most_common(1)[0][0] if widths else 0
     if width < 2 or (columns and len(columns) != width):
-        expected = (
-            f"columns {', '.join(columns)}"
-            if columns
-            else "a word and its tag on every line, an empty line between sentences"
-        )
         raise DataError(
-            "not a column file", where=str(path), got=f"{width} columns", expected=expected
+            "not a column file",
+            where=str(path),
+            got=f"{width} columns",
+            expected=f"columns {', '.join(columns)}"
+            if columns
+            else "a word and its tag on every line, an empty line between sentences",
         )
     usual = (
         _CONLL_2003

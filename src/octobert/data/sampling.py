@@ -100,12 +100,11 @@ def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
     except (ValueError, AssertionError) as error:
         if count == 0 and "incompatible" in str(error):
             return 0, 0
-        got, expected = (
-            f"{span} of {count} rows" if count else span,
-            "such as [:100], [10:20], [-5:] or [:5%]",
-        )
         raise DataError(
-            "the slice cannot be read", where=where, got=got, expected=expected
+            "the slice cannot be read",
+            where=where,
+            got=f"{span} of {count} rows" if count else span,
+            expected="such as [:100], [10:20], [-5:] or [:5%]",
         ) from error
     return int(bounds.from_ or 0), int(count if bounds.to is None else bounds.to)
 

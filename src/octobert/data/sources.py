@@ -230,9 +230,11 @@ class Places:
         file_spans = [file_of(place) for place in named if place not in self.functions]
         files, spans = tuple(file for file, _ in file_spans), tuple(span for _, span in file_spans)
         try:
-            stamp = _summary(files, spans, file_stamp)
             return Content(
-                places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest)
+                places=files,
+                spans=spans,
+                stamp=_summary(files, spans, file_stamp),
+                digest=_summary(files, spans, file_digest),
             )
         except OSError as error:
             raise unreadable(DataError, error, error.filename) from error

@@ -92,9 +92,8 @@ def step_within(
     least = room if least is None else least
     for name, stated in (("step", options.step), ("overlap", options.overlap)):
         if stated is not None and stated >= least:
-            what = "windows would not overlap" if name == "step" else "windows would not advance"
             raise DataError(
-                what,
+                "windows would not overlap" if name == "step" else "windows would not advance",
                 where=name,
                 got=str(stated),
                 expected=f"less than the {least} tokens of {of} in a window",

@@ -148,8 +148,11 @@ def baselines_of(
     baselines = float_baselines()
     for name in names or ():
         if name not in baselines:
-            fix = did_you_mean(name, tuple(baselines))
-            raise RecipeError(f'there is no float baseline "{name}"', where="baselines", fix=fix)
+            raise RecipeError(
+                f'there is no float baseline "{name}"',
+                where="baselines",
+                fix=did_you_mean(name, tuple(baselines)),
+            )
     needed = {REFERENCE, *(baseline_of(target) for target in measured)}
     return tuple(
         baseline
@@ -265,11 +268,15 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
     """
     baseline, path = candidate.baseline, Path(candidate.path)
     if baseline is None and candidate.name not in targets.names():
-        fix = did_you_mean(candidate.name, (*float_baselines(), *targets.names()))
-        raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
-    precision = None if baseline is None else baseline.precision
+        raise TargetError(
+            f'there is no candidate "{candidate.name}"',
+            fix=did_you_mean(candidate.name, (*float_baselines(), *targets.names())),
+        )
     plain = SessionOptions(
-        threads=threads, streams=streams, precision=precision, device=candidate.chosen
+        threads=threads,
+        streams=streams,
+        precision=None if baseline is None else baseline.precision,
+        device=candidate.chosen,
     )
     options = (candidate.options or plain).model_copy(
         update={
@@ -294,15 +301,14 @@ def candidate_of(
         label: its name in results.
         device: of the runtime's own to open it on; None for the target's.
     """
-    path, entries, outputs = str(model.file), model.entries_on(device), model.outputs
     return Candidate(
         name=model.target,
-        path=path,
+        path=str(model.file),
         head=model.head,
         label=label,
-        entries=entries,
+        entries=model.entries_on(device),
         chosen=device,
-        outputs=outputs,
+        outputs=model.outputs,
     )
 
 
@@ -337,16 +343,17 @@ def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | N
     if model.floating is None:
         return None
     baseline, file = baseline_of(model.target), model.floating.path
-    entries = model.entries if baseline.target == model.target else SessionEntries()
     float_model = replace(
         model,
         path=file,
         file=file,
         target=baseline.target,
         outputs=model.floating.outputs,
-        entries=entries,
+        entries=model.entries if baseline.target == model.target else SessionEntries(),
+        floating=None,
+        manifest=None,
     )
-    return replace(float_model, floating=None, manifest=None), baseline
+    return float_model, baseline
 
 
 def open_float(
@@ -354,7 +361,6 @@ def open_float(
     path: Path,
     head: str,
     entries: SessionEntries = SessionEntries(),
-    device: str | None = None,
 ) -> Session:
     """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
@@ -363,10 +369,9 @@ def open_float(
         path: the float ONNX file.
         head: of the model.
         entries: what the recipe sets for the target.
-        device: of the runtime's own, instead of the target's.
     """
     baseline = baseline_of(target)
     entries = entries if baseline.target == target else SessionEntries()
     return open_candidate(
-        Candidate(name=baseline.name, path=str(path), head=head, entries=entries, chosen=device), 0
+        Candidate(name=baseline.name, path=str(path), head=head, entries=entries), 0
     )

@@ -97,8 +97,11 @@ class AccuracyJudge:
         main: bool = False,
     ) -> None:
         if not len(parts[-1].gold):
-            fix = "give labelled rows: models are judged on them"
-            raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
+            raise DataError(
+                "the rows to search on have no gold",
+                where="data.tune",
+                fix="give labelled rows: models are judged on them",
+            )
         self._task, self._parts, self._seed = task, parts, seed
         self._limits = [(metric_named(limit.of, task.primary), limit) for limit in limits]
         self.metrics = list(
@@ -197,11 +200,7 @@ class AccuracyJudge:
 
     def _items(self, part: TuningPart, outputs: Outputs) -> np.ndarray:
         encoded = EncodedTexts(part.texts, [self._rows[text] for text in part.texts])
-        joined = {
-            name: np.concatenate([outputs[text][name] for text in part.texts])
-            for name in outputs[part.texts[0]]
-        }
-        return self._task.items(Result(joined, encoded, part.gold))
+        return self._task.items(Result(_joined(outputs, part.texts), encoded, part.gold))
 
     def _run(self, session: Session, texts: Sequence[Text], outputs: Outputs) -> None:
         rows = [row for text in texts for row in self._rows[text]]
@@ -225,11 +224,13 @@ class AccuracyJudge:
                 return self._by_text({name: arrays[name] for name in arrays.files}, texts)
         outputs: Outputs = {}
         self._run(open_float(), texts, outputs)
-        joined = {
-            name: np.concatenate([outputs[text][name] for text in texts])
-            for name in outputs[texts[0]]
-        }
         buffer = io.BytesIO()
-        np.savez(buffer, **joined)  # type: ignore[arg-type]
+        np.savez(buffer, **_joined(outputs, texts))  # type: ignore[arg-type]
         write_sealed(cache, buffer.getvalue())
         return outputs
+
+
+def _joined(outputs: Outputs, texts: Sequence[Text]) -> dict[str, np.ndarray]:
+    """Return the outputs of texts, one behind the other."""
+    names = outputs[texts[0]]
+    return {name: np.concatenate([outputs[text][name] for text in texts]) for name in names}

@@ -163,12 +163,14 @@ def judge(
         comparison = scoring.compare(
             task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed
         )
-    scores = {
-        name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
-        for name, model_outputs in outputs.items()
-    }
     return Judgement(
-        scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision
+        scores={
+            name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
+            for name, model_outputs in outputs.items()
+        },
+        comparison=comparison,
+        device=predictor.device,
+        precision=predictor.precision,
     )
 
 
@@ -193,12 +195,11 @@ def rows_of(
     """
     split = data["evaluate"]
     if names_code(data["source"]) and not allow_code:
-        fix = "give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)"
         raise RecipeError(
             "the rows come from code, which is not run here",
             where="data",
             got=data["source"],
-            fix=fix,
+            fix="give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)",
         )
     if Path(data["source"]).is_file():
         # All rows of a file, whatever the split is called.
@@ -218,9 +219,11 @@ def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | N
         StorageError: there is no folder for a file.
     """
     if nbest is not None and model.head != ANSWERING:
-        got, fix = f"a model for {model.facts().name}", "use --predictions"
         raise RecipeError(
-            "only answers to questions have n-best lists", where="--nbest", got=got, fix=fix
+            "only answers to questions have n-best lists",
+            where="--nbest",
+            got=f"a model for {model.facts().name}",
+            fix="use --predictions",
         )
     if nbest is not None and nbest == predictions:
         raise RecipeError(
@@ -319,13 +322,12 @@ def of_rows(
     """
     for number in numbers:
         if not 1 <= number <= len(rows):
-            fix = "rows are counted from 1, without the header"
             raise DataError(
                 "there is no such row",
                 where=where,
                 got=str(number),
                 expected=f"1 to {len(rows)}",
-                fix=fix,
+                fix="rows are counted from 1, without the header",
             )
     task, chosen = model.task, [rows[number - 1] for number in numbers]
     try:

@@ -8,6 +8,7 @@ whole 95 % interval of its ratio says that it is faster by more than `MARGIN`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,12 +36,13 @@ from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker, working
 from octobert.inference.batching import Batch, make_batches
 
+# The batches of a round for a setting, whose process says what they cost.
+_Work = Callable[[Setting, Worker], list[Feeds]]
 # Smallest relative gain that is worth settings other than the defaults.
 MARGIN = 0.01
 # Rows of a round: run one by one for latency, all together for throughput.
 ROWS = {"latency": 8, "throughput": 96}
 _FIRST_ROUNDS, _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 7, 25, 3
-_RATIO = "ratio to the defaults"
 # A setting that is slower by this factor in each of the first rounds is dropped.
 _HOPELESS = 1.1
 
@@ -80,7 +82,7 @@ def tune(
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     chosen = np.random.default_rng(seed).permutation(len(rows))[: ROWS[goal]]
-    work = _Work([rows[i] for i in chosen], pad_id, goal, longest)
+    work = functools.partial(_feeds, [rows[i] for i in chosen], pad_id, goal, longest)
     default = default_setting(goal)
     space = space_of(candidate.name, goal)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
@@ -152,40 +154,37 @@ def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: 
     drawn = {
         name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in space.items()
     }
-    runtime_options = {
-        n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]
-    }
-    streams = int(drawn.get("streams", default.streams))
-    threads = int(drawn.get("threads", default.threads))
     return Setting(
-        streams=streams,
-        threads=threads,
+        streams=int(drawn.get("streams", default.streams)),
+        threads=int(drawn.get("threads", default.threads)),
         tokens=int(drawn.get("tokens", default.tokens)),
-        runtime_options=runtime_options,
+        runtime_options={
+            n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]
+        },
     )
 
 
-class _Work:
-    """The work of one round; the same for every setting."""
-
-    def __init__(self, rows: Sequence[Encoded], pad_id: int, goal: Goal, longest: int) -> None:
-        self._rows, self._pad_id, self._goal, self.longest = rows, pad_id, goal, longest
-
-    def feeds_for(self, setting: Setting, worker: Worker) -> list[Feeds]:
-        """The runs of one candidate."""
-        lengths = [len(row) for row in self._rows]
-        if self._goal == "latency":
-            batches = [Batch([index], length) for index, length in enumerate(lengths)]
-        else:
-            cost = worker.ask("cost", self.longest)
-            batches = make_batches(
-                lengths,
-                cost,
-                max_length=self.longest,
-                streams=setting.streams,
-                tokens=setting.tokens,
-            )
-        return [batch.feeds(self._rows, self._pad_id) for batch in batches]
+def _feeds(
+    rows: Sequence[Encoded],
+    pad_id: int,
+    goal: Goal,
+    longest: int,
+    setting: Setting,
+    worker: Worker,
+) -> list[Feeds]:
+    """Return the batches of one round: single rows for latency, batched rows for throughput."""
+    lengths = [len(row) for row in rows]
+    if goal == "latency":
+        batches = [Batch([index], length) for index, length in enumerate(lengths)]
+    else:
+        batches = make_batches(
+            lengths,
+            worker.ask("cost", longest),
+            max_length=longest,
+            streams=setting.streams,
+            tokens=setting.tokens,
+        )
+    return [batch.feeds(rows, pad_id) for batch in batches]
 
 
 @dataclass
@@ -217,7 +216,7 @@ def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Op
     with working(
         [candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10
     ) as (worker,):
-        feeds = work.feeds_for(setting, worker)
+        feeds = work(setting, worker)
         # The first run of a shape takes longer.
         worker.ask("work", feeds)
         yield _Open(worker, feeds)

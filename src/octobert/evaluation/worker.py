@@ -131,9 +131,10 @@ class Worker:
                 "a candidate does not answer", where=where, got=f"{_TIMEOUT_S} s of silence"
             )
         if code < 0:
-            fix = "if memory ran out, use smaller batches or shorter sequences"
             return TargetError(
-                f"the candidate's process was killed by signal {-code}", where=where, fix=fix
+                f"the candidate's process was killed by signal {-code}",
+                where=where,
+                fix="if memory ran out, use smaller batches or shorter sequences",
             )
         return TargetError("the candidate's process died", where=where, got=f"exit code {code}")
 

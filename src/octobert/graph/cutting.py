@@ -360,7 +360,7 @@ def _narrow_(graph: ir.Graph, structure: _Structure, units: np.ndarray) -> None:
         graph.insert_before(node, gather)
         node.replace_input_with(place, gather.outputs[0])
     projection = structure.projection
-    rows = _channels(units, structure.sublayer.width, 1, structure.sublayer.units)
+    rows = channels_of(units, structure.sublayer.width)
     weight = operators.constant_of(projection.weight)[rows]
     _set_(graph, projection.matmul, 1, weight, "weight")
 
@@ -377,6 +377,11 @@ def _remove_(graph: ir.Graph, structure: _Structure) -> None:
     add.name = add.outputs[0].name = f"{module}{CONSTANT}"
 
 
+def channels_of(units: np.ndarray, width: int) -> np.ndarray:
+    """Return the channels of units of a width."""
+    return np.asarray(units[:, None] * width + np.arange(width)).reshape(-1)
+
+
 def _channels(units: np.ndarray, width: int, blocks: int, count: int) -> np.ndarray:
     """Return the indices of the channels of units, in `blocks` blocks of `count` units of `width` channels.
 
@@ -384,8 +389,8 @@ def _channels(units: np.ndarray, width: int, blocks: int, count: int) -> np.ndar
         >>> _channels(np.array([1]), 2, 2, 3).tolist()
         [2, 3, 8, 9]
     """
-    channels = units[:, None] * width + np.arange(width)
-    return (np.arange(blocks)[:, None] * count * width + channels.reshape(-1)).reshape(-1)
+    starts = np.arange(blocks)[:, None] * count * width
+    return np.asarray(starts + channels_of(units, width)).reshape(-1)
 
 
 def _absorb_(graph: ir.Graph, value: ir.Value, reader: ir.Node, constant: np.ndarray) -> bool:
@@ -436,6 +441,4 @@ def _set_bias_(graph: ir.Graph, linear: parts.Linear, bias: np.ndarray) -> None:
         graph, f"{name}.bias", np.ascontiguousarray(bias, dtype=np.float32)
     )
     add = operators.make_node("Add", [linear.y, constant], name, shape=linear.y.shape)
-    graph.insert_after(matmul, add)
-    for reader, place in uses:
-        reader.replace_input_with(place, add.outputs[0])
+    operators.insert_behind_(graph, matmul, [add], uses)

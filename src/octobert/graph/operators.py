@@ -139,6 +139,11 @@ def other_input(node: ir.Node, value: ir.Value) -> tuple[int, ir.Value | None]:
     return place, node.inputs[place]
 
 
+def of_type(graph: ir.Graph, op_type: str) -> list[ir.Node]:
+    """Return the nodes of an operator; the graph may change while they are walked through."""
+    return [node for node in graph if node.op_type == op_type]
+
+
 def nodes_of(graph: ir.Graph) -> dict[str, ir.Node]:
     """Return the nodes of a graph by name."""
     return {str(node.name): node for node in graph}
@@ -152,6 +157,15 @@ def values_of(graph: ir.Graph) -> dict[str, ir.Value]:
 def quantizes_activations(graph: ir.Graph) -> bool:
     """Return whether a graph rounds values at run time."""
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
+
+
+def insert_behind_(
+    graph: ir.Graph, node: ir.Node, added: Sequence[ir.Node], uses: Iterable[tuple[ir.Node, int]]
+) -> None:
+    """Insert nodes behind a node; these uses of its output then read the last of them."""
+    graph.insert_after(node, added)
+    for reader, index in uses:
+        reader.replace_input_with(index, added[-1].outputs[0])
 
 
 def free_name(name: str, *used_names: Container[str], suffix: str = "") -> str:

@@ -342,10 +342,8 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         chain = operators.Chain(graph, str(matmul.outputs[0].name))
         product = chain.MatMulInteger("integer", integers, weight, zero, dtype=ir.DataType.INT32)
         floats = chain.Cast("cast", product, to=ir.DataType.FLOAT)
-        result = chain.Mul("dequantized", floats, chain.Mul("scales", scale, weight_scales))
-        ir.convenience.replace_nodes_and_values(
-            graph, matmul, [matmul], chain.nodes, [matmul.outputs[0]], [result]
-        )
+        chain.Mul("dequantized", floats, chain.Mul("scales", scale, weight_scales))
+        chain.replace_(matmul)
 
 
 def _write_activation_(

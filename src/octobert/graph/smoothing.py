@@ -290,9 +290,7 @@ def _restore_norm_(
         )
         added.append(operators.make_node(op_type, [value, operand], f"{place.source}.{name}"))
         value = added[-1].outputs[0]
-    graph.insert_after(norm, added)
-    for node, index in others:
-        node.replace_input_with(index, value)
+    operators.insert_behind_(graph, norm, added, others)
     if output.is_graph_output():
         # The graph output keeps its name and values; the scaled norm gets another name.
         name, position = str(output.name), list(graph.outputs).index(output)
@@ -307,6 +305,4 @@ def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> Non
     readers = list(output.uses())
     node.name = output.name = f"{name}.{UNSMOOTHED}"
     mul = operators.make_node("Mul", [output, scale], name)
-    graph.insert_after(node, [mul])
-    for reader, index in readers:
-        reader.replace_input_with(index, mul.outputs[0])
+    operators.insert_behind_(graph, node, [mul], readers)

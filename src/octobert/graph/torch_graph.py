@@ -299,9 +299,11 @@ class _Activation:
             return None
         name, lowest, highest = zero.dtype.name, *LIMITS[zero.dtype.name]
         less = 128 if name == "uint8" else 0
-        limits = (lowest - less, highest - less)
         return _Activation(
-            node, int(zero) - less, limits, torch.int8 if name in ("int8", "uint8") else torch.int32
+            node,
+            int(zero) - less,
+            (lowest - less, highest - less),
+            torch.int8 if name in ("int8", "uint8") else torch.int32,
         )
 
 

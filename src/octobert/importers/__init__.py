@@ -79,7 +79,7 @@ class Node:
 
     def items(self) -> Iterator[tuple[str, Node]]:
         """The fields of a mapping, those inside its groups and defaults included."""
-        if not isinstance(self.value, Mapping):
+        if not self.is_mapping:
             return
         named = set()
         for key, value in self.value.items():
@@ -122,6 +122,11 @@ class Node:
     def count(self) -> int:
         """The value if it is a whole number above 0, otherwise 0."""
         return self.value if type(self.value) is int and self.value > 0 else 0
+
+    @property
+    def is_mapping(self) -> bool:
+        """Return whether the value has fields."""
+        return isinstance(self.value, Mapping)
 
     @property
     def is_number(self) -> bool:

@@ -87,8 +87,12 @@ class Embedder:
         """
         model = Predictor(self.package, goal="throughput", measure=False, **self.options)
         if model.task.head != "embedding":
-            what, got = "the model does not embed texts", f"a model for {model.opened.facts().name}"
-            raise ModelError(what, where=str(model.folder), got=got, fix="octobert.load opens it")
+            raise ModelError(
+                "the model does not embed texts",
+                where=str(model.folder),
+                got=f"a model for {model.opened.facts().name}",
+                fix="octobert.load opens it",
+            )
         return model
 
     @lazy
@@ -144,8 +148,9 @@ class Embedder:
 def _with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
     """Return rows with the column of their vectors, [rows, width]."""
     if VECTORS in table.column_names:
-        what, fix = f'there is a column "{VECTORS}" already', "rename it, or do not keep it"
-        raise ColumnError(what, fix=fix)
+        raise ColumnError(
+            f'there is a column "{VECTORS}" already', fix="rename it, or do not keep it"
+        )
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     return table.append_column(VECTORS, column)
 
@@ -195,8 +200,11 @@ def embed(
         _check((*keep, embedder.column), opened.schema_arrow, str(file))
         schemas.append(pa.schema([opened.schema_arrow.field(name) for name in keep]))
         if schemas[-1] != schemas[0]:
-            what, fix = f"the columns have other types than in {files[0]}", "write them alike"
-            raise ColumnError(what, where=str(file), fix=fix)
+            raise ColumnError(
+                f"the columns have other types than in {files[0]}",
+                where=str(file),
+                fix="write them alike",
+            )
         # Nothing is made of rows of which one cannot be.
         for first, table in _tables(file, [embedder.column], rows):
             embedder.parsed(table[embedder.column].to_pylist(), f"{file}, ", first)
@@ -325,9 +333,12 @@ def _check_run(noted: bytes, run: bytes, where: Path) -> None:
     """
     there, now = json.loads(noted), json.loads(run)
     if others := [name for name in now if there.get(name) != now[name]]:
-        got = f"another {' and another '.join(others)}" if there else "a file of other origin"
-        what, fix = "what is there is not of this run", "choose another name, or remove it"
-        raise StorageError(what, where=str(where), got=got, fix=fix)
+        raise StorageError(
+            "what is there is not of this run",
+            where=str(where),
+            got=f"another {' and another '.join(others)}" if there else "a file of other origin",
+            fix="choose another name, or remove it",
+        )
 
 
 def _files(path: Path) -> list[Path]:
@@ -343,8 +354,9 @@ def _files(path: Path) -> list[Path]:
 def _check(names: Iterable[str], schema: pa.Schema, where: str) -> None:
     for name in names:
         if name not in schema.names:
-            fix = did_you_mean(name, schema.names)
-            raise ColumnError(f'there is no column "{name}"', where=where, fix=fix)
+            raise ColumnError(
+                f'there is no column "{name}"', where=where, fix=did_you_mean(name, schema.names)
+            )
 
 
 @contextmanager
@@ -352,5 +364,9 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        what, got = "the file cannot be read as Parquet", reason(error, longest=200)
-        raise DataError(what, where=str(file), got=got, fix="check the path") from error
+        raise DataError(
+            "the file cannot be read as Parquet",
+            where=str(file),
+            got=reason(error, longest=200),
+            fix="check the path",
+        ) from error

@@ -98,9 +98,11 @@ def default_cost_model(session: Session) -> CostModel:
     Its unit is not a millisecond but the cost of a token: an inference costs 16 on top of its tokens, and attention costs as
     much as the linear layers at a length of 4,096.
     """
-    new_shape_ms = 64.0 if session.prepares_shapes else 0.0
     return CostModel(
-        tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=1 / 4096, new_shape_ms=new_shape_ms
+        tokens=(0, 1024),
+        ms=(16.0, 1040.0),
+        square_ms=1 / 4096,
+        new_shape_ms=64.0 if session.prepares_shapes else 0.0,
     )
 
 
@@ -153,12 +155,13 @@ def measure_cost_model(
         }
     # The very first inference also reads the weights, so it does not count.
     new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
-    update = {
-        "new_shape_ms": new_shape_ms,
-        "lengths": tuple(end for end, shorter in confirmed if shorter),
-        "margin": margin,
-    }
-    return _fitted(least).model_copy(update=update)
+    return _fitted(least).model_copy(
+        update={
+            "new_shape_ms": new_shape_ms,
+            "lengths": tuple(end for end, shorter in confirmed if shorter),
+            "margin": margin,
+        }
+    )
 
 
 def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:

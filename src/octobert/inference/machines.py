@@ -258,8 +258,7 @@ def for_this_machine(folder: Path) -> Path:
     """
     if (folder / PACKAGE_FILE).is_file() or not (folder / INDEX).is_file():
         return folder
-    chosen = _chosen(folder, read_index(folder).packages)
-    return _checked(folder, chosen)
+    return _checked(folder, _chosen(folder, read_index(folder).packages))
 
 
 def read_index(folder: Path) -> Machines:
@@ -272,8 +271,12 @@ def read_index(folder: Path) -> Machines:
     try:
         return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
     except (OSError, ValueError) as error:
-        got = error.strerror if isinstance(error, OSError) else first_problem(error)
-        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=got, fix=fix) from error
+        raise ModelError(
+            f"{INDEX} cannot be read",
+            where=str(path),
+            got=error.strerror if isinstance(error, OSError) else first_problem(error),
+            fix=fix,
+        ) from error
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
@@ -294,13 +297,14 @@ def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
         if package.target in probes and probes[package.target].available
     ]
     if not ready:
-        got = ", ".join(dict.fromkeys(package.target for package in packages))
-        fix = next(
-            (probe.install for probe in probes.values() if probe.install),
-            "choose a model on this machine",
-        )
         raise TargetError(
-            "no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix
+            "no package of this folder can run here",
+            where=str(folder / INDEX),
+            got=", ".join(dict.fromkeys(package.target for package in packages)),
+            fix=next(
+                (probe.install for probe in probes.values() if probe.install),
+                "choose a model on this machine",
+            ),
         )
     return min(ready, key=lambda package: distance(package.features, here.features))
 
@@ -338,12 +342,11 @@ def merge(places: Sequence[Path], out: Path) -> Machines:
         by_kind.pop(kind := kind_of(manifest.environment), None)
         by_kind[kind] = package, manifest
     if len(by_kind) < 2:
-        got, fix = (
-            " ".join(next(iter(by_kind), ("nothing",))),
-            "run octobert auto on another kind of machine, too",
-        )
         raise RecipeError(
-            "merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix
+            "merging needs packages for two kinds of machines",
+            where="--merge",
+            got=" ".join(next(iter(by_kind), ("nothing",))),
+            fix="run octobert auto on another kind of machine, too",
         )
     manifests = [manifest for _, manifest in by_kind.values()]
     named = dict(zip(_names(manifests), by_kind.values(), strict=True))
@@ -385,9 +388,11 @@ def _inside(place: Path) -> list[Path]:
         return [_checked(place, package) for package in read_index(place).packages]
     if (place / BEST / PACKAGE_FILE).is_file():
         return [place / BEST]
-    expected, fix = f"{BEST}/{PACKAGE_FILE}", "name output directories of octobert auto"
     raise ModelError(
-        "no model was chosen in this folder", where=str(place), expected=expected, fix=fix
+        "no model was chosen in this folder",
+        where=str(place),
+        expected=f"{BEST}/{PACKAGE_FILE}",
+        fix="name output directories of octobert auto",
     )
 
 

@@ -190,11 +190,11 @@ class FinishedModel:
             RecipeError: it is a file, and no task was given.
         """
         if self.task is None:
-            what, fix = (
+            raise RecipeError(
                 "a model file does not say what it is for",
-                "add --task NAME (octobert tasks lists them)",
+                where=str(self.path),
+                fix="add --task NAME (octobert tasks lists them)",
             )
-            raise RecipeError(what, where=str(self.path), fix=fix)
         return self.task
 
     def rebuilt(self) -> Task:
@@ -219,9 +219,13 @@ class FinishedModel:
         if not 0 < fixed < tokenizer.max_length:
             return tokenizer
         if task.max_length is not None:
-            got, expected = str(task.max_length), f"at most {fixed}, its fixed shape"
-            what, fix = "the file takes fewer tokens", f"set it to {fixed} or less"
-            raise ModelError(what, where="max_length", got=got, expected=expected, fix=fix)
+            raise ModelError(
+                "the file takes fewer tokens",
+                where="max_length",
+                got=str(task.max_length),
+                expected=f"at most {fixed}, its fixed shape",
+                fix=f"set it to {fixed} or less",
+            )
         return Tokenizer(self.folder, fixed)
 
     def check_runs(self) -> None:
@@ -232,8 +236,12 @@ class FinishedModel:
         """
         probe = targets.load(self.target).probe()
         if not probe.available:
-            what = f"the target {self.target} cannot run here"
-            raise TargetError(what, where=str(self.path), got=probe.missing, fix=probe.install)
+            raise TargetError(
+                f"the target {self.target} cannot run here",
+                where=str(self.path),
+                got=probe.missing,
+                fix=probe.install,
+            )
 
     def session(self, options: SessionOptions) -> Session:
         """Open it.
@@ -250,11 +258,12 @@ class FinishedModel:
             name for name in head_of(self.head).outputs if name not in (*session.outputs, STATES)
         ]
         if missing:
-            what, got = (
+            raise ModelError(
                 "the model has other outputs than its task reads",
-                ", ".join(session.outputs)[:200],
+                where=str(self.file),
+                got=", ".join(session.outputs)[:200],
+                expected=", ".join(missing),
             )
-            raise ModelError(what, where=str(self.file), got=got, expected=", ".join(missing))
         return session
 
     def with_vectors(self, session: Session) -> Session:
@@ -296,12 +305,11 @@ def open_model(
         return _file(path, task, target or TARGETS[path.suffix], tokenizer, reference)
     for option, value in (("--task", task), ("--tokenizer", tokenizer), ("--reference", reference)):
         if value is not None:
-            what, fix = f"{option} is for model files", "omit it, or name an .onnx or .xml file"
             raise RecipeError(
-                what,
+                f"{option} is for model files",
                 where=str(path),
                 got="a package, which has its own" if path.is_dir() else None,
-                fix=fix,
+                fix="omit it, or name an .onnx or .xml file",
             )
     return _package(path, target)
 
@@ -311,13 +319,12 @@ def _package(path: Path, target: str | None) -> FinishedModel:
     manifest = package_files.read_manifest(path)
     machines.check_machine(path, manifest)
     if target not in (None, manifest.target):
-        fix = f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}"
         raise TargetError(
             "the package was made for another target",
             where=str(path),
             got=str(target),
             expected=manifest.target,
-            fix=fix,
+            fix=f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}",
         )
     file = targets.load(manifest.target, where=str(path / PACKAGE_FILE)).model_file(path)
     floating = path / "onnx" / "model.onnx"
@@ -345,11 +352,11 @@ def _file(
         )
     folder = tokenizer or tokenizer_folder(path)
     facts = None if task is None else _facts(path, folder, task)
-    ports, outputs = _ports(path, folder, facts)
+    ports, outputs = _ports(path, facts)
     floating = None
     if reference is not None:
         _check_suffix(reference, target)
-        floating = FloatModel(reference, _ports(reference, folder, facts)[1])
+        floating = FloatModel(reference, _ports(reference, facts)[1])
     ids = next(port for port in ports.inputs if input_named(port.name) == "input_ids")
     batch, sequence = ids.shape or _FREE
     return FinishedModel(path, path, target, folder, facts, outputs, (batch, sequence), floating)
@@ -358,12 +365,11 @@ def _file(
 def _check_suffix(path: Path, target: str) -> None:
     accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
     if path.suffix not in accepted:
-        expected = " or ".join(accepted)
         raise TargetError(
             f"the target {target} does not open such files",
             where=str(path),
             got=path.suffix,
-            expected=expected,
+            expected=" or ".join(accepted),
         )
 
 
@@ -396,18 +402,16 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     )
 
 
-def _ports(
-    path: Path, folder: Path, facts: TaskFacts | None
-) -> tuple[ModelSignature, dict[str, str]]:
+def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[str, str]]:
     """The inputs and outputs of a file; and the outputs that the task's head reads."""
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     if path.suffix == ".xml" and not path.with_suffix(".bin").is_file():
-        what, fix = (
+        raise ModelError(
             "the weights of the IR are missing",
-            f"copy {path.with_suffix('.bin').name} beside it",
+            where=str(path),
+            fix=f"copy {path.with_suffix('.bin').name} beside it",
         )
-        raise ModelError(what, where=str(path), fix=fix)
     ports = openvino.ports_of(path) if path.suffix == ".xml" else ports_of(read_onnx(path))
     check_inputs(ports.inputs, where=str(path))
     if facts is None:
@@ -478,8 +482,9 @@ class PooledSession:
         try:
             (vectors,) = self._pooling.run(list(self.outputs), inputs)
         except Exception as error:  # onnxruntime has no base class for its errors
-            what, got = "the token states cannot be pooled", f"states of shape {states.shape}"
             raise ModelError(
-                what, got=got, expected="the width that modules.json states"
+                "the token states cannot be pooled",
+                got=f"states of shape {states.shape}",
+                expected="the width that modules.json states",
             ) from error
         return {self.outputs[0]: vectors}

@@ -111,9 +111,8 @@ def _manifest(content: bytes, path: Path) -> PackageManifest:
     try:
         return PackageManifest.model_validate_json(content)
     except ValueError as error:
-        got = first_problem(error)
         raise ModelError(
-            f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=_AGAIN
+            f"{PACKAGE_FILE} cannot be read", where=str(path), got=first_problem(error), fix=_AGAIN
         ) from error
 
 
@@ -158,12 +157,12 @@ def _verify_zip(path: Path) -> Verified:
             ]
             if len(manifests) != 1 or sizes[manifests[0]] > _LARGEST_MANIFEST:
                 count = len(manifests)
-                got = (
+                raise _no_package(
+                    path,
                     f"{count} files of that name"
                     if count != 1
-                    else f"{sizes[manifests[0]]:,} bytes"
+                    else f"{sizes[manifests[0]]:,} bytes",
                 )
-                raise _no_package(path, got)
             top = manifests[0].removesuffix(PACKAGE_FILE)
             manifest = _manifest(archive.read(manifests[0]), path)
             states = {
@@ -177,9 +176,11 @@ def _verify_zip(path: Path) -> Verified:
                 sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)},
             )
     except (OSError, *archives.DAMAGED) as error:
-        fix = "copy it again, or package the model again"
         raise ModelError(
-            "the zip file cannot be read", where=str(path), got=reason(error), fix=fix
+            "the zip file cannot be read",
+            where=str(path),
+            got=reason(error),
+            fix="copy it again, or package the model again",
         ) from error
 
 
@@ -281,11 +282,12 @@ def _state(path: Path, digest: str) -> str:
 def other_files(package: Path, wrong: Iterable[str]) -> ModelError:
     """The error that names files of a package which are not as they were packaged."""
     shown = list(wrong)
-    got = ", ".join(shown[:_NAMED]) + (
-        f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    )
     return ModelError(
-        "the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN
+        "the package is not as octobert wrote it",
+        where=str(package),
+        got=", ".join(shown[:_NAMED])
+        + (f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""),
+        fix=_AGAIN,
     )
 
 

@@ -302,13 +302,12 @@ def _check_static(up_to: int, model: FinishedModel) -> None:
         RecipeError: the target has none, or the model takes no texts as long as that.
     """
     if not targets.load(model.target).CAPABILITIES.static_lengths:
-        having = ", ".join(
-            name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths
-        )
         raise RecipeError(
             f"the target {model.target} has no static lengths",
             where="static_up_to",
-            expected=having,
+            expected=", ".join(
+                name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths
+            ),
         )
     if model.shape != (-1, -1):
         raise RecipeError(

@@ -157,13 +157,18 @@ class Scheduler:
         except RuntimeError as error:
             if self._closed:
                 raise forks.closed() from error
-            fix = "give the process more memory or more threads"
-            raise TargetError("no thread can be started", got=str(error), fix=fix) from error
+            raise TargetError(
+                "no thread can be started",
+                got=str(error),
+                fix="give the process more memory or more threads",
+            ) from error
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
-            what = "the stream began before this process was forked, and its threads are those of the parent"
-            raise ModelError(what, fix="begin the stream in the process that reads it")
+            raise ModelError(
+                "the stream began before this process was forked, and its threads are those of the parent",
+                fix="begin the stream in the process that reads it",
+            )
 
     def _start(self, inputs: Sequence[Any], first: int) -> _Window:
         """Tokenize a window and submit its batches."""

@@ -34,11 +34,9 @@ class Models(Protocol):
 
     def get(self, name: str, version: str | None = None, label: str | None = None) -> Any:
         """The record of a model, with its `version`."""
-        ...
 
     def download(self, name: str, version: str, download_path: Any) -> None:
         """Write the files of a model into `download_path/name`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,11 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     if pickles:
         raise pickle_only(str(pickles[0]))
     exports = sorted(folder.rglob("*.onnx"))
-    fix = f"give its ONNX file instead: {exports[0]}" if exports else "check the download"
     raise ModelError(
-        "the checkpoint has no weights", where=str(folder), expected="model.safetensors", fix=fix
+        "the checkpoint has no weights",
+        where=str(folder),
+        expected="model.safetensors",
+        fix=f"give its ONNX file instead: {exports[0]}" if exports else "check the download",
     )
 
 

@@ -12,7 +12,6 @@ import hashlib
 import http.client
 import json
 import re
-import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,10 +31,11 @@ from urllib.request import (
 )
 
 from octobert.core.environment import place_in_cache
-from octobert.core.errors import DownloadWarning, ModelError, StorageError, reason
+from octobert.core.errors import DownloadWarning, ModelError, reason
 from octobert.core.files import (
     atomic_write,
     canonical_digest,
+    check_space,
     content_of,
     digest_or_none,
     file_digest,
@@ -308,16 +308,13 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             raise _Interrupted(f"{error.code} {error.reason}") from error
         # Stores that do not list their files answer 403 for those that are not there.
         kind = _Missing if error.code in (401, 403, 404, 410) else ModelError
-        fix = (
-            "check the address"
-            if error.code in (404, 410)
-            else "check the address, and whether it needs a login"
-        )
         raise kind(
             "the server does not give the file",
             where=address,
             got=f"{error.code} {error.reason}",
-            fix=fix,
+            fix="check the address"
+            if error.code in (404, 410)
+            else "check the address, and whether it needs a login",
         ) from error
     except (OSError, http.client.HTTPException) as error:
         if is_disk_error(error):
@@ -380,15 +377,7 @@ def _check_size(address: str, partial: Path, start: int, total: int | None) -> N
             got=f"{total:,} bytes",
             expected=f"at most {MOST_BYTES:,}",
         )
-    free = shutil.disk_usage(partial.parent).free
-    if total - start > free:
-        raise StorageError(
-            "the disk is full",
-            where=str(partial.parent),
-            got=f"{free:,} bytes",
-            expected=f"{total - start:,} bytes",
-            fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
-        )
+    check_space(partial.parent, total - start)
 
 
 def _receive(response: Any, partial: Path, start: int, total: int | None) -> None:

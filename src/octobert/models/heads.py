@@ -161,11 +161,10 @@ def check_class(source: ModelSource, name: str) -> None:
     head, family = head_of(name), source.family
     named = not head.families or {*head.families} & {*family.model_types}
     if name in family.without_heads or not named:
-        others = f"a model of type {' or '.join(head.families)}" if head.families else None
         raise ModelError(
             f"{family.model_types[0]} models have no {name} head in transformers",
             where=str(source.path / "config.json"),
-            expected=others,
+            expected=f"a model of type {' or '.join(head.families)}" if head.families else None,
             fix="choose another task",
         )
 

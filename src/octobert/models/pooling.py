@@ -139,15 +139,12 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
         arrays, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
         for name, shape in expected.items():
             if name not in arrays or arrays[name].shape != shape:
-                got = (
-                    f"shape {arrays[name].shape}"
-                    if name in arrays
-                    else ", ".join(sorted(arrays)) or "nothing"
-                )
                 raise ModelError(
                     f'the module has no weights "{name}" of its shape',
                     where=str(folder / step.folder),
-                    got=got,
+                    got=f"shape {arrays[name].shape}"
+                    if name in arrays
+                    else ", ".join(sorted(arrays)) or "nothing",
                     expected=str(shape),
                     fix="download it again",
                 )
@@ -319,9 +316,11 @@ def _step(name: str, module_folder: Path, folder: Path) -> PoolingStep:
                 residual=stated.get("use_residual", False),
             )
     except (KeyError, ValueError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else f"no {error}"
         raise ModelError(
-            f"the config of {name} cannot be read", where=where, got=got, fix="check the download"
+            f"the config of {name} cannot be read",
+            where=where,
+            got=first_problem(error) if isinstance(error, ValueError) else f"no {error}",
+            fix="check the download",
         ) from error
     raise ModelError(
         f"the module {name} is not supported",

@@ -51,7 +51,7 @@ def measure(
         scales: name of a weight → the scale that a correction or training chose for it.
     """
     quantizers = dict(plan.quantized)
-    nodes = {str(node.name): node for node in model.graph}
+    nodes = operators.nodes_of(model.graph)
     weights = {
         site.value: operators.const_array(nodes[site.node].inputs[site.input])
         for site in quantizers

@@ -24,7 +24,6 @@ class Target(Protocol):
 
     def probe(self) -> Probe:
         """Return whether the target can run on this machine."""
-        ...
 
     def export(self, quantized: Path, folder: Path, options: ExportOptions) -> None:
         """Write the files that the target opens.
@@ -34,15 +33,12 @@ class Target(Protocol):
             folder: of the package.
             form: the static shape and the type of the float parts, where the target has them.
         """
-        ...
 
     def model_file(self, package: Path) -> Path:
         """The file in the folder of a package that the target opens."""
-        ...
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Open a model file."""
-        ...
 
 
 _PLUGINS = plugins.Family[Target]("targets")

@@ -196,5 +196,8 @@ def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | Non
 
 
 def _value(port: Port) -> ir.Value:
-    shape = ir.Shape([size if size >= 0 else None for size in port.shape])
-    return ir.Value(name=port.name, type=ir.TensorType(port.dtype), shape=shape)
+    return ir.Value(
+        name=port.name,
+        type=ir.TensorType(port.dtype),
+        shape=ir.Shape([size if size >= 0 else None for size in port.shape]),
+    )

@@ -211,6 +211,6 @@ def read(folder: Path) -> Quantization:
         raise ModelError(
             "the finished training cannot be read",
             where=str(path),
-            got=first_problem(error) if hasattr(error, "errors") else str(error),
+            got=first_problem(error),
             fix="train again",
         ) from error

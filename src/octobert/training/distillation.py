@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from octobert.models.source import ModelSource
 _MASKED = -1e4
 
 
+@dataclass(frozen=True)
 class Teacher:
     """A float model with fixed weights and without dropout, which a model in training follows.
 
@@ -35,23 +37,12 @@ class Teacher:
         compared: indices of the hidden states that those in training are compared with; None for all.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        head: str,
-        settings: Distill,
-        inputs: Sequence[str],
-        *,
-        pooler: Pooler | None = None,
-        compared: Sequence[int] | None = None,
-    ) -> None:
-        self.model, self.settings = model, settings
-        self._head, self._inputs, self._pooler, self._compared = (
-            head_of(head),
-            inputs,
-            pooler,
-            compared,
-        )
+    model: Any
+    head: str
+    settings: Distill
+    inputs: Sequence[str]
+    pooler: Pooler | None = None
+    compared: Sequence[int] | None = None
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the distance of a model's outputs from the teacher's, as a scalar.
@@ -61,7 +52,7 @@ class Teacher:
             inputs: of the model in training, [B, S] each.
         """
         self.model.to(inputs["input_ids"].device)
-        accepted = {name: inputs[name] for name in self._inputs if name in inputs}
+        accepted = {name: inputs[name] for name in self.inputs if name in inputs}
         with torch.no_grad():
             expected = self.model(**accepted, output_hidden_states=self.settings.hidden > 0)
         mask = inputs["attention_mask"].bool()
@@ -72,21 +63,19 @@ class Teacher:
                 strict=True,
             )
         )
-        total = outputs_loss(self._head.shape, pairs, mask, self.settings.temperature)
+        total = outputs_loss(head_of(self.head).shape, pairs, mask, self.settings.temperature)
         if self.settings.hidden:
             states = expected["hidden_states"]
-            states = (
-                states if self._compared is None else [states[index] for index in self._compared]
-            )
+            states = states if self.compared is None else [states[index] for index in self.compared]
             total = total + self.settings.hidden * hidden_loss(
                 outputs["hidden_states"], states, mask
             )
         return total
 
     def _compared_outputs(self, outputs: Any, mask: Any) -> list[Any]:
-        if self._pooler is not None:
-            return [pool(outputs[STATES], mask, self._pooler)]
-        return [outputs[name] for name in read_outputs(self._head.outputs)]
+        if self.pooler is not None:
+            return [pool(outputs[STATES], mask, self.pooler)]
+        return [outputs[name] for name in read_outputs(head_of(self.head).outputs)]
 
 
 def checkpoint_teacher(

@@ -156,17 +156,10 @@ class Interceptor(TorchFunctionMode):
         self._weights: dict[str, Any] = {}
         self._attention: str | None = None
         self._scored = False
-        self._observations: list[tuple[int, Any, Any]] = []
+        # Indices of ranges, and the ends of what was observed of each.
+        self.observations: tuple[list[int], list[Any], list[Any]] = [], [], []
         self._parameters = ranges.parameters_of_quantization()
         self._bounds = [bounds.unbind() for bounds in ranges.bounds()] if ranges.learned else None
-
-    def observations(self) -> tuple[list[int], list[Any], list[Any]]:
-        """Return (indices of ranges, minimums, maximums) of the values of this forward pass."""
-        return (
-            [s[0] for s in self._observations],
-            [s[1] for s in self._observations],
-            [s[2] for s in self._observations],
-        )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -335,7 +328,8 @@ class Interceptor(TorchFunctionMode):
             # Half of the values outside the range lie below it, half above.
             outside = max(1, round(flat.numel() * (1 - keep / 100) / 2))
             high, low = flat.topk(outside).values[-1], flat.topk(outside, largest=False).values[-1]
-        self._observations.append((index, low, high))
+        for observed, value in zip(self.observations, (index, low, high), strict=True):
+            observed.append(value)
 
 
 def _without_padding(x: Any, mask: Any, *, token_columns: bool) -> Any:

@@ -248,7 +248,7 @@ class Simulation:
         assert self._interceptor is not None
         self._interceptor.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self.observing and self.model.training:
-            self.ranges.update(*self._interceptor.observations(), self._rate)
+            self.ranges.update(*self._interceptor.observations, self._rate)
 
     def quantized_weight(self, path: str, weight: Any) -> Any:
         """Return the fake-quantized weight of a linear layer.
@@ -260,8 +260,9 @@ class Simulation:
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return weight
-        clips = path in self._bound_names
-        return fake_quantize_weight(weight, quantizer, self._bound(path, weight), clips=clips)
+        return fake_quantize_weight(
+            weight, quantizer, self._bound(path, weight), clips=path in self._bound_names
+        )
 
     def quantized_rows(self, path: str, rows: Any) -> Any:
         """Return fake-quantized rows of an embedding.

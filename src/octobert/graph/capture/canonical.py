@@ -16,6 +16,7 @@ The outputs stay the same, which `graph.parity` verifies.
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +51,7 @@ def rebuild_attention_(
     """
     graph = model.graph
     mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
-    masks = _Masks(graph, mask_input, windowed=family.windowed)
+    masks = _Masks(graph, mask_input, family.windowed)
     for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
         attention = layer.attention
         masking = [
@@ -78,38 +79,40 @@ def rebuild_attention_(
     operators.clean_(model)
 
 
+@dataclass
 class _Masks:
     """The masks of one graph, each written once: [B, 1, 1, S], or [B, 1, S, S] with a window."""
 
-    def __init__(self, graph: ir.Graph, mask: ir.Value | None, *, windowed: bool) -> None:
-        self._graph = graph
-        self._mask = mask
-        self._windowed = windowed
-        self._written: dict[ir.Value | None, ir.Value] = {}
+    graph: ir.Graph
+    mask: ir.Value | None
+    windowed: bool
+    written: dict[ir.Value | None, ir.Value] = field(default_factory=dict)
 
     def replacement(self, terms: list[Term]) -> ir.Value:
         """Return the value that replaces the masking terms of an attention."""
-        assert self._mask is not None
-        if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
+        assert self.mask is not None
+        if self.windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
             raise ModelError(
                 "an attention mask has an unknown form",
                 where=str(terms[0].value.name),
                 expected="one mask for padding and window, added to the scores",
                 fix="export the model with eager attention",
             )
-        key = terms[0].value if self._windowed else None
-        if key not in self._written:
-            name = f"bias{_nth(len(self._written))}"
+        key = terms[0].value if self.windowed else None
+        if key not in self.written:
+            name = f"bias{_nth(len(self.written))}"
             if key is None:
-                self._written[key] = _padding(self._graph, self._mask, name)
+                chain = operators.Chain(self.graph, "attention_mask")
+                self.written[key] = padding(chain, self.mask, name)
+                self.graph.insert_before(self.graph[0], chain.nodes)
             else:
-                _bound_(self._graph, key, self._mask)
+                _bound_(self.graph, key, self.mask)
                 node = key.producer()
                 assert node is not None
                 node.name = key.name = f"attention_mask.{name}"
                 node.metadata_props.clear()
-                self._written[key] = key
-        return self._written[key]
+                self.written[key] = key
+        return self.written[key]
 
 
 def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
@@ -134,19 +137,16 @@ def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
                 )
 
 
-def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
-    """Turn attention_mask [B, S] of ones and zeros into [B, 1, 1, S] of 0 and `MASK_VALUE`."""
+def padding(chain: operators.Chain, mask: ir.Value, name: str) -> ir.Value:
+    """Write 0 where the mask [B, S] has a token and `MASK_VALUE` where it has padding: [B, 1, 1, S]."""
     numbers: dict[str, operators.Numbers] = {"axes": [1, 2], "one": 1.0, "bound": MASK_VALUE}
     axes, one, bound = (
-        operators.initializer(graph, f"attention_mask.{key}", value)
+        operators.initializer(chain.graph, f"{chain.stem}.{key}", value)
         for key, value in numbers.items()
     )
-    chain = operators.Chain(graph, "attention_mask")
-    unsqueezed = chain.Unsqueeze("unsqueezed", mask, axes, dtype=ir.DataType.INT64)
+    unsqueezed = chain.Unsqueeze("unsqueezed", mask, axes, dtype=mask.dtype)
     absent = chain.Sub("absent", one, chain.Cast("float", unsqueezed, to=ir.DataType.FLOAT))
-    bias = chain.Mul(name, absent, bound)
-    graph.insert_before(graph[0], chain.nodes)
-    return bias
+    return chain.Mul(name, absent, bound)
 
 
 def _rebuild_one_(

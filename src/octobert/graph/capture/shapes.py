@@ -36,8 +36,11 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
 
     def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
         what = f"the graph does not run on {rows} rows of {tokens} tokens"
-        expected = "a graph with dynamic batch and sequence"
-        return session_errors(what, expected=expected, fix="export it with dynamic axes")
+        return session_errors(
+            what,
+            expected="a graph with dynamic batch and sequence",
+            fix="export it with dynamic axes",
+        )
 
     with refused(*_PROBES[0]):
         session = open_session(model, values, optimized=False)
@@ -87,7 +90,7 @@ def _pick_rows_last_(graph: ir.Graph) -> None:
 
     DeBERTa v1 projects only as many relative positions as the text is long.
     """
-    for rows in [node for node in graph if node.op_type == "Slice"]:
+    for rows in operators.of_type(graph, "Slice"):
         if operators.const_array(rows.inputs[0]) is None or rows.inputs[3] is None:
             continue
         placed = operators.only_reader(rows.outputs[0], "Unsqueeze")
@@ -99,11 +102,9 @@ def _pick_rows_last_(graph: ir.Graph) -> None:
             linear = parts.linear_at(matmul)
             chain, readers = operators.Chain(graph, str(linear.y.name)), list(linear.y.uses())
             picked = chain.Slice("rows", linear.y, *rows.inputs[1:])
-            picked = chain.Unsqueeze("placed", picked, placed.inputs[1])
+            chain.Unsqueeze("placed", picked, placed.inputs[1])
             matmul.replace_input_with(0, rows.inputs[0])
-            graph.insert_after(linear.add or matmul, chain.nodes)
-            for reader, index in readers:
-                reader.replace_input_with(index, picked)
+            operators.insert_behind_(graph, linear.add or matmul, chain.nodes, readers)
 
 
 def fold_(

@@ -141,7 +141,7 @@ def find_layers(graph: ir.Graph) -> list[EncoderLayer]:
     Raises:
         ModelError: the graph has no attention, or the nodes around one do not form an encoder layer.
     """
-    candidates = [find_attention(node) for node in graph if node.op_type == "Softmax"]
+    candidates = [find_attention(node) for node in operators.of_type(graph, "Softmax")]
     attentions = [attention for attention in candidates if attention is not None]
     if not attentions:
         raise ModelError(

@@ -101,7 +101,7 @@ def _compare(fused: ir.Model, unfused: ir.Model, feeds: parity.Batches, toleranc
 def _without_pairs(model: ir.Model) -> ir.Model:
     """Return a copy whose nodes read the input of each Q/DQ pair instead of its output."""
     copy = model.clone()
-    for node in [node for node in copy.graph if node.op_type == "DequantizeLinear"]:
+    for node in operators.of_type(copy.graph, "DequantizeLinear"):
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         if quantize is not None:
             ir.convenience.replace_all_uses_with(

@@ -131,7 +131,7 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
     # Value → its two-dimensional form, written once for all linear layers that read it.
     flat: dict[ir.Value, ir.Value] = {}
     count = 0
-    for matmul in [node for node in graph if node.op_type == "MatMul"]:
+    for matmul in operators.of_type(graph, "MatMul"):
         weight, x = _constant_behind(matmul.inputs[1]), operators.input_of(matmul, 0)
         add = operators.only_reader(matmul.outputs[0], "Add")
         if weight is None or weight.ndim != 2 or add is None:
@@ -255,7 +255,7 @@ def fuse_gelu_(model: ir.Model) -> int:
     """Replace primitive GELUs by one operator, ONNX's own from opset 20 on, in place; return how many."""
     graph, count = model.graph, 0
     domain = "" if graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
-    for erf in [node for node in graph if node.op_type == "Erf"]:
+    for erf in operators.of_type(graph, "Erf"):
         scaled = operators.producer(erf.inputs[0], "Div", "Mul")
         if scaled is None or not _is_constant(
             scaled.inputs[1], 2.0**0.5 if scaled.op_type == "Div" else 0.5**0.5

@@ -207,9 +207,8 @@ def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     )
     node.name = output.name = f"{name}.whole"
     output.shape = None
-    graph.insert_after(node, [part])
-    for reader, index in [(reader, index) for reader, index in output.uses() if reader is not part]:
-        reader.replace_input_with(index, part.outputs[0])
+    uses = [(reader, index) for reader, index in output.uses() if reader is not part]
+    operators.insert_behind_(graph, node, [part], uses)
 
 
 def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:

@@ -46,7 +46,7 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError, PlanError, TargetError
 from octobert.core.plan import LIMITS
 from octobert.graph import operators, parity, parts, qdq, smoothing
-from octobert.graph.capture.canonical import MASK_VALUE
+from octobert.graph.capture.canonical import padding
 from octobert.graph.passes import fusion
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
@@ -154,7 +154,7 @@ def prepare_(model: ir.Model) -> None:
         should_fold=lambda node: False if node.op_type in operators.PAIR else None,
     )
     graph = model.graph
-    for node in [n for n in graph if n.op_type == "DequantizeLinear"]:
+    for node in operators.of_type(graph, "DequantizeLinear"):
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         floats = operators.const_array(quantize.inputs[0]) if quantize is not None else None
         scales = operators.const_array(node.inputs[1])
@@ -180,7 +180,7 @@ def prepare_(model: ir.Model) -> None:
 
 def _rewrite_(graph: ir.Graph) -> bool:
     """Bring all parts that match into the form of the optimizer; return whether any attention did."""
-    softmaxes = [node for node in graph if node.op_type == "Softmax"]
+    softmaxes = operators.of_type(graph, "Softmax")
     matched = [_rewrite_attention_(graph, softmax) for softmax in softmaxes]
     _split_mask_(graph)
     _order_residuals_(graph)
@@ -190,7 +190,7 @@ def _rewrite_(graph: ir.Graph) -> bool:
 
 def _state_heads_(graph: ir.Graph) -> None:
     """Make targets of Reshapes that keep the first two axes constants: the optimizer reads the number of heads there."""
-    for node in [n for n in graph if n.op_type == "Reshape"]:
+    for node in operators.of_type(graph, "Reshape"):
         target = operators.producer(node.inputs[1], "Concat")
         sizes = [] if target is None else [operators.const_array(v) for v in target.inputs]
         last = [int(size) for part in sizes[2:] if part is not None for size in np.ravel(part)]
@@ -261,13 +261,7 @@ def _expand_attention(chain: operators.Chain, node: ir.Node) -> None:
     scores = _rounded(chain, "scores", chain.MatMul("scores", query, key), inputs[14])
     root = operators.shared_initializer(graph, "root_of_head_size", float(np.sqrt(width // heads)))
     mask = chain.Cast("mask.float", inputs[17], to=ir.DataType.FLOAT)
-    mask = chain.Unsqueeze("mask.by_row", mask, operators.shared_initializer(graph, "axes", [1, 2]))
-    one, hidden = (operators.shared_initializer(graph, f"number_{n}", n) for n in (1.0, MASK_VALUE))
-    masked = chain.Add(
-        "masked",
-        chain.Div("scaled", scores, root),
-        chain.Mul("mask.added", chain.Sub("mask.absent", one, mask), hidden),
-    )
+    masked = chain.Add("masked", chain.Div("scaled", scores, root), padding(chain, mask, "mask"))
     shares = _rounded(chain, "probs", chain.Softmax("probs", masked, axis=-1), inputs[15])
     context = chain.Transpose(
         "context.turned", chain.MatMul("context", shares, value), perm=(0, 2, 1, 3)
@@ -396,25 +390,30 @@ def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) ->
     size = int(split[-1]) if split is not None else 0
     root = np.array(np.sqrt(size), dtype=np.float32)
     if scale is None or not np.isclose(scale * root, 1.0, atol=1e-5):
-        got = f"scores times {scale:g}" if scale is not None else "scores times a vector"
-        expected = (
-            f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}"
+        raise _no_attention(
+            softmax,
+            f"scores times {scale:g}" if scale is not None else "scores times a vector",
+            f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}",
         )
-        raise _no_attention(softmax, got, expected)
     return root
 
 
 def _check_heads(graph: ir.Graph) -> None:
     """Require head sizes that the kernel takes."""
-    for node in [n for n in graph if n.op_type == "QOrderedAttention"]:
+    for node in operators.of_type(graph, "QOrderedAttention"):
         size = len(operators.constant_of(node.inputs[11])) // node.attributes["num_heads"].value
         if size % MULTIPLE:
             raise _no_attention(node, f"heads of {size} channels", f"a multiple of {MULTIPLE}")
 
 
 def _no_attention(node: ir.Node, got: str, expected: str) -> ModelError:
-    what, fix = "QOrderedAttention cannot compute the attention", "remove this target"
-    return ModelError(what, where=str(node.name), got=got, expected=expected, fix=fix)
+    return ModelError(
+        "QOrderedAttention cannot compute the attention",
+        where=str(node.name),
+        got=got,
+        expected=expected,
+        fix="remove this target",
+    )
 
 
 def _split_mask_(graph: ir.Graph) -> None:

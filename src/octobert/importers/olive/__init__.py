@@ -124,8 +124,9 @@ def _content_of(path: Path) -> Any:
     except RecursionError:
         raise RecipeError("the config is nested too deeply", where=str(path)) from None
     except json.JSONDecodeError as error:
-        where = f"{path}, line {error.lineno}"
-        raise RecipeError("the file is not valid JSON", where=where, got=error.msg) from error
+        raise RecipeError(
+            "the file is not valid JSON", where=f"{path}, line {error.lineno}", got=error.msg
+        ) from error
     except ValueError as error:
         raise RecipeError(
             "the file is not valid JSON", where=str(path), got=str(error)[:200]
@@ -203,7 +204,7 @@ def convert(
     )
     systems.read(draft, evaluator)
     goals.read(draft, metrics, judged=config.searches)
-    passes.read(draft, steps)
+    passes.read(draft, steps or [passes.chosen_by_olive(draft, metrics)])
     systems.set_method_options(draft)
     systems.set_targets(draft)
     goals.set_sessions(draft)
@@ -254,9 +255,11 @@ def _config_of(raw: Any, *, where: str, folder: Path) -> Config:
         got = f"a {type(raw).__name__}"
         if isinstance(raw, Mapping):
             got = f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
-        expected = "a JSON object with input_model and passes"
         raise RecipeError(
-            "the file is not an Olive config", where=where, got=got, expected=expected
+            "the file is not an Olive config",
+            where=where,
+            got=got,
+            expected="a JSON object with input_model and passes",
         )
     for field, why in names("other_layouts").items():
         if raw.get(field):

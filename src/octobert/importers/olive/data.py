@@ -98,11 +98,8 @@ def _from_functions(draft: Draft, nodes: list[Node]) -> None:
             continue
         found = hub.source, hub.config
         if draft.get("data.source") is None:
-            draft.set("data.source", hub.source)
-            if hub.config is not None:
-                draft.set("data.config", hub.config)
-            columns = [task for *data, task in names("data_tasks") if data == [draft.task, *found]]
-            draft.task = columns[0] if columns else draft.task
+            _set_source(draft, hub)
+            draft.task = _task_of(draft, *found) or draft.task
         note = (
             "the script loads this data set; octobert tokenizes its texts itself, and runs no code"
         )
@@ -110,19 +107,25 @@ def _from_functions(draft: Draft, nodes: list[Node]) -> None:
             field.mapped("data.source", note)
 
 
+def _set_source(draft: Draft, hub: scripts.HubData) -> None:
+    """Set the data set of the Hub that a script loads."""
+    draft.set("data.source", hub.source)
+    if hub.config is not None:
+        draft.set("data.config", hub.config)
+
+
+def _task_of(draft: Draft, source: str | None, config: str | None) -> str | None:
+    """The task that knows the columns of a data set, if there is one."""
+    known = names("data_tasks")
+    return next((task for *data, task in known if data == [draft.task, source, config]), None)
+
+
 def _main(draft: Draft, node: Node, use: str) -> _Rows:
     """Set source, columns and the timed shape from one data config; `use` is the key that says which rows are read."""
     rows = _load(draft, node, use)
     before = node.get("pre_process_data_config")
     columns = before.get("input_cols") or node.get("input_cols")
-    task = next(
-        (
-            task
-            for *data, task in names("data_tasks")
-            if data == [draft.task, rows.source, rows.config]
-        ),
-        None,
-    )
+    task = _task_of(draft, rows.source, rows.config)
     if task is not None and columns.value in (None, names("columns")[task]):
         draft.task = task
         columns.mapped("task", f"{task} reads these columns")
@@ -195,6 +198,12 @@ def _split(rows: _Rows, text: str) -> None:
     rows.named = rows.split
 
 
+def _load_hub(rows: _Rows, hub: scripts.HubData) -> None:
+    rows.source, rows.config = hub.source, hub.config
+    if hub.split is not None:
+        _split(rows, hub.split)
+
+
 def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows) -> None:
     """A registered function loads the rows: its data set is read from the script, or the recipe names the function."""
     code = scripts.script_of(draft, node, script)
@@ -209,17 +218,13 @@ def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows)
         )
         script.mapped("data.source")
         return
-    rows.source, rows.config = hub.source, hub.config
-    draft.set("data.source", hub.source)
-    if hub.config is not None:
-        draft.set("data.config", hub.config)
+    _set_source(draft, hub)
+    _load_hub(rows, hub)
     for field in (kind, script):
         field.mapped(
             "data.source",
             f"{script.text} loads this data set; octobert tokenizes its texts itself, and runs no code",
         )
-    if hub.split is not None:
-        _split(rows, hub.split)
 
 
 def _columns_and_lengths(draft: Draft, node: Node, rows: _Rows, use: str) -> None:
@@ -346,9 +351,7 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
     if kind and script and load is not node:
         hub = scripts.script_of(draft, node, script).hub_data(kind.text)
         if hub is not None:
-            rows.source, rows.config = hub.source, hub.config
-            if hub.split is not None:
-                _split(rows, hub.split)
+            _load_hub(rows, hub)
     if rows.source is not None and (rows.source, rows.config) == (main.source, main.config):
         part, scored = main.samples or main.span, main.split or "validation"
         if rows.split == scored and (rows.split != "train" or not part):

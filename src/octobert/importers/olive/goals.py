@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from octobert.core.session import SessionEntries
 from octobert.importers import ABSENT, Node
 from octobert.importers.olive import scripts, systems
 from octobert.importers.olive.data import post_process
-from octobert.importers.olive.rules import (
-    Draft,
-    apply,
-    names,
-)
+from octobert.importers.olive.rules import Draft, apply, names
 from octobert.importers.olive.searches import add
 
 _LAST = 1000
@@ -277,7 +272,7 @@ def _session(draft: Draft, settings: Node) -> None:
     inner = settings.get("onnx") or settings
     providers = systems.measured_on(draft, inner.get("execution_provider"))
     for name, element in zip(providers, inner.get("provider_options").elements(), strict=False):
-        if isinstance(element.value, Mapping):
+        if element.is_mapping:
             draft.sessions.append((name, "provider", dict(element.items()), element))
     session = inner.get("session_options")
     if session:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from octobert.core.errors import RecipeError
 from octobert.importers import Node
 from octobert.importers.olive import scripts
@@ -23,12 +21,10 @@ def read(draft: Draft) -> None:
     node, kinds = draft.config.model, names("models")
     kind = node.get("type")
     if kind.lower not in kinds:
-        got = kind.text if kind else "no type"
-        where = f"{draft.config.where}: input_model.type"
         raise RecipeError(
             "the importer does not know this kind of model",
-            where=where,
-            got=got,
+            where=f"{draft.config.where}: input_model.type",
+            got=kind.text if kind else "no type",
             expected=", ".join(kinds),
         )
     kind.not_needed("octobert sees what a model is: a checkpoint, or an ONNX file")
@@ -36,7 +32,7 @@ def read(draft: Draft) -> None:
     loader = node.get("model_loader")
     if not place and not loader:
         raise RecipeError("the model has no model_path", where=f"{draft.config.where}: input_model")
-    if isinstance(place.value, Mapping):
+    if place.is_mapping:
         _described(draft, place)
     elif place:
         draft.set("model", place.text, place)
@@ -53,9 +49,10 @@ def _described(draft: Draft, place: Node) -> None:
     if not kind.lower.startswith("azureml"):
         path = place.get("path", "name")
         if not path:
-            where = f"{draft.config.where}: {place.path}"
             raise RecipeError(
-                "the model's path is of an unknown form", where=where, got=str(place.value)
+                "the model's path is of an unknown form",
+                where=f"{draft.config.where}: {place.path}",
+                got=str(place.value),
             )
         draft.set("model", path.text, path)
         kind.not_needed("octobert sees whether a model is a folder, a file or a Hub id")

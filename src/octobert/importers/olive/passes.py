@@ -27,20 +27,26 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         RecipeError: a pass is unknown, or for models that octobert does not quantize.
     """
     passes = names("passes")
-    if not steps:
-        _chosen_by_olive(draft)
     for step in steps:
         where = f"{draft.config.where}: {step.node.path}.type"
         got = str(step.node.get("type").value)
         if step.kind in names("generative"):
-            what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
-            raise RecipeError(what, where=where, got=got, fix="remove the pass")
+            raise RecipeError(
+                "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits",
+                where=where,
+                got=got,
+                fix="remove the pass",
+            )
         if step.kind not in passes:
             hint = did_you_mean(step.kind, passes)
-            fix = (
-                hint if hint.startswith("did") else "remove it, if the result does not depend on it"
+            raise RecipeError(
+                "the importer does not know this pass",
+                where=where,
+                got=got,
+                fix=hint
+                if hint.startswith("did")
+                else "remove it, if the result does not depend on it",
             )
-            raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
         varied = searches.open_fields(draft, step) if draft.search is not None else set()
         defaults = {
             field: value
@@ -68,15 +74,14 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             _alternative(draft, other)
 
 
-def _chosen_by_olive(draft: Draft) -> None:
-    """Without passes Olive takes some by itself: for its providers, in precisions that are named or that a goal allows."""
+def chosen_by_olive(draft: Draft, metrics: list[Node]) -> Pass:
+    """Without passes Olive takes one by itself: for its providers, in precisions that are named or that a goal allows."""
     root = draft.config.root
     options = root.get("auto_optimizer_config")
     named, off = options.get("precisions", "precision"), options.get("disable_auto_optimizer")
-    evaluator = draft.config.named("evaluators", root.get("evaluator"))
     goals = [
         part.get("goal").get("type").lower.rpartition("max-")[2]
-        for metric in evaluator.get("metrics").elements()
+        for metric in metrics
         if metric.get("type").lower == "accuracy"
         for part in metric.get("sub_types").elements()
     ]
@@ -91,8 +96,7 @@ def _chosen_by_olive(draft: Draft) -> None:
     node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
     for field in (off, named):
         field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
-    step = replace(node, value={"type": kind}, path=f"passes.{kind}")
-    read(draft, [Pass(kind, kind.lower(), step)])
+    return Pass(kind, kind.lower(), replace(node, value={"type": kind}, path=f"passes.{kind}"))
 
 
 def _alternative(draft: Draft, other: Pass) -> None:
@@ -159,9 +163,11 @@ def fixed_shape(draft: Draft, step: Node) -> None:
 def model_type(draft: Draft, node: Node) -> None:
     """The family that ONNX Runtime's optimizer takes the model for."""
     if node.lower not in ("bert", "bert_tf", "bert_keras", "none"):
-        where = f"{draft.config.where}: {node.path}"
         raise RecipeError(
-            "octobert quantizes encoders", where=where, got=node.text, expected="model_type bert"
+            "octobert quantizes encoders",
+            where=f"{draft.config.where}: {node.path}",
+            got=node.text,
+            expected="model_type bert",
         )
     node.not_needed(
         "octobert finds attention by its structure, and names parts by the model's family"

@@ -64,10 +64,13 @@ def weights(draft: Draft, node: Node) -> None:
     """The type of weights: targets may not take it."""
     name = node.lower.removeprefix("q")
     if name in ("int4", "uint4", "nf4", "int16", "uint16", "int32"):
-        where = f"{draft.config.where}: {node.path}"
-        what = f"{draft.method} quantization has 8-bit weights"
-        fix = "for 4 bits write a recipe with quantize: {dynamic: {bits: 4}}"
-        raise RecipeError(what, where=where, got=node.text, expected="int8 or uint8", fix=fix)
+        raise RecipeError(
+            f"{draft.method} quantization has 8-bit weights",
+            where=f"{draft.config.where}: {node.path}",
+            got=node.text,
+            expected="int8 or uint8",
+            fix="for 4 bits write a recipe with quantize: {dynamic: {bits: 4}}",
+        )
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):
@@ -174,10 +177,9 @@ def four_bits(draft: Draft, step: Node) -> None:
     """NVIDIA's quantization of ONNX files: 4-bit weights."""
     precision, algorithm = step.get("precision"), step.get("algorithm")
     if precision and precision.lower != "int4":
-        where = f"{draft.config.where}: {precision.path}"
         raise RecipeError(
             "Olive's pass makes 4-bit weights only",
-            where=where,
+            where=f"{draft.config.where}: {precision.path}",
             got=precision.text,
             expected="int4",
         )

@@ -87,7 +87,7 @@ class Config:
             RecipeError: there is none.
         """
         node = self.root.get("input_model")
-        if not isinstance(node.value, Mapping):
+        if not node.is_mapping:
             raise RecipeError(
                 "the config has no input_model",
                 where=self.where,
@@ -98,8 +98,8 @@ class Config:
     @property
     def searches(self) -> bool:
         """Return whether Olive would search, and judge goals."""
-        strategy = self.root.get("search_strategy").value
-        return strategy is True or isinstance(strategy, Mapping)
+        strategy = self.root.get("search_strategy")
+        return strategy.value is True or strategy.is_mapping
 
     def passes(self) -> list[Pass]:
         """The passes in the order in which they run; of several flows, those of the first.
@@ -108,7 +108,7 @@ class Config:
             RecipeError: a flow or a type is not there.
         """
         passes, flows = self.root.get("passes"), self.root.get("pass_flows")
-        if isinstance(passes.value, Mapping):
+        if passes.is_mapping:
             named = {name: node.elements() or [node] for name, node in passes.items()}
         else:
             named = {str(index): [node] for index, node in enumerate(passes.elements())}
@@ -161,7 +161,7 @@ class Config:
         Raises:
             RecipeError: there is nothing of that name.
         """
-        if not reference or isinstance(reference.value, Mapping):
+        if not reference or reference.is_mapping:
             return reference
         name = reference.text
         if name == MODEL_DATA:
@@ -169,9 +169,10 @@ class Config:
             return self.model.get("dataset")
         objects = self.objects(field)
         if name not in objects:
-            what = f'{field} has no "{name}"'
             raise RecipeError(
-                what, where=f"{self.where}: {reference.path}", fix=did_you_mean(name, objects)
+                f'{field} has no "{name}"',
+                where=f"{self.where}: {reference.path}",
+                fix=did_you_mean(name, objects),
             )
         reference.not_needed(f"names the object in {field}")
         return objects[name]
@@ -179,7 +180,7 @@ class Config:
     def objects(self, field: str) -> dict[str, Node]:
         """Name → object, of `systems`, `evaluators` or `data_configs`, which are mappings or lists of objects with names."""
         node = self.root.get(field)
-        if isinstance(node.value, Mapping):
+        if node.is_mapping:
             return dict(node.items())
         objects = {}
         for element in node.elements():
@@ -390,7 +391,7 @@ def _holds(draft: Draft, node: Node, condition: Any) -> bool:
         case "a number":
             return node.is_number and node.value >= 0
         case "a mapping":
-            return isinstance(node.value, dict)
+            return node.is_mapping
         case "not static":
             return draft.method != "static"
         case bool():

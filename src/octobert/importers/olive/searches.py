@@ -47,8 +47,9 @@ def _fields_of_search(step: Pass) -> dict[str, tuple[Node, list[Any]]]:
     if "disable_search" not in fields or fields["disable_search"].value is not True:
         for name in names("varied_by_default").get(step.kind, []):
             if name not in fields:
-                path = joined(step.node.path, name)
-                node = replace(step.node, value=SEARCHABLE, path=path, is_default=True)
+                node = replace(
+                    step.node, value=SEARCHABLE, path=joined(step.node.path, name), is_default=True
+                )
                 opened[name] = node, _values(name, SEARCHABLE)
     return opened
 
@@ -174,8 +175,7 @@ def _beside(draft: Draft, method: Any) -> Any:
 @computed
 def strategy(draft: Draft, node: Node) -> None:
     """The strategy of a search, or of one that has nothing to vary."""
-    is_mapping = isinstance(node.value, Mapping)
-    if draft.search is None and is_mapping:
+    if draft.search is None and node.is_mapping:
         apply(draft, _flat(node), "no_search")
     elif draft.search is None and node.value is True and draft.get("accuracy") is None:
         node.refused("a search needs a goal for a metric")
@@ -186,7 +186,7 @@ def strategy(draft: Draft, node: Node) -> None:
     else:
         draft.set("search.sampler", "exhaustive")
         apply(draft, _flat(node), "search")
-        if not is_mapping:
+        if not node.is_mapping:
             node.mapped(
                 "search",
                 "Olive's default tries all combinations; fields that the config leaves open are varied as in Olive",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from octobert.core.errors import RecipeError
 from octobert.importers import Node
 from octobert.importers.olive.rules import Draft, apply, computed, names
@@ -51,7 +49,7 @@ def _system(draft: Draft, system: Node) -> None:
     devices = names("device_providers")
     accelerators = system.get("accelerators")
     for accelerator in accelerators.elements():
-        if not isinstance(accelerator.value, Mapping):
+        if not accelerator.is_mapping:
             # In old configs a list of devices; execution providers stand beside it, if anywhere.
             if not draft.config.root.get("execution_providers"):
                 provider = provider_of(devices.get(accelerator.lower, accelerator.text))

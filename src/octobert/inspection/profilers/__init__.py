@@ -49,11 +49,9 @@ class Profiler(Protocol):
             TargetError: the runtime cannot open or run the model.
             ModelError: the model has an input that is not in `feeds`.
         """
-        ...
 
     def products(self, path: Path) -> tuple[Product, ...]:
         """Return the matrix products of a model file that have an 8-bit or 16-bit input."""
-        ...
 
     def why(self, product: Product, features: frozenset[str]) -> str | None:
         """Return why the runtime computes a product in float, or None if the file does not show a reason.
@@ -62,7 +60,6 @@ class Profiler(Protocol):
             product: a product of the file.
             features: instruction sets of the CPU (`Environment.features`).
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Profiler]("profilers")

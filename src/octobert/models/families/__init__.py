@@ -14,7 +14,6 @@ class FamilyPlugin(Protocol):
     @property
     def FAMILY(self) -> EncoderFamily:
         """The family."""
-        ...
 
 
 _PLUGINS = plugins.Family[FamilyPlugin]("families")

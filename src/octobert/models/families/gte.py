@@ -30,11 +30,7 @@ FAMILY = EncoderFamily(
     model_types=("gte", "new"),
     prefix="gte",
     layer="layers.{}",
-    parts={
-        **GATED_PARTS,
-        "attention_norm": "post_attention_layernorm",
-        "ffn_norm": "post_mlp_layernorm",
-    },
+    parts=GATED_PARTS,
     native=native,
     without_heads=("question-answering",),
     requires={

@@ -8,10 +8,8 @@ FAMILY = EncoderFamily(
     layer="layers.{}",
     parts={
         **GATED_PARTS,
-        "attention_norm": "post_attention_layernorm",
         "ffn_up": "mlp.fc1",
         "activation": "mlp.activation_fn",
         "ffn_down": "mlp.fc2",
-        "ffn_norm": "post_mlp_layernorm",
     },
 )

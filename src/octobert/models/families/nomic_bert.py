@@ -30,11 +30,7 @@ FAMILY = EncoderFamily(
     model_types=("nomic_bert",),
     prefix="nomic_bert",
     layer="layers.{}",
-    parts={
-        **GATED_PARTS,
-        "attention_norm": "post_attention_layernorm",
-        "ffn_norm": "post_mlp_layernorm",
-    },
+    parts=GATED_PARTS,
     native=native,
     without_heads=("question-answering",),
     requires={

@@ -35,7 +35,6 @@ class Calibrator(Protocol):
         Raises:
             DataError: the statistics are not enough for this calibrator.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Calibrator]("calibrators")
@@ -58,17 +57,15 @@ def axes() -> tuple[Axis, ...]:
         settings = [
             options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
         ]
-        values = tuple(
-            {name: setting} if setting else name for setting in sorted(settings, key=bool)
-        )
-        prior = float(getattr(module, "PRIOR", 0.1))
         calibrator_axes.append(
             Axis(
                 key="calibrate",
-                values=values,
+                values=tuple(
+                    {name: setting} if setting else name for setting in sorted(settings, key=bool)
+                ),
                 changes=("numbers",),
                 invalidates="calibrate",
-                prior=prior,
+                prior=float(getattr(module, "PRIOR", 0.1)),
             )
         )
     return tuple(calibrator_axes)

@@ -137,7 +137,6 @@ class Correction(Protocol):
             moments: of the layer's input.
             options: an instance of this module's `Options`.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Correction]("corrections")

@@ -32,7 +32,6 @@ class Method(Protocol):
             options: an instance of this module's `Options`.
             targets: the targets that plans are made for; one observation serves all of them.
         """
-        ...
 
     def plan(
         self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Any
@@ -48,7 +47,6 @@ class Method(Protocol):
         Raises:
             PlanError: options contradict each other or match no site, or a range is missing.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Method]("methods")

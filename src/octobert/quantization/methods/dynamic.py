@@ -72,9 +72,12 @@ def smoothed(options: Options, capabilities: Capabilities) -> bool:
 def _weight(capabilities: Capabilities, options: Options) -> Quantizer:
     if options.bits == 8:
         return _common.weight(options, capabilities)
-    ranges = options.weight_ranges
     return Quantizer(
-        dtype="int4", symmetric=True, axis=1, group=options.group, weight_ranges=ranges
+        dtype="int4",
+        symmetric=True,
+        axis=1,
+        group=options.group,
+        weight_ranges=options.weight_ranges,
     )
 
 

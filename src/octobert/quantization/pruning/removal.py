@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from octobert.data.tokenization import Encoded
+from octobert.graph import cutting
 from octobert.quantization import observer
 
 # Neurons whose removal is applied at once.
@@ -179,8 +180,7 @@ class _Path:
     @property
     def channels(self) -> np.ndarray:
         """Indices of what is left, the ones included, among all channels."""
-        indices = self.units[:, None] * self.width + np.arange(self.width)
-        everything: np.ndarray = np.append(indices.reshape(-1), -1)
+        everything: np.ndarray = np.append(cutting.channels_of(self.units, self.width), -1)
         return everything
 
     def remove_until(self, units: int) -> None:

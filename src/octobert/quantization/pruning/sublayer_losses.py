@@ -51,10 +51,7 @@ class Overridden:
     def replace(self, sublayer: Sublayer, level: Level) -> None:
         """Run the model with one sublayer at a level; the others are whole."""
         weight = np.zeros((sublayer.units * sublayer.width, level.weight.shape[1]), np.float32)
-        channels = (
-            np.asarray(level.kept)[:, None] * sublayer.width + np.arange(sublayer.width)
-        ).reshape(-1)
-        weight[channels] = level.weight
+        weight[cutting.channels_of(level.kept, sublayer.width)] = level.weight
         names = self._names[sublayer.module]
         self.replaced = dict(zip(names, (weight, level.bias.astype(np.float32)), strict=True))
 

@@ -31,7 +31,6 @@ class Transform(Protocol):
             family: the encoder family of the model.
             options: an instance of this module's `Options`.
         """
-        ...
 
     def transform_(
         self,
@@ -54,7 +53,6 @@ class Transform(Protocol):
             One record per group of layers for the report, with the change or the reason for none. Where channels were scaled,
             `channels` has the largest magnitude of each before and after, [2, C]; `pipeline/stages/transform.py` takes it out.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Transform]("transforms")

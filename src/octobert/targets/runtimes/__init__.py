@@ -39,7 +39,6 @@ class Runtime(Protocol):
         Args:
             precision: one of the target's `baseline_precisions`.
         """
-        ...
 
     def check_entries(self, entries: SessionEntries, device: str) -> None:
         """Check what a recipe sets for sessions, as far as that can be known without a model.
@@ -51,7 +50,6 @@ class Runtime(Protocol):
         Raises:
             RecipeError: the runtime has no such option, or does not take the value.
         """
-        ...
 
     def check_device(self, device: str) -> None:
         """Check that its targets can run on a device that the user names.
@@ -62,7 +60,6 @@ class Runtime(Protocol):
         Raises:
             TargetError: they cannot, or the machine does not have the device.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[Runtime]("runtimes")

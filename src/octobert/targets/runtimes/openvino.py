@@ -124,8 +124,11 @@ def probe(device: str) -> Probe:
     version = openvino.__version__.split("-")[0]
     devices = openvino.Core().available_devices
     if not any(name.split(".")[0] == device for name in devices):
-        missing = f"openvino has no {device} device (it has {', '.join(devices) or 'none'})"
-        return Probe(available=False, version=version, missing=missing)
+        return Probe(
+            available=False,
+            version=version,
+            missing=f"openvino has no {device} device (it has {', '.join(devices) or 'none'})",
+        )
     return Probe(available=True, version=version)
 
 

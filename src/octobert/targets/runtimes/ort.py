@@ -337,8 +337,11 @@ class OrtSession:
 def port_of(port: Any) -> TensorInfo:
     """Return an input or an output as onnxruntime describes it."""
     dtype = str(port.type).removeprefix("tensor(").removesuffix(")")
-    shape = tuple(size if isinstance(size, int) else -1 for size in port.shape)
-    return TensorInfo(name=port.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
+    return TensorInfo(
+        name=port.name,
+        dtype=_DTYPES.get(dtype, dtype),
+        shape=tuple(size if isinstance(size, int) else -1 for size in port.shape),
+    )
 
 
 def _settings(

@@ -55,15 +55,12 @@ def probe(device: str) -> Probe:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        missing = (
-            "torch finds no CUDA device"
-            if torch.version.cuda
-            else "this build of torch has no CUDA"
-        )
         return Probe(
             available=False,
             version=torch.__version__,
-            missing=missing,
+            missing="torch finds no CUDA device"
+            if torch.version.cuda
+            else "this build of torch has no CUDA",
             install="install a build of torch with CUDA",
         )
     return Probe(available=True, version=torch.__version__)
@@ -102,8 +99,12 @@ class Device:
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Open an ONNX file; `options.compile` says whether it is compiled, else `compiled` does."""
-        compiled = self.compiled if options.compile is None else options.compile
-        return TorchGraphSession(path, options, self.name, compiled=compiled)
+        return TorchGraphSession(
+            path,
+            options,
+            self.name,
+            compiled=self.compiled if options.compile is None else options.compile,
+        )
 
 
 def _set_threads(options: SessionOptions) -> None:

@@ -79,9 +79,11 @@ def no_choice_of_device(title: str, device: str) -> TargetError:
         title: of the runtime.
         device: that was asked for.
     """
-    fix = "leave it out, or open a package for an OpenVINO target"
     return TargetError(
-        f"targets of {title} run on one device only", where="device", got=device, fix=fix
+        f"targets of {title} run on one device only",
+        where="device",
+        got=device,
+        fix="leave it out, or open a package for an OpenVINO target",
     )
 
 
@@ -132,7 +134,6 @@ class SessionWithShape(Session, Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape, [batch, sequence]; -1 for a free axis."""
-        ...
 
 
 class StaticShapeSession:
