@@ -71,9 +71,10 @@ LONGEST = (
 
 # What is slow: whatever uses a whole training or search that these fixtures make, and what is marked.
 SLOW_FIXTURES = {
-    "pipeline/test_simulated.py": {"finished"},
+    "pipeline/test_simulated.py": {"simulated"},
     "pipeline/test_workflows.py": {"answered", "tagged"},
     "quantization/test_search.py": {"searched"},
+    "test_plugins.py": {"package"},
     "test_real_models.py": {"minilm"},
     "training/test_finetune.py": {"finished"},
     "training/test_qat.py": {"finished"},

@@ -683,6 +683,7 @@ def losing_two_points(rows: int, draw: np.random.Generator) -> tuple[np.ndarray,
     return np.stack([after, gold], axis=1), np.stack([before, gold], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [40, 400])
 def test_a_loss_is_called_smaller_than_it_is_as_rarely_as_the_interval_says(
     few_resamples, rows: int
