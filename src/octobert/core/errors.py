@@ -217,6 +217,8 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
         'did you mean "openvino-cpu"?'
         >>> did_you_mean("openvino", ["ort-cpu", "openvino-cpu", "openvino-ep"])
         'did you mean "openvino-cpu" or "openvino-ep"?'
+        >>> did_you_mean("query", [])
+        'known: none'
     """
     names = sorted(names)
     begun = [f'"{name}"' for name in names if word and name.startswith(f"{word}-")]
@@ -224,7 +226,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
         others = ", ".join(begun[:-1])
         return f"did you mean {others} or {begun[-1]}?" if others else f"did you mean {begun[-1]}?"
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
+    return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names) or 'none'}"
 
 
 def unreadable(kind: type[E], error: OSError, where: object) -> E:
