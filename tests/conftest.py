@@ -97,13 +97,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     first = {here / name: place for place, name in enumerate(LONGEST)}
     slow = {here / name: fixtures for name, fixtures in SLOW_FIXTURES.items()}
+    others = {*families.names()} - {*QUICK_FAMILIES}
     items.sort(key=lambda item: first.get(item.path, len(first)))
     for item in items:
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        others = "captured" in item.fixturenames and any(
-            value in families.names() and value not in QUICK_FAMILIES for value in given
-        )
-        if others or slow.get(item.path, set()) & {*item.fixturenames}:
+        of_others = others.intersection(value for value in given if isinstance(value, str))
+        used = {*item.fixturenames}
+        if ("captured" in used and of_others) or slow.get(item.path, set()) & used:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("needs_shared") and not SHARED.is_dir():
             item.add_marker(
