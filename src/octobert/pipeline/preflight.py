@@ -70,7 +70,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     if heads.head_of(task.head).pooled:
         pooler_of(model.tokenizer_folder, allow_pickle=recipe.allow_pickle)
     if model.is_checkpoint:
-        # Asking for the family refuses model types that are not supported.
+        # Also refuses model types that are not supported: they have no family.
         heads.check_class(model, task.head)
         checkpoint.weight_files(model.path, allow_pickle=recipe.allow_pickle)
         if recipe.finetune is None:

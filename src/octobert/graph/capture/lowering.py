@@ -110,7 +110,7 @@ def _unshare_(model: ir.Model) -> None:
 
     Tables that several nodes read stay shared.
     """
-    for node in [node for node in model.graph if node.op_type == "Identity"]:
+    for node in operators.of_type(model.graph, "Identity"):
         array, value = operators.const_array(node.inputs[0]), node.outputs[0]
         if array is not None and array.ndim == 1 and not value.is_graph_output():
             constant = operators.initializer(model.graph, str(value.name), array)
@@ -237,7 +237,7 @@ def _bias_second_(graph: ir.Graph) -> None:
 
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
     """Replace (x - mean) / sqrt(var + eps) * gamma (+ beta), which exporters before opset 17 write, by LayerNormalization."""
-    for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
+    for gamma_mul in operators.of_type(graph, "Mul"):
         quotient = operators.above(gamma_mul.inputs[0], "Div", "Sub")
         if not quotient or not parts.is_vector(gamma_mul.inputs[1]):
             continue
@@ -264,7 +264,7 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
 
 def _divide_in_rms_norms_(graph: ir.Graph) -> None:
     """Rewrite x * (1 / sqrt(…)), from torch's exporter, as x / sqrt(…), in place, which runtimes fuse."""
-    for reciprocal in [node for node in graph if node.op_type == "Reciprocal"]:
+    for reciprocal in operators.of_type(graph, "Reciprocal"):
         inverse = reciprocal.outputs[0]
         mul = operators.only_reader(inverse, "Mul")
         if mul is None or operators.producer(reciprocal.inputs[0], "Sqrt") is None:
@@ -282,7 +282,7 @@ def lower_fused_(graph: ir.Graph) -> None:
         [node for node in graph if node.domain == operators.MICROSOFT and node.op_type != "Gelu"],
     )
     # After BiasGelu, which becomes one.
-    _lower_(graph, [node for node in graph if node.op_type == "Gelu"])
+    _lower_(graph, operators.of_type(graph, "Gelu"))
 
 
 def _lower_(graph: ir.Graph, nodes: list[ir.Node]) -> None:
@@ -299,7 +299,7 @@ def order_gelu_(graph: ir.Graph) -> None:
 
     ONNX Runtime fuses only the second form, together with the bias before it; the first stays six operators.
     """
-    for erf in [node for node in graph if node.op_type == "Erf"]:
+    for erf in operators.of_type(graph, "Erf"):
         readers = operators.below(erf.outputs[0], "Add", "Mul", "Mul")
         if not readers:
             continue
