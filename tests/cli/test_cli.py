@@ -349,7 +349,7 @@ def test_inspect(package) -> None:
     assert text.count("attention.self.query ") == 2 * 3  # layers, values
     assert "\nencoder.layer.1 " in text
     assert "uint8 [" in text
-    assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
+    assert f"int8 symmetric{' without saturation' if reduces() else ''}, axis 1" in text
     assert "linear.weight        12 of 12 quantized" in text
     assert "residual adds carry outliers" in text
     result = {

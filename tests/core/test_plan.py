@@ -8,25 +8,20 @@ from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan,
 
 
 @pytest.mark.parametrize(
-    ("dtype", "symmetric", "reduce_range", "expected"),
+    ("dtype", "symmetric", "expected"),
     [
-        ("int8", False, False, (-128, 127)),
-        ("int8", True, False, (-127, 127)),
-        ("int8", False, True, (-64, 63)),
-        ("int8", True, True, (-63, 63)),
-        ("uint8", False, False, (0, 255)),
-        ("uint8", True, False, (0, 255)),
-        ("uint8", False, True, (0, 127)),
-        ("int16", False, False, (-32768, 32767)),
-        ("int16", True, False, (-32767, 32767)),
-        ("uint16", False, False, (0, 65535)),
-        ("float8e4m3", True, True, (-448, 448)),
+        ("int8", False, (-128, 127)),
+        ("int8", True, (-127, 127)),
+        ("uint8", False, (0, 255)),
+        ("uint8", True, (0, 255)),
+        ("int16", False, (-32768, 32767)),
+        ("int16", True, (-32767, 32767)),
+        ("uint16", False, (0, 65535)),
+        ("float8e4m3", True, (-448, 448)),
     ],
 )
-def test_the_limits_of_a_type(
-    dtype: DType, symmetric: bool, reduce_range: bool, expected: tuple[int, int]
-) -> None:
-    quantizer = Quantizer(dtype=dtype, symmetric=symmetric, reduce_range=reduce_range)
+def test_the_limits_of_a_type(dtype: DType, symmetric: bool, expected: tuple[int, int]) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=symmetric)
     assert quantizer.limits == expected
     assert quantizer.weight_limits == (
         quantizer.model_copy(update={"dtype": "int8"}).limits if dtype == "uint8" else expected

@@ -295,7 +295,7 @@ def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
 
 
 def reduces(target: str = "ort-cpu") -> bool:
-    """Whether `reduce_range: auto` takes a bit from weights on this CPU; planners themselves, asked directly, take none."""
+    """Whether `reduce_range: auto` limits the weights on this CPU; planners themselves, asked directly, do not."""
     return capability.saturates(
         plugins.load("targets", target).CAPABILITIES, environment.current().features
     )

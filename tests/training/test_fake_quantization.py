@@ -50,11 +50,14 @@ def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool)
     """The graph has [in, out], PyTorch [out, in]."""
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduce_range=reduced)
     weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
-    result = fake_quantize_weight(
-        weight, quantizer, weight_bound(weight, axis), clips=False
-    ).numpy()
+    bound = weight_bound(weight, quantizer)
+    for part in (1.0, 0.7):
+        result = fake_quantize_weight(weight, quantizer, bound * part, clips=part < 1).numpy()
+        scale = (bound * part / 127).numpy().reshape((24,) if axis else ())
+        written = qdq.dequantized_weight(weight.numpy().T, quantizer, scale).T
+        np.testing.assert_allclose(result, written, atol=1e-6)
     np.testing.assert_allclose(
-        result, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6
+        (bound / 127).numpy().squeeze(), qdq.weight_scale(weight.numpy().T, quantizer), rtol=1e-6
     )
 
 

@@ -214,7 +214,7 @@ class Probe(FrozenModel):
 
 
 def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
-    """Return whether 8-bit products saturate on a CPU, so that weights need 7 bits.
+    """Return whether 8-bit products saturate on a CPU, so that weights need `reduce_range`.
 
     Args:
         features: of the CPU (`Environment.features`).

@@ -233,7 +233,7 @@ def _cpu() -> tuple[str, frozenset[str]]:
     """Return the model name and the features of the CPU, with the kernel's names for them.
 
     py-cpuinfo 9.0 finds the same features on Linux, but takes 1.2 s in every process instead of a millisecond. Elsewhere it
-    reads CPUID itself and knows neither AVX-VNNI nor AMX, so that a CPU with either would get 7-bit weights.
+    reads CPUID itself and knows neither AVX-VNNI nor AMX, so that a CPU with either would get the weights of one without.
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []

@@ -112,7 +112,8 @@ class Quantizer(FrozenModel):
         group: input channels that share an interval. Of dynamic activations: of one token; None for one interval per batch.
             With it the runtime quantizes the values itself: files hold the weights only, and say the group. Of weights: of each
             output channel; None for all.
-        reduce_range: one bit less, for products that would saturate.
+        reduce_range: 8-bit weights whose products with uint8 cannot saturate: without VNNI, CPUs add two products of
+            neighbouring input channels in 16 bits, so the sum of two neighbours is at most 128 (`graph.qdq.pair_sums`).
         weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
         shared: values, or weights, with the same string share one interval.
         ceiling: upper limit of the interval, also when it is observed or learned during training.
@@ -147,6 +148,11 @@ class Quantizer(FrozenModel):
         return f" per {'token and ' * self.dynamic}{self.group} channels"
 
     @property
+    def limits_pairs(self) -> bool:
+        """Return whether sums of neighbouring weights are limited. Asymmetric weights are uint8, with exact products."""
+        return self.reduce_range and self.symmetric and self.dtype in ("int8", "uint8")
+
+    @property
     def weight_limits(self) -> tuple[int, int]:
         """Lowest and highest integer of a weight, around zero. uint8 weights are stored with 128 added."""
         return self._limits("int8" if self.dtype == "uint8" else self.dtype)
@@ -163,10 +169,6 @@ class Quantizer(FrozenModel):
 
     def _limits(self, dtype: DType) -> tuple[int, int]:
         low, high = LIMITS[dtype]
-        if dtype == "float8e4m3":
-            return low, high
-        if self.reduce_range:
-            low, high = low // 2, high // 2
         return (-high, high) if self.symmetric and low < 0 else (low, high)
 
 

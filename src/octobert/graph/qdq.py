@@ -41,6 +41,8 @@ from octobert.graph.passes import float16
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 # The first opset whose Quantize/DequantizeLinear take the type, if later than the canonical one.
 _OPSETS = {"int4": 21, "int16": 21, "uint16": 21, "float8e4m3": 19}
+# Of the sum of two neighbours that share 16 bits: 128 · 255 fits, 129 · 255 does not.
+PAIR_LIMIT = 128
 # Ends of the interval that `weight_ranges: mse` tries, as fractions of the largest weight.
 _FRACTIONS = np.linspace(0.6, 1.0, 41)
 
@@ -117,6 +119,9 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     highest = quantizer.weight_limits[1]
     if not quantizer.symmetric:
         highest = LIMITS[quantizer.dtype][1]
+    size = np.abs(array)
+    if quantizer.limits_pairs:
+        size = np.maximum(size, np.abs(pair_sums(array)))
     shape: tuple[int, ...] = array.shape
     axes: tuple[int, ...] | None = None
     if quantizer.group is not None:
@@ -129,7 +134,7 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
         shape, axes = (-1, quantizer.group, array.shape[1]), (1,)
     else:
         axes = _other_axes(array, quantizer.axis)
-    bound: np.ndarray = np.abs(array.reshape(shape)).max(axis=axes)
+    bound: np.ndarray = size.reshape(shape).max(axis=axes)
     if not quantizer.symmetric:
         bound = np.maximum(array.max(axis=axes), 0) - np.minimum(array.min(axis=axes), 0)
     if quantizer.weight_ranges == "max":
@@ -143,6 +148,43 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     best = _FRACTIONS[np.argmin(errors, axis=0)]
     scale = np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
     return scale
+
+
+def has_pairs(weight: Any) -> bool:
+    """Return whether the products of neighbouring input channels, 0 and 1, 2 and 3, share 16 bits: if they are packed in fours.
+    OpenVINO packs others in ways of its own.
+
+    Args:
+        weight: [in, ...].
+    """
+    return len(weight) % 4 == 0
+
+
+def pair_sums(weight: Any) -> Any:
+    """Return each weight plus the one whose product shares 16 bits with its own, on CPUs without VNNI (VPMADDUBSW).
+
+    Args:
+        weight: [in, ...], an array or a tensor. Without pairs (`has_pairs`), another weight can be as large.
+    """
+    if not has_pairs(weight):
+        return 2 * weight
+    pairs = weight.reshape(-1, 2, *weight.shape[1:])
+    return (pairs + pairs[:, [1, 0]]).reshape(weight.shape)
+
+
+def within_pairs(numbers: Any) -> Any:
+    """Return numbers of which no two that share 16 bits are more than `PAIR_LIMIT` when they are rounded.
+
+    Args:
+        numbers: weights in steps of their scale, [in, ...], an array or a tensor.
+
+    Example:
+        >>> within_pairs(np.array([127.0, 21.5, 100.0, -100.0])).tolist()
+        [116.5, 11.0, 100.0, -100.0]
+    """
+    # Each of two halves that are rounded up adds one half.
+    sums, limit = pair_sums(numbers), PAIR_LIMIT - 0.5
+    return numbers - (sums - sums.clip(-limit, limit)) / 2
 
 
 def _other_axes(array: np.ndarray, axis: int | None) -> tuple[int, ...] | None:
@@ -162,7 +204,10 @@ def number_limits(
     """
     lowest, highest = map(np.asarray, quantizer.weight_limits)
     if quantizer.symmetric:
-        return lowest, highest
+        half = np.asarray(PAIR_LIMIT // 2)
+        return (
+            (-half, half) if quantizer.limits_pairs and not has_pairs(array) else (lowest, highest)
+        )
     axes = _other_axes(array, quantizer.axis)
     first, last = LIMITS[quantizer.dtype]
     least = np.minimum(array.min(axis=axes, keepdims=axes is not None), 0)
@@ -189,9 +234,11 @@ def quantize_weight(
         ([[127, -50]], 0.01)
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
+    numbers = array / spread(scale, array.shape, quantizer.axis)
+    if quantizer.limits_pairs:
+        numbers = within_pairs(numbers)
     integers: np.ndarray = np.clip(
-        _nearest(array / spread(scale, array.shape, quantizer.axis), quantizer),
-        *number_limits(array, quantizer, scale),
+        _nearest(numbers, quantizer), *number_limits(array, quantizer, scale)
     )
     if not quantizer.symmetric:
         return integers.astype(np.int16), scale
@@ -405,7 +452,7 @@ def _write_weight_(
     chain = operators.Chain(graph, name)
     if quantizer.weight_form == "pair":
         # Store the dequantized integers, not the original weight: QuantizeLinear then yields exactly these integers, whichever
-        # way a runtime rounds halves, although it does not know the narrower limits of mse, 7 bits or symmetric int8.
+        # way a runtime rounds halves, although it does not know the narrower limits of mse, pairs or symmetric int8.
         exact = integers.astype(np.float32) * spread(scale, integers.shape, quantizer.axis)
         weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         integer = ir.DataType.from_numpy(dtype)

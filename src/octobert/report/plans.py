@@ -112,8 +112,10 @@ def _module_row(
     for decision in decisions:
         quantizer, short = decision.quantizer, ""
         if quantizer is not None:
-            # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
-            short = f"{quantizer.dtype}{quantizer.when}{' (7 bits)' * quantizer.reduce_range}"
+            # `uint8`, `uint8 dynamic`, `int8 (no saturation)`
+            short = (
+                f"{quantizer.dtype}{quantizer.when}{' (no saturation)' * quantizer.reduce_range}"
+            )
         role = decision.site.role
         types.setdefault(short, []).append(role.partition(".")[2] or role)
     floats = types.pop("", [])
@@ -273,7 +275,7 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     if quantizer is None:
         return "float"
     text = f"{quantizer.dtype}{' symmetric' * quantizer.symmetric}{quantizer.when}"
-    text += " reduced to 7 bits" * quantizer.reduce_range
+    text += " without saturation" * quantizer.reduce_range
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"
     if with_range and quantizer.low is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from octobert.core.plan import LIMITS, Quantizer
-from octobert.graph.qdq import MIN_SCALE, activation_parameters
+from octobert.graph.qdq import MIN_SCALE, activation_parameters, pair_sums, within_pairs
 from octobert.training.distributed import is_connected
 
 # A bound of a range that has seen no data.
@@ -208,18 +208,21 @@ def quantization_parameters(
     return float(scale), lowest - int(zero), highest - int(zero)
 
 
-def weight_bound(weight: Any, axis: int | None) -> Any:
-    """Return the largest absolute value of a weight.
+def weight_bound(weight: Any, quantizer: Quantizer) -> Any:
+    """Return the bound of the range that holds all of a weight, as `graph.qdq.weight_scale` has it.
 
     Args:
         weight: [out, in].
-        axis: channel axis of the weight in the graph, where it is [in, out]; None for one range per tensor.
+        quantizer: of the weight. Its axis is that of the graph, where the weight is [in, out].
 
     Returns:
         [out, 1] per channel, or [] per tensor.
     """
-    size = weight.detach().abs()
-    return size.amax(dim=1, keepdim=True) if axis is not None else size.amax()
+    weight = weight.detach()
+    size = weight.abs()
+    if quantizer.limits_pairs:
+        size = torch.maximum(size, pair_sums(weight.T).T.abs())
+    return size.amax(dim=1, keepdim=True) if quantizer.axis is not None else size.amax()
 
 
 def fake_quantize_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips: bool) -> Any:
@@ -233,6 +236,9 @@ def fake_quantize_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips
     """
     highest = quantizer.weight_limits[1]
     scale = (bound / highest).clamp(min=MIN_SCALE)
+    if clips and quantizer.limits_pairs:
+        steps = scale.detach()
+        weight = within_pairs((weight / steps).T).T * steps
     if bound.requires_grad:
         return FakeQuantizeLearned.apply(
             weight, None, bound, scale.detach(), -highest, highest, True

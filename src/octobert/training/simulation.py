@@ -204,7 +204,7 @@ class Simulation:
             if scale is None and not learned:
                 continue
             name = self._bound_names[path] = f"w{number}"
-            start = weight_bound(weight, quantizer.axis)
+            start = weight_bound(weight, quantizer)
             if scale is not None:
                 start = (
                     torch.from_numpy(np.asarray(scale * quantizer.weight_limits[1]))
@@ -231,10 +231,10 @@ class Simulation:
             log = getattr(self._bounds, f"log_{name}", None)
             return bound if log is None else bound * log.exp()
         if quantizer.shared is None:
-            return weight_bound(weight, quantizer.axis)
+            return weight_bound(weight, quantizer)
         group = [p for p, q in self._weights.items() if q.shared == quantizer.shared]
         matrices = self._matrices()
-        return torch.stack([weight_bound(matrices[p], quantizer.axis) for p in group]).amax(dim=0)
+        return torch.stack([weight_bound(matrices[p], quantizer) for p in group]).amax(dim=0)
 
     def _start(self, _: Any, args: Any, kwargs: Any) -> None:
         if self._interceptor is None:

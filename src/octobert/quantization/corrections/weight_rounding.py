@@ -57,7 +57,9 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     )
     steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
     limits = qdq.number_limits(compensated, layer.quantizer, scale)
-    rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits)
+    paired = layer.quantizer.limits_pairs and qdq.has_pairs(weight)
+    partners = np.argsort(order)[order ^ 1] if paired else None
+    rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits, partners)
     rounded = rounded[np.argsort(order)].astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
@@ -75,7 +77,11 @@ def _inverse_factor(energy: np.ndarray) -> np.ndarray:
 
 
 def _rounded(
-    weight: np.ndarray, spread: np.ndarray, step: np.ndarray, limits: tuple[np.ndarray, np.ndarray]
+    weight: np.ndarray,
+    spread: np.ndarray,
+    step: np.ndarray,
+    limits: tuple[np.ndarray, np.ndarray],
+    partners: np.ndarray | None,
 ) -> np.ndarray:
     """Round a weight to the grid of its scales, from the first input channel to the last.
 
@@ -84,14 +90,22 @@ def _rounded(
         spread: [in, in] factor of the inverse energy, as `_inverse_factor` returns it.
         step: [in, out] scale of each number.
         limits: lowest and highest integer, of all or [1, out].
+        partners: [in] the channel whose integers are limited together with those of each (`qdq.pair_sums`); None without.
     """
-    rest, result = weight.copy(), np.empty_like(weight)
+    rest, integers = weight.copy(), np.zeros_like(weight)
     for start in range(0, len(rest), _BLOCK):
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]))
         for row in range(start, stop):
-            result[row] = np.clip(np.rint(rest[row] / step[row]), *limits) * step[row]
-            errors[row - start] = (rest[row] - result[row]) / spread[row, row]
+            low, high = limits
+            if partners is not None:
+                # 0 until it is rounded.
+                other = integers[partners[row]]
+                low = np.maximum(low, -qdq.PAIR_LIMIT - np.minimum(other, 0))
+                high = np.minimum(high, qdq.PAIR_LIMIT - np.maximum(other, 0))
+            integers[row] = np.clip(np.rint(rest[row] / step[row]), low, high)
+            errors[row - start] = (rest[row] - integers[row] * step[row]) / spread[row, row]
             rest[row + 1 : stop] -= np.outer(spread[row, row + 1 : stop], errors[row - start])
         rest[stop:] -= spread[start:stop, stop:].T @ errors
+    result: np.ndarray = integers * step
     return result

@@ -26,7 +26,8 @@ class Options(_common.LinearOptions):
         further from float.
     group: channels with a range of their own, where each token is quantized for itself (openvino-cpu, and all 4-bit weights);
         at most the width of the narrowest layer. Smaller groups are closer to float, and slower.
-    reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` depends on this CPU.
+    reduce_range: 8-bit weights whose products cannot saturate, for CPUs without VNNI: neighbours whose sum would be more than
+        128 have a larger scale. `auto` depends on this CPU.
     """
 
     bits: Literal[8, 4] = 8

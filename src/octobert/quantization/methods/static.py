@@ -44,8 +44,8 @@ class Options(FrozenModel):
     weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
     weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`, which some runtimes fold
         themselves; `auto` takes the target's form. Both give the same integers. Embeddings are always integers.
-    reduce_range: 7-bit weights, and a float Q·Kᵀ unless `placement` names it, for CPUs whose 8-bit products saturate; `auto`
-        depends on this CPU.
+    reduce_range: 8-bit weights whose products cannot saturate, and a float Q·Kᵀ unless `placement` names it, for CPUs without
+        VNNI: neighbours whose sum would be more than 128 have a larger scale. `auto` depends on this CPU.
     fuse_qkv: one range for Q, K and V in the attention products, and one scale for their weights if those are per tensor.
     clip_gelu: upper limit of the range of the second feed-forward layer's input: the output of GELU, or of its gate.
     float_parts: type of the operators that stay float; `auto` takes the target's default. Of the CPU
@@ -191,7 +191,7 @@ def _activation_type(role: str, capabilities: Capabilities, options: Options) ->
         (("int8", True),) if role in capabilities.activations.symmetric_int8 else ()
     )
     if options.reduce_range is True:
-        # 7-bit weights avoid saturation. A product of two activations has no weight, and symmetric int8 would saturate there.
+        # A product of two activations has no weight that could be limited, and symmetric int8 would saturate there.
         preferred = ()
     for dtype, symmetric in preferred + accepted:
         if options.activations in ("auto", dtype) and options.symmetric in ("auto", symmetric):
