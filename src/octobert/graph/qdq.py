@@ -151,8 +151,8 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 
 
 def has_pairs(weight: Any) -> bool:
-    """Return whether the products of neighbouring input channels, 0 and 1, 2 and 3, share 16 bits: if they are packed in fours.
-    OpenVINO packs others in ways of its own.
+    """Return whether the products of neighbouring input channels, 0 and 1, 2 and 3, share 16 bits. They do where the channels
+    are packed in fours; OpenVINO packs another number of channels differently.
 
     Args:
         weight: [in, ...].
@@ -204,10 +204,10 @@ def number_limits(
     """
     lowest, highest = map(np.asarray, quantizer.weight_limits)
     if quantizer.symmetric:
-        half = np.asarray(PAIR_LIMIT // 2)
-        return (
-            (-half, half) if quantizer.limits_pairs and not has_pairs(array) else (lowest, highest)
-        )
+        if quantizer.limits_pairs and not has_pairs(array):
+            highest = np.asarray(PAIR_LIMIT // 2)
+            lowest = -highest
+        return lowest, highest
     axes = _other_axes(array, quantizer.axis)
     first, last = LIMITS[quantizer.dtype]
     least = np.minimum(array.min(axis=axes, keepdims=axes is not None), 0)
