@@ -88,30 +88,26 @@ def read(
 
 def _from_functions(draft: Draft, nodes: list[Node]) -> None:
     """The data set of the first function that loads rows, in the scripts of old configs: read there, and not run."""
-    found = None
     for node in nodes:
         function, script = node.get("dataloader_func"), node.get("user_script")
         if not function or not script:
             continue
         hub = scripts.script_of(draft, node, script).hub_data(function.text)
-        if hub is None or found not in (None, (hub.source, hub.config)):
+        if hub is None:
             continue
-        found = hub.source, hub.config
-        if draft.get("data.source") is None:
-            _set_source(draft, hub)
-            draft.task = _task_of(draft, *found) or draft.task
-        note = (
-            "the script loads this data set; octobert tokenizes its texts itself, and runs no code"
+        place = {"source": hub.source} | ({"config": hub.config} if hub.config else {})
+        if draft.recipe.setdefault("data", place) == place:
+            draft.task = _task_of(draft, hub.source, hub.config) or draft.task
+            _read_in_script(function, script)
+
+
+def _read_in_script(function: Node, script: Node) -> None:
+    """Record that a data set is the one that a function of a script loads."""
+    for field in (function, script):
+        field.mapped(
+            "data.source",
+            f"{script.text} loads this data set; octobert tokenizes its texts itself, and runs no code",
         )
-        for field in (function, script):
-            field.mapped("data.source", note)
-
-
-def _set_source(draft: Draft, hub: scripts.HubData) -> None:
-    """Set the data set of the Hub that a script loads."""
-    draft.set("data.source", hub.source)
-    if hub.config is not None:
-        draft.set("data.config", hub.config)
 
 
 def _task_of(draft: Draft, source: str | None, config: str | None) -> str | None:
@@ -149,21 +145,44 @@ def _main(draft: Draft, node: Node, use: str) -> _Rows:
     return rows
 
 
+def _rows_of(draft: Draft, node: Node) -> tuple[_Rows, list[Node]]:
+    """The rows that a data config names: in its fields, or by a function, whose data set its script may say.
+
+    Returns:
+        The rows, and the fields that say which they are: type, script, source, config and split.
+    """
+    load, script = _loading(node), node.get("user_script")
+    kind, source, split = load.get("type"), load.get(*_SOURCE), load.get("split", "data_split")
+    config = load.get("subset", *(["data_name"] if source.path.endswith("data_path") else []))
+    fields = [kind, script, source, config, split]
+    place, part, named = (field.text if field else None for field in (source, config, split))
+    if load is not node and script and kind and kind.text != _SCRIPTED:
+        code = scripts.script_of(draft, node, script)
+        hub = code.hub_data(kind.text)
+        if hub is None:
+            return _Rows(f"{code.path}:{kind.text}"), fields
+        place, part, named = place or hub.source, part or hub.config, named or hub.split
+    rows = _Rows(place, part)
+    if named is not None:
+        match = _SLICE.fullmatch(named)
+        rows.known = match is not None
+        rows.named, rows.span = match.groups("") if match else ("", "")
+        rows.split = rows.named
+    return rows, fields
+
+
+def _loading(node: Node) -> Node:
+    """The part of a data config that says where rows are."""
+    return node.get("load_dataset_config", "load_dataset") or node
+
+
 def _load(draft: Draft, node: Node, use: str) -> _Rows:
     """Where the rows are: a data set of the Hub, files, or a function."""
-    load = node.get("load_dataset_config", "load_dataset") or node
-    script, rows = node.get("user_script"), _Rows()
-    if load is not node:
-        kind = load.get("type")
-        if script and kind and kind.text != _SCRIPTED:
-            _registered(draft, node, kind, script, rows)
-        elif "dummy" in kind.lower:
-            kind.refused("octobert measures and calibrates on real rows")
-        else:
-            kind.not_needed("a Hub data set is the usual source")
-    script.not_needed("nothing of the script is used for this data config")
-    source = load.get(*_SOURCE)
+    load, (rows, (kind, script, source, config, split)) = _loading(node), _rows_of(draft, node)
     if rows.source is not None and ".py:" in rows.source:
+        note = "needs --allow-code; the function has to return rows with texts"
+        draft.set("data.source", rows.source, kind, note)
+        script.mapped("data.source")
         # Olive calls the function with the other fields.
         for name, field in load.items():
             if name not in ("type", "max_samples"):
@@ -171,60 +190,22 @@ def _load(draft: Draft, node: Node, use: str) -> _Rows:
                     "octobert calls the function with the name of a split alone: give its other arguments defaults"
                 )
         return rows
-    if source:
-        rows.source = source.text
-        draft.set("data.source", source.text, source)
-    config = load.get(
-        "subset", *(["data_name"] if source and source.path.endswith("data_path") else [])
-    )
-    if config:
-        rows.config = config.text
-        draft.set("data.config", config.text, config)
-    split = load.get("split", "data_split")
-    if split:
-        _split(rows, split.text)
+    if rows.source is not None and not source:
+        _read_in_script(kind, script)
+    elif load is not node and "dummy" in kind.lower:
+        kind.refused("octobert measures and calibrates on real rows")
+    elif load is not node:
+        kind.not_needed("a Hub data set is the usual source")
+    script.not_needed("nothing of the script is used for this data config")
+    for key, value, field in (("source", rows.source, source), ("config", rows.config, config)):
+        if value is not None:
+            draft.set(f"data.{key}", value, field)
     if rows.known:
         split.mapped(use)
     else:
         split.refused(_NO_SLICE)
     apply(draft, load, "loading")
     return rows
-
-
-def _split(rows: _Rows, text: str) -> None:
-    match = _SLICE.fullmatch(text)
-    rows.known = match is not None
-    rows.split, rows.span = (match["split"], match["span"] or "") if match else ("", "")
-    rows.named = rows.split
-
-
-def _load_hub(rows: _Rows, hub: scripts.HubData) -> None:
-    rows.source, rows.config = hub.source, hub.config
-    if hub.split is not None:
-        _split(rows, hub.split)
-
-
-def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows) -> None:
-    """A registered function loads the rows: its data set is read from the script, or the recipe names the function."""
-    code = scripts.script_of(draft, node, script)
-    hub = code.hub_data(kind.text)
-    if hub is None:
-        rows.source = f"{code.path}:{kind.text}"
-        draft.set(
-            "data.source",
-            rows.source,
-            kind,
-            "needs --allow-code; the function has to return rows with texts",
-        )
-        script.mapped("data.source")
-        return
-    _set_source(draft, hub)
-    _load_hub(rows, hub)
-    for field in (kind, script):
-        field.mapped(
-            "data.source",
-            f"{script.text} loads this data set; octobert tokenizes its texts itself, and runs no code",
-        )
 
 
 def _columns_and_lengths(draft: Draft, node: Node, rows: _Rows, use: str) -> None:
@@ -337,27 +318,13 @@ def _evaluation(
 
 def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
     """A data config that only calibrates: other rows of the same data set, never those that are scored."""
-    load, rows = node.get("load_dataset_config") or node, _Rows()
-    kind, script, source, config, split = (
-        load.get("type"),
-        node.get("user_script"),
-        load.get(*_SOURCE),
-        load.get("subset"),
-        load.get("split"),
-    )
-    rows.source, rows.config = (field.text if field else None for field in (source, config))
-    if split:
-        _split(rows, split.text)
-    if kind and script and load is not node:
-        hub = scripts.script_of(draft, node, script).hub_data(kind.text)
-        if hub is not None:
-            _load_hub(rows, hub)
+    rows, (*named, split) = _rows_of(draft, node)
     if rows.source is not None and (rows.source, rows.config) == (main.source, main.config):
         part, scored = main.samples or main.span, main.split or "validation"
         if rows.split == scored and (rows.split != "train" or not part):
             # The same rows would be both calibrated on and scored.
             rows.split = "validation" if rows.split == "train" else "train"
-        for field in (kind, script, source, config):
+        for field in named:
             field.mapped("data.calibrate", FROM_TRAIN)
         taken = f"{scored} has the rows that are scored; {rows.split}{rows.span} is taken"
         if rows.known:
@@ -367,7 +334,7 @@ def _only_calibrated(draft: Draft, node: Node, main: _Rows) -> _Rows:
     else:
         rows = _Rows(samples=rows.size, known=False)
         here = f"{'as many ' if rows.samples else ''}rows of {main.source or 'its data'}"
-        for field in (kind, script, source, config, split):
+        for field in (*named, split):
             field.refused(f"octobert calibrates on {here}; for other rows set data.train to a file")
     before = node.get("pre_process_data_config")
     samples = before.get("max_samples")
