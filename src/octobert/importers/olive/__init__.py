@@ -25,8 +25,6 @@ from octobert.importers.olive.rules import GROUPS, Config, Draft, Pass, apply, n
 
 # Fields that only Olive's configs have, at the top.
 MARKS = ("input_model", "passes", "pass_flows", "evaluators", "data_configs", "engine", "builds")
-# A config nested more deeply is damaged or hostile.
-_DEEPEST = 50
 _HEADINGS = {
     "refused": "Fields that octobert does not do",
     "mapped": "Fields that became keys of this recipe, and defaults of their tool",
@@ -104,7 +102,7 @@ def is_config_file(path: Path) -> bool:
     """Return whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
     try:
         return is_config(_content_of(path))
-    except RecipeError:
+    except (RecipeError, RecursionError):
         return False
 
 
@@ -118,11 +116,7 @@ def _content_of(path: Path) -> Any:
     if path.suffix.lower() != ".json":
         return yaml_text.parse(text, where=str(path), what="the config is not valid YAML")
     try:
-        raw = json.loads(text, object_pairs_hook=_each_once)
-        _check_depth(raw, str(path))
-        return raw
-    except RecursionError:
-        raise RecipeError("the config is nested too deeply", where=str(path)) from None
+        return json.loads(text, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         raise RecipeError(
             "the file is not valid JSON", where=f"{path}, line {error.lineno}", got=error.msg
@@ -142,31 +136,22 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _check_depth(value: Any, where: str, depth: int = 0) -> None:
-    if depth > _DEEPEST:
-        raise RecipeError(
-            "the config is nested too deeply", where=where, expected=f"at most {_DEEPEST} levels"
-        )
-    inner = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    )
-    for item in inner:
-        _check_depth(item, where, depth + 1)
-
-
 def read(path: Path, *, as_octobert: bool = False) -> Imported:
     """Convert a config file; see `convert`.
 
     Raises:
         RecipeError: it cannot be read, is not an Olive config, or asks for what changes the result and octobert cannot do.
     """
-    return convert(
-        _content_of(path),
-        where=str(path),
-        folder=path.parent,
-        name=path.name,
-        as_octobert=as_octobert,
-    )
+    try:
+        return convert(
+            _content_of(path),
+            where=str(path),
+            folder=path.parent,
+            name=path.name,
+            as_octobert=as_octobert,
+        )
+    except RecursionError:
+        raise RecipeError("the config is nested too deeply", where=str(path)) from None
 
 
 def convert(
