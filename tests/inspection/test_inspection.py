@@ -190,7 +190,7 @@ def test_dynamic_quantization_is_seen_as_such(captured, tmp_path) -> None:
     assert matched == len(products) >= LINEARS
     assert not fallbacks
     found = inspection(profile, products=products, matched=matched)
-    text = " ".join(answers.answers(found, fast_with=()))
+    text = " ".join(answers.answers(found))
     assert (
         f"Quantization is dynamic: every run measures the input ranges of {len(products)} products"
         in text
@@ -393,13 +393,25 @@ def test_answers_are_made_of_the_figures(golden) -> None:
         latencies=(latency("ort-cpu", 8.0), latency("ort-f32", 5.0)),
     )
     assert answers.ratio(found) == pytest.approx(5 / 8)
-    golden("\n".join(answers.answers(found, fast_with=("avx512_vnni",))))
+    golden("\n".join(answers.answers(found)))
+    fast = found.environment.model_copy(update={"features": ("avx2", "avx512_vnni")})
     busy = found.model_copy(
-        update={"latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0))}
+        update={
+            "latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0)),
+            "environment": fast,
+        }
     )
-    golden("\n".join(answers.answers(busy, fast_with=())))
+    golden("\n".join(answers.answers(busy)))
     # Nothing of VNNI where the CPU has it, and no float model means no comparison.
-    alone = answers.answers(inspection(ours, products=(eight,), matched=1), fast_with=("avx2",))
+    alone = answers.answers(
+        inspection(
+            ours,
+            products=(eight,),
+            matched=1,
+            latencies=(latency("ort-cpu", 8.0),),
+            environment=fast,
+        )
+    )
     golden("\n".join(alone))
     assert not any("VNNI" in one or "float model's" in one for one in alone)
 

@@ -219,17 +219,8 @@ def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
     Args:
         features: of the CPU (`Environment.features`).
     """
-    return has_none_of(capabilities.saturates_without, features)
-
-
-def has_none_of(needed: Collection[str], features: Collection[str]) -> bool:
-    """Return whether an x86 CPU has none of the needed features.
-
-    Example:
-        >>> has_none_of(INTEGER_UNITS, ("avx2",)), has_none_of(INTEGER_UNITS, ("avx2", "avx_vnni"))
-        (True, False)
-    """
-    return bool(needed) and "avx2" in features and not set(needed) & set(features)
+    needed = set(capabilities.saturates_without)
+    return bool(needed) and "avx2" in features and needed.isdisjoint(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from octobert import targets
-from octobert.core.capability import has_none_of
+from octobert.core.capability import saturates
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.targets import runtimes
 
@@ -22,41 +22,23 @@ _NEARLY_ALL = 0.9
 _SHORT_MS = 0.02
 
 
-def answers(inspection: Inspection, *, fast_with: Collection[str]) -> tuple[str, ...]:
-    """Return all findings as sentences, the speedup first.
-
-    Args:
-        inspection: of one model.
-        fast_with: CPU features; an x86 CPU needs one of them for fast 8-bit products (`Capabilities.saturates_without`).
-    """
-    return (
-        *_verdict(inspection),
-        *_busy(inspection),
-        *_integers(inspection),
-        *_fallbacks(inspection),
-        *_products(inspection, fast_with),
-        *_conversions(inspection),
-        *_dynamic(inspection),
-        *_others(inspection),
-        *_kernels(inspection),
-        *_precision(inspection),
-        *_limit(inspection),
-        *_short(inspection),
+def answers(inspection: Inspection) -> tuple[str, ...]:
+    """Return all findings as sentences, the speedup first. Before it is timed, they say what was executed."""
+    findings = (
+        _verdict,
+        _busy,
+        _integers,
+        _fallbacks,
+        _products,
+        _conversions,
+        _dynamic,
+        _others,
+        _kernels,
+        _precision,
+        _limit,
+        _short,
     )
-
-
-def on_execution(inspection: Inspection, *, fast_with: Collection[str]) -> tuple[str, ...]:
-    """Return the findings about what was executed, without those that compare it with the float model."""
-    return (
-        *_integers(inspection),
-        *_fallbacks(inspection),
-        *_products(inspection, fast_with),
-        *_conversions(inspection),
-        *_dynamic(inspection),
-        *_kernels(inspection),
-        *_limit(inspection),
-        *_short(inspection),
-    )
+    return tuple(sentence for finding in findings for sentence in finding(inspection))
 
 
 def ratio(inspection: Inspection) -> float | None:
@@ -69,6 +51,8 @@ def ratio(inspection: Inspection) -> float | None:
 
 def _verdict(inspection: Inspection) -> Iterator[str]:
     times = ratio(inspection)
+    if not inspection.latencies:
+        return
     if times is None:
         yield "There is no float model to compare with: package the model without --no-float, or name one with --reference."
         return
@@ -121,8 +105,9 @@ def _fallbacks(inspection: Inspection) -> Iterator[str]:
         yield f"{count} of {len(inspection.products)} such products ran in {_word(inspection.profile.precision)}{because}."
 
 
-def _products(inspection: Inspection, fast_with: Collection[str]) -> Iterator[str]:
-    lacking = has_none_of(fast_with, inspection.environment.features)
+def _products(inspection: Inspection) -> Iterator[str]:
+    capabilities = targets.load(inspection.target).CAPABILITIES
+    lacking = saturates(capabilities, inspection.environment.features)
     ours = inspection.profile.split
     no_vnni = "This CPU has neither VNNI nor AMX, so an 8-bit product needs several instructions instead of one."
     if inspection.floating is not None and inspection.floating.split.products_ms:
@@ -210,14 +195,16 @@ def _kernels(inspection: Inspection) -> Iterator[str]:
 
 
 def _precision(inspection: Inspection) -> Iterator[str]:
-    if inspection.floating is not None and inspection.floating.precision != "f32":
-        precision = inspection.floating.precision
+    if inspection.floating is None:
+        return
+    precision = inspection.floating.precision
+    if precision != "f32":
         yield f"The float model ran in {precision}, so INT8 is compared with {precision}."
     halves = sorted(set(inspection.environment.features) & {"avx512_bf16", "amx_bf16"})
     if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.baseline_precisions:
         yield (
             f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).TITLE} runs a float model in "
-            f"bf16. Here the float model ran in {inspection.floating.precision if inspection.floating else 'f32'}."
+            f"bf16. Here the float model ran in {precision}."
         )
 
 

@@ -93,9 +93,7 @@ def inspect(
             "latencies": timed.latencies,
         }
     )
-    return inspection.model_copy(
-        update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))}
-    )
+    return inspection.model_copy(update={"answers": answers.answers(inspection)})
 
 
 def executed(
@@ -147,14 +145,7 @@ def executed(
         matched=matched,
         fallbacks=fallbacks,
     )
-    return inspection.model_copy(
-        update={"answers": answers.on_execution(inspection, fast_with=_fast_with(target))}
-    )
-
-
-def _fast_with(target: str) -> tuple[str, ...]:
-    """CPU features, one of which an x86 CPU needs for fast 8-bit products."""
-    return targets.load(target).CAPABILITIES.saturates_without
+    return inspection.model_copy(update={"answers": answers.answers(inspection)})
 
 
 def fallen_back(
