@@ -61,11 +61,14 @@ def test_a_model_is_downloaded_once_and_found_in_its_folder(
     assert client.asked[1:] == [("get", "bert-hf", None, "latest"), ("download", "bert-hf", "3")]
 
 
-def test_nothing_stays_of_a_download_that_failed(golden, tmp_path: Path) -> None:
+def test_nothing_stays_of_a_download_that_failed(
+    golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with golden.raises(ModelError):
         azureml.downloaded(NAME.replace("versions/3", "versions/9"), Recorded({}))
+    monkeypatch.setattr(azureml, "_client", lambda *_: Recorded({"notes.txt": b""}))
     with golden.raises(ModelError):
-        azureml.downloaded(NAME, Recorded({"notes.txt": b""}))
+        resolve(NAME)
     assert [
         path.name
         for path in (tmp_path / "cache" / "azureml").iterdir()

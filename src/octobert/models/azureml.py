@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import atomic_folder, canonical_digest, is_disk_error, stays_inside
-from octobert.core.model_config import CONFIG
 
 _PREFIX = "azureml://"
 _PART = r"([^/<>\s]+)"
@@ -52,7 +51,7 @@ def is_azureml(name: str) -> bool:
 
 
 def downloaded(name: str, models: Models | None = None) -> Path:
-    """The folder or `.onnx` file of a model, downloaded unless that version is there.
+    """The folder of a model's files, downloaded unless that version is there.
 
     Args:
         name: `azureml://…`.
@@ -79,7 +78,7 @@ def downloaded(name: str, models: Models | None = None) -> Path:
             got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="log in (az login), check the name and your rights, or give a local folder",
         ) from error
-    return _model_in(folder, name)
+    return folder
 
 
 def _download(client: Models, model: str, version: str, folder: Path) -> None:
@@ -95,13 +94,10 @@ def _download(client: Models, model: str, version: str, folder: Path) -> None:
 
 
 def _parsed(name: str) -> _Name:
-    workspace, registry = _WORKSPACE.fullmatch(name), _REGISTRY.fullmatch(name)
-    if workspace is not None:
-        *place, model, version = workspace.groups()
-        return _Name(tuple(place), model, version)
-    if registry is not None:
-        place_, model, version = registry.groups()
-        return _Name((place_,), model, version)
+    for form in (_WORKSPACE, _REGISTRY):
+        if match := form.fullmatch(name):
+            *place, model, version = match.groups()
+            return _Name(tuple(place), model, version)
     if placeholder := re.search(r"<[^>]*>", name):
         raise ModelError(
             "the name of the model has a placeholder",
@@ -126,21 +122,3 @@ def _client(name: _Name, where: str) -> Models:
     if len(name.place) == 1:
         return MLClient(credential, registry_name=name.place[0]).models  # type: ignore[no-any-return]
     return MLClient(credential, *name.place).models  # type: ignore[no-any-return]
-
-
-def _model_in(folder: Path, name: str) -> Path:
-    """The checkpoint's folder, or the `.onnx` file, wherever in the download it lies."""
-    checkpoints = sorted(
-        {path.parent for path in folder.rglob(CONFIG)}, key=lambda path: len(path.parts)
-    )
-    exports = sorted(folder.rglob("*.onnx"))
-    if checkpoints:
-        return checkpoints[0]
-    if len(exports) == 1:
-        return exports[0]
-    raise ModelError(
-        "the model of AzureML does not hold one model",
-        where=name,
-        got=", ".join(path.name for path in exports[:8]) or "neither",
-        expected=f"{CONFIG}, or one .onnx file",
-    )

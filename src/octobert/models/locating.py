@@ -41,13 +41,13 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     if name.startswith("package:"):
         return _in_package(name.removeprefix("package:"))
     if azureml.is_azureml(name):
-        return azureml.downloaded(name)
+        return _model_in(azureml.downloaded(name), name)
     path = downloads.downloaded(name) if downloads.is_url(name) else Path(os.path.expanduser(name))
     # Unlike `Path.exists`, it does not raise for names that no file system takes.
     if os.path.exists(path):
-        return (
-            _in_archive(path) if path.suffix.lower() == archives.SUFFIX and path.is_file() else path
-        )
+        if path.suffix.lower() == archives.SUFFIX and path.is_file():
+            return _model_in(archives.unpacked(path), str(path))
+        return path
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
     from huggingface_hub import list_repo_files, snapshot_download
@@ -78,22 +78,26 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise hub_error(ModelError, error, name) from error
 
 
-def _in_archive(path: Path) -> Path:
-    """The model in a zip file: a checkpoint's folder, or the only ONNX file."""
-    folder = archives.unpacked(path)
+def _model_in(folder: Path, where: str) -> Path:
+    """The folder of a checkpoint, or the only ONNX file, wherever they lie in a folder of unknown origin."""
     exports = sorted(folder.rglob("*.onnx"))
-    weights = [file for pattern in ("*.safetensors", *PICKLES) for file in folder.glob(pattern)]
-    if (folder / CONFIG).is_file() and (weights or not exports):
-        return folder
-    if len(exports) != 1:
-        raise ModelError(
-            "the zip file does not hold one model",
-            where=str(path),
-            got=", ".join(file.relative_to(folder).as_posix() for file in exports[:8]) or "neither",
-            expected=f"a folder with {CONFIG}, or one .onnx file",
-            fix="unpack it, and give the folder or the file of the model",
-        )
-    return exports[0]
+    places = [path.parent for path in sorted(folder.rglob(CONFIG))]
+    least = min((len(place.parts) for place in places), default=0)
+    nearest = [place for place in places if len(place.parts) == least]
+    patterns = ("*.safetensors", *PICKLES)
+    weights = [file for place in nearest for pattern in patterns for file in place.glob(pattern)]
+    if len(nearest) == 1 and (weights or not exports):
+        return nearest[0]
+    if len(exports) == 1:
+        return exports[0]
+    found = (path.relative_to(folder).as_posix() for path in (*nearest, *exports)[:8])
+    raise ModelError(
+        "there is not one model in it",
+        where=where,
+        got=", ".join(found) or "neither",
+        expected=f"a folder with {CONFIG}, or one .onnx file",
+        fix="give the folder or the file of the model",
+    )
 
 
 def completed(folder: Path, config: str, tokenizer: Path | None = None) -> Path:
