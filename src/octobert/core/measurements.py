@@ -177,59 +177,17 @@ class TimedShape:
         return f"{self.batch} × {self.sequence}"
 
 
-class Latency(FrozenModel):
-    """Latencies of one candidate at one shape.
-
-    Args:
-        candidate: its name.
-        batch: rows of a batch.
-        sequence: tokens of a row, or `data` for evaluation rows.
-        samples_ms: raw samples in the order of measurement.
-        rows: rows of all samples together.
-        tokens: tokens of all samples together, without padding.
-        sample_tokens: tokens of each sample, without padding; empty where all are alike.
-    """
+class _AtShape(FrozenModel):
+    """A measurement of one model at one shape."""
 
     candidate: str
     batch: int
     sequence: int | str
-    samples_ms: tuple[float, ...]
-    rows: int
-    tokens: int
-    sample_tokens: tuple[int, ...] = ()
-
-    _stored = model_validator(mode="before")(_without_computed)
 
     @property
     def shape(self) -> TimedShape:
         """Its shape."""
         return TimedShape(self.batch, self.sequence)
-
-    def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the samples.
-
-        Args:
-            percent: from 0 to 100.
-        """
-        return float(np.percentile(self.samples_ms, percent))
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def statistics_ms(self) -> dict[str, float]:
-        """Statistics of the samples, by the names of `STATISTICS`."""
-        return statistics_of(self.samples_ms)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def rows_per_second(self) -> float:
-        """Rows per second of one batch after another."""
-        return self.rows / (sum(self.samples_ms) / 1000.0)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens per second of one batch after another, without padding."""
-        return self.tokens / (sum(self.samples_ms) / 1000.0)
 
 
 class Turn(FrozenModel):
@@ -246,7 +204,66 @@ class Turn(FrozenModel):
     tokens: int
 
 
-class Throughput(FrozenModel):
+class _Timed(_AtShape):
+    """Samples of times, and the figures that are computed from them."""
+
+    samples_ms: tuple[float, ...]
+
+    _stored = model_validator(mode="before")(_without_computed)
+
+    def _whole(self) -> Turn:
+        """All samples together."""
+        raise NotImplementedError
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def statistics_ms(self) -> dict[str, float]:
+        """Statistics of the samples, by the names of `STATISTICS`."""
+        return statistics_of(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of all samples per second."""
+        return self._whole().rows / self._whole().seconds
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all samples per second, without padding."""
+        return self._whole().tokens / self._whole().seconds
+
+
+class Latency(_Timed):
+    """Latencies of one candidate at one shape.
+
+    Args:
+        candidate: its name.
+        batch: rows of a batch.
+        sequence: tokens of a row, or `data` for evaluation rows.
+        samples_ms: raw samples in the order of measurement.
+        rows: rows of all samples together.
+        tokens: tokens of all samples together, without padding.
+        sample_tokens: tokens of each sample, without padding; empty where all are alike.
+    """
+
+    rows: int
+    tokens: int
+    sample_tokens: tuple[int, ...] = ()
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the samples.
+
+        Args:
+            percent: from 0 to 100.
+        """
+        return float(np.percentile(self.samples_ms, percent))
+
+    def _whole(self) -> Turn:
+        return Turn(seconds=sum(self.samples_ms) / 1000.0, rows=self.rows, tokens=self.tokens)
+
+
+class Throughput(_Timed):
     """The throughput of one candidate at one shape when inferences run at the same time.
 
     Args:
@@ -260,42 +277,20 @@ class Throughput(FrozenModel):
         samples_ms: time of each inference from its request to its result, in the order of the turns.
     """
 
-    candidate: str
-    batch: int
-    sequence: int | str
     streams: int
     requests: int
     threads: int
     turns: tuple[Turn, ...]
-    samples_ms: tuple[float, ...]
 
-    _stored = model_validator(mode="before")(_without_computed)
-
-    @property
-    def shape(self) -> TimedShape:
-        """Its shape."""
-        return TimedShape(self.batch, self.sequence)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def statistics_ms(self) -> dict[str, float]:
-        """Statistics of the samples, by the names of `STATISTICS`."""
-        return statistics_of(self.samples_ms)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def rows_per_second(self) -> float:
-        """Rows of all turns per second."""
-        return sum(turn.rows for turn in self.turns) / sum(turn.seconds for turn in self.turns)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens of all turns per second, without padding."""
-        return sum(turn.tokens for turn in self.turns) / sum(turn.seconds for turn in self.turns)
+    def _whole(self) -> Turn:
+        return Turn(
+            seconds=sum(turn.seconds for turn in self.turns),
+            rows=sum(turn.rows for turn in self.turns),
+            tokens=sum(turn.tokens for turn in self.turns),
+        )
 
 
-class Speedup(FrozenModel):
+class Speedup(_AtShape):
     """How many times as fast as a float model a model is, at one shape: in one inference after another, or in throughput.
 
     Args:
@@ -307,16 +302,8 @@ class Speedup(FrozenModel):
             throughputs, the geometric mean of the ratios of their rows per second (Student's t on logarithms).
     """
 
-    candidate: str
     reference: str
-    batch: int
-    sequence: int | str
     ratio: Estimate
-
-    @property
-    def shape(self) -> TimedShape:
-        """Its shape."""
-        return TimedShape(self.batch, self.sequence)
 
 
 class SpeedGoal(FrozenModel):
