@@ -110,19 +110,20 @@ class SessionEntries(FrozenModel):
             >>> SessionEntries(options={"intra_op_num_threads": 2}, provider={"backend_path": "libQnnHtp.so"}).on_files
             ('provider.backend_path',)
         """
-        groups = (("options", self.options), ("provider", self.provider))
         return tuple(
             f"{group}.{name}"
-            for group, entries in groups
+            for group, entries in self
             for name, value in entries.items()
             if not _plain(name, value)
         )
 
     def portable(self) -> SessionEntries:
         """Return the entries that may be used with a package of any origin: those that are not `on_files`."""
-        return SessionEntries(
-            options={name: value for name, value in self.options.items() if _plain(name, value)},
-            provider={name: value for name, value in self.provider.items() if _plain(name, value)},
+        return SessionEntries.model_validate(
+            {
+                group: {name: value for name, value in entries.items() if _plain(name, value)}
+                for group, entries in self
+            }
         )
 
 
