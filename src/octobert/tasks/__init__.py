@@ -61,22 +61,17 @@ __all__ = [
 
 
 class TaskPlugin(Protocol):
-    """The interface of a task's module."""
+    """The interface of a task's module.
 
-    @property
-    def DESCRIPTION(self) -> str:
-        """One line for people."""
-        ...
+    Attributes:
+        DESCRIPTION: one line for people.
+        FILES: words in the names of the files that are meant, where a folder holds several versions of the task's data set.
+        Options: the options, with defaults.
+    """
 
-    @property
-    def FILES(self) -> tuple[str, ...]:
-        """Words in the names of the files that are meant, where a folder holds several versions of the task's data set."""
-        ...
-
-    @property
-    def Options(self) -> type[FrozenModel]:
-        """The options, with defaults."""
-        ...
+    DESCRIPTION: str
+    FILES: tuple[str, ...]
+    Options: type[FrozenModel]
 
     def build(self, options: Any, metadata: ModelMetadata = NOTHING) -> Task:
         """The task for a model.
@@ -88,7 +83,6 @@ class TaskPlugin(Protocol):
         Raises:
             DataError: a model that does not fit the task.
         """
-        ...
 
 
 _PLUGINS = plugins.Family[TaskPlugin]("tasks")

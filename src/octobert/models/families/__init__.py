@@ -9,11 +9,13 @@ from octobert.core.family import EncoderFamily
 
 
 class FamilyPlugin(Protocol):
-    """The interface of a family's module."""
+    """The module of a family.
 
-    @property
-    def FAMILY(self) -> EncoderFamily:
-        """The family."""
+    Attributes:
+        FAMILY: the family.
+    """
+
+    FAMILY: EncoderFamily
 
 
 _PLUGINS = plugins.Family[FamilyPlugin]("families")
