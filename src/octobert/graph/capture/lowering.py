@@ -7,6 +7,7 @@ Runtime's optimizer writes (`com.microsoft`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -312,30 +313,33 @@ def order_gelu_(graph: ir.Graph) -> None:
             halved.outputs[0].shape = outer.outputs[0].shape
 
 
-def _gelu(node: ir.Node, chain: Chain) -> None:
-    """Write Gelu in a form that every runtime fuses.
+def gelu(chain: Chain, x: ir.Value | None, stem: str = "") -> ir.Value:
+    """Write the exact GELU in a form that every runtime fuses: (x * (1 + erf(x / sqrt 2))) * 0.5.
 
-    Exact: (x * (1 + erf(x / sqrt 2))) * 0.5. Approximate: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+    Args:
+        stem: begins the names of the nodes.
     """
-    x = node.inputs[0]
+    erf = chain.Erf(f"{stem}erf", chain.Div(f"{stem}div", x, _number(chain, "root_two", 2.0**0.5)))
+    double = chain.Mul(f"{stem}double", x, chain.Add(f"{stem}add", erf, _number(chain, "one", 1.0)))
+    return chain.Mul(f"{stem}gelu", double, _number(chain, "half", 0.5))
 
-    def constant(key: str, number: float) -> ir.Value:
-        return operators.shared_initializer(chain.graph, f"octobert.gelu.{key}", number)
 
-    unit, half = constant("one", 1.0), constant("half", 0.5)
-    if node.attributes.get_string("approximate", "none") == "tanh":
-        cubic = chain.Mul(
-            "cubic", chain.Pow("cube", x, constant("three", 3.0)), constant("cubic", 0.044715)
-        )
-        inner = chain.Mul(
-            "scaled", chain.Add("inner", x, cubic), constant("root", (2.0 / np.pi) ** 0.5)
-        )
-        chain.Mul(
-            "gelu", chain.Mul("half", x, half), chain.Add("add", chain.Tanh("tanh", inner), unit)
-        )
-    else:
-        erf = chain.Erf("erf", chain.Div("div", x, constant("root_two", 2.0**0.5)))
-        chain.Mul("gelu", chain.Mul("double", x, chain.Add("add", erf, unit)), half)
+def _number(chain: Chain, key: str, number: float) -> ir.Value:
+    return operators.shared_initializer(chain.graph, f"octobert.gelu.{key}", number)
+
+
+def _gelu(node: ir.Node, chain: Chain) -> None:
+    """Write Gelu. Its approximation is 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))."""
+    x, number = node.inputs[0], partial(_number, chain)
+    if node.attributes.get_string("approximate", "none") != "tanh":
+        gelu(chain, x)
+        return
+    cubic = chain.Mul(
+        "cubic", chain.Pow("cube", x, number("three", 3.0)), number("cubic", 0.044715)
+    )
+    inner = chain.Mul("scaled", chain.Add("inner", x, cubic), number("root", (2.0 / np.pi) ** 0.5))
+    above = chain.Add("add", chain.Tanh("tanh", inner), number("one", 1.0))
+    chain.Mul("gelu", chain.Mul("half", x, number("half", 0.5)), above)
 
 
 def _skip_norm(node: ir.Node, chain: Chain) -> None:

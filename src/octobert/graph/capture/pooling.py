@@ -8,6 +8,7 @@ import onnx_ir as ir
 from octobert.core.model_config import Dense, LayerNorm, Mode, Normalize
 from octobert.core.session import STATES
 from octobert.graph import operators
+from octobert.graph.capture import lowering
 from octobert.models.pooling import MIN_NORM, MIN_TOKENS, NORM_EPSILON, Pooler
 
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid"}
@@ -99,16 +100,7 @@ class _Builder:
             )
         output = self._linear(x, f"{folder}.linear")
         if step.activation == "GELU":
-            half, one, root = (
-                self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5))
-            )
-            error = self.chain.Erf(
-                f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", output, root)
-            )
-            shifted = self.chain.Add(f"{folder}.gelu.shifted", error, one)
-            output = self.chain.Mul(
-                f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", output, half), shifted
-            )
+            output = lowering.gelu(self.chain, output, f"{folder}.gelu.")
         elif step.activation != "Identity":
             output = getattr(self.chain, _ACTIVATIONS[step.activation])(
                 f"{folder}.activation", output

@@ -38,7 +38,6 @@ sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`).
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -46,6 +45,7 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError, PlanError, TargetError
 from octobert.core.plan import LIMITS
 from octobert.graph import operators, parity, parts, qdq, smoothing
+from octobert.graph.capture import lowering
 from octobert.graph.capture.canonical import padding
 from octobert.graph.passes import fusion
 
@@ -224,16 +224,8 @@ def _expand_product(chain: operators.Chain, node: ir.Node) -> None:
 
 
 def _expand_gelu(chain: operators.Chain, node: ir.Node) -> None:
-    number = partial(operators.shared_initializer, chain.graph)
     floats = _floats(chain, "input", *node.inputs[:2])
-    normal = chain.Erf("erf", chain.Div("normal", floats, number("root_of_2", float(np.sqrt(2.0)))))
-    half = chain.Mul("half", floats, number("one_half", 0.5))
-    _integers(
-        chain,
-        "output",
-        chain.Mul("gelu", half, chain.Add("shifted", normal, number("one", 1.0))),
-        node.inputs[2],
-    )
+    _integers(chain, "output", lowering.gelu(chain, floats), node.inputs[2])
 
 
 def _expand_norm(chain: operators.Chain, node: ir.Node) -> None:
