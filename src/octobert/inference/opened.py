@@ -31,7 +31,14 @@ from octobert.core.onnx_files import (
     read_onnx,
 )
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
-from octobert.core.session import STATES, Feeds, Session, SessionEntries, SessionOptions
+from octobert.core.session import (
+    STATES,
+    Feeds,
+    Session,
+    SessionEntries,
+    SessionOptions,
+    read_outputs,
+)
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
 from octobert.models.heads import head_of, outputs_of
@@ -420,7 +427,8 @@ def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[st
     # The labels in the config of an encoder are not those of the heads of its pre-training.
     labelled = head.shape in ("classes", "token-classes") and not head.pretrained
     classes = len(facts.labels) if labelled else 0
-    return ports, outputs_of(head, ports.outputs, classes=classes, where=str(path))
+    outputs = outputs_of(head, ports.outputs, classes=classes, where=str(path))
+    return ports, {name: outputs[name] for name in read_outputs(tuple(outputs))}
 
 
 def files_of(path: Path) -> list[Path]:

@@ -128,7 +128,7 @@ _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 
 # Names that exporters give to outputs of heads. `unstack` comes from TensorFlow's SQuAD script.
-OUTPUT_ALIASES = {
+_ALIASES = {
     "output_start_logits": "start_logits",
     "output_end_logits": "end_logits",
     "unstack:0": "start_logits",
@@ -274,25 +274,22 @@ def outputs_of(
     Raises:
         ModelError: no outputs are those of the head; the message lists all.
     """
-    named = {OUTPUT_ALIASES.get(port.name, port.name): port for port in ports}
-    forms = [head.outputs[-1:], head.model_outputs] if head.pooled else [head.outputs]
+    named = {_ALIASES.get(port.name, port.name): port for port in ports}
+    forms = [head.outputs, head.outputs[-1:], head.model_outputs] if head.pooled else [head.outputs]
     outputs = next(
         ({name: named[name] for name in form} for form in forms if set(form) <= set(named)), None
     )
     if outputs is None:
         fitting = [port for name, port in named.items() if _fits(head, name, port, classes)]
-        outputs = (
-            dict(zip(head.outputs, fitting, strict=True))
-            if len(fitting) == len(head.outputs)
-            else {}
-        )
+        names = head.model_outputs
+        outputs = dict(zip(names, fitting, strict=True)) if len(fitting) == len(names) else {}
     wrong = [port for name, port in outputs.items() if _axes(head, name, port) is False]
     if wrong or not outputs:
         raise ModelError(
             f"the outputs are not those of a {head.name} model",
             where=where,
             got=", ".join(map(str, wrong or ports)),
-            expected=", ".join(forms[0]),
+            expected=", ".join(head.outputs),
             fix="choose the task that the model was exported for",
         )
     return {name: port.name for name, port in outputs.items()}
@@ -300,15 +297,12 @@ def outputs_of(
 
 def _fits(head: Head, name: str, port: TensorInfo, classes: int) -> bool:
     """Return whether an output of another name can only be this head's."""
-    if (
-        head.pooled
-        or name in _OTHERS
-        or not port.dtype.startswith("float")
-        or not _axes(head, name, port)
-    ):
+    if name in _OTHERS or not port.dtype.startswith("float"):
+        return False
+    if not _axes(head, head.model_outputs[0], port):
         return False
     assert port.shape is not None
-    return head.shape == "tokens" or classes == 0 or port.shape[-1] in (-1, classes)
+    return classes == 0 or port.shape[-1] in (-1, classes)
 
 
 def _axes(head: Head, name: str, port: TensorInfo) -> bool | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,13 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.model_config import Pooling
-from octobert.core.onnx_files import read_onnx
+from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Parity, Sizes
-from octobert.core.session import STATES
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models import checkpoint, heads
-from octobert.models.heads import Head, head_of
+from octobert.models import checkpoint
+from octobert.models.heads import head_of, outputs_of
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 
@@ -54,57 +54,34 @@ def capture(
         ModelError: the model is not supported, not safe to load, or broken.
         ParityError: the graph and its source compute different outputs.
     """
+    chosen, family, where = head_of(head), source.family, source.tokenizer_folder
+    pooler = pooler_of(where, allow_pickle=allow_pickle) if chosen.pooled else None
+    original: Any
     if source.is_checkpoint:
-        return _capture_checkpoint(source, head_of(head), texts, allow_pickle=allow_pickle)
-    return _capture_onnx(source, head_of(head), texts, allow_pickle=allow_pickle)
-
-
-def _capture_checkpoint(
-    source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool
-) -> Captured:
-    family = source.family
-    torch_model = checkpoint.load_torch(source.path, head.name, allow_pickle=allow_pickle)
-    model = export(torch_model, head.name)
-    pooler = pooler_of(source.path, allow_pickle=allow_pickle) if head.pooled else None
+        original = checkpoint.load_torch(source.path, head, allow_pickle=allow_pickle)
+        model = export(original, head)
+    else:
+        model, original = load_onnx(source.path), load_onnx(source.path)
+        names = outputs_of(chosen, ports_of(original).outputs, where=str(source.path))
+        for graph in (model, original):
+            _name_outputs_(graph, names)
     sizes = canonicalize_(model, family)
     if pooler is not None:
-        append_pooling_(model, model.graph.outputs[-1], pooler, head.outputs[-1])
+        for graph in (model,) if source.is_checkpoint else (model, original):
+            append_pooling_(graph, graph.graph.outputs[-1], pooler, chosen.outputs[-1])
     shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
-    reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
-    del torch_model
-    return Captured(
-        model,
-        family,
-        sizes,
-        parity.compare(model, feeds, reference, "PyTorch"),
-        pooler.pooling if pooler else None,
-    )
-
-
-def _capture_onnx(
-    source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool
-) -> Captured:
-    raw, original = load_onnx(source.path), load_onnx(source.path)
-    family = source.family
-    lowering.prepare_(raw)
-    _choose_outputs_(raw, head, source.path)
-    sizes = canonicalize_(raw, family, prepared=True)
-    pooler = pooler_of(source.tokenizer_folder, allow_pickle=allow_pickle) if head.pooled else None
-    if pooler is not None:
-        _choose_outputs_(original, head, source.path)
-        for model in (raw, original):
-            append_pooling_(model, model.graph.outputs[-1], pooler, head.outputs[-1])
-    shapes.annotate_(raw)
-    feeds = [parity.only(batch, raw) for batch in texts]
-    reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
-    return Captured(
-        raw,
-        family,
-        sizes,
-        parity.compare(raw, feeds, reference, "the original ONNX file"),
-        pooler.pooling if pooler else None,
-    )
+    if source.is_checkpoint:
+        against = "PyTorch"
+        reference = [parity.torch_outputs(original, batch, chosen, pooler) for batch in feeds]
+    else:
+        against = "the original ONNX file"
+        outputs = [str(value.name) for value in model.graph.outputs]
+        reference = parity.onnx_outputs(original, feeds, outputs)
+    # It is as large as the graph that is run next.
+    del original
+    compared = parity.compare(model, feeds, reference, against)
+    return Captured(model, family, sizes, compared, pooler.pooling if pooler else None)
 
 
 def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
@@ -166,10 +143,9 @@ def export(torch_model: Any, head: str) -> ir.Model:
     return model
 
 
-def canonicalize_(model: ir.Model, family: EncoderFamily, *, prepared: bool = False) -> Sizes:
+def canonicalize_(model: ir.Model, family: EncoderFamily) -> Sizes:
     """Bring a raw graph into canonical form in place, and return its sizes."""
-    if not prepared:
-        lowering.prepare_(model)
+    lowering.prepare_(model)
     layers = structure.find_layers(model.graph)
     probs = [layer.attention.softmax.outputs[0] for layer in layers]
     split = [x.heads for layer in layers for x in layer.attention.inputs if x.heads is not None]
@@ -215,45 +191,13 @@ def load_onnx(path: Path) -> ir.Model:
     return model
 
 
-def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
-    """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
-    by_name = {heads.OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
-    forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
-    expected = next(
-        (form for form in forms if form and set(form) <= set(by_name)), head.model_outputs
-    )
-    if len(by_name) == len(expected) == 1:
-        by_name = dict(zip(expected, by_name.values(), strict=True))
-    states = [value for value in by_name.values() if len(value.shape or ()) == 3]
-    if STATES in expected and STATES not in by_name and len(states) == 1:
-        # PyTorch's exporter names outputs after operators; a pooler's has two axes.
-        by_name[STATES] = states[0]
-    missing = [name for name in expected if name not in by_name]
-    if missing:
-        raise ModelError(
-            f'the model has no output "{missing[0]}"',
-            where=str(path),
-            got=", ".join(sorted(by_name)),
-            expected=", ".join(expected),
-            fix="choose the task that the model was exported for",
-        )
-    for name in expected:
-        _check_rank(
-            by_name[name], 3 if name == STATES or head.shape == "token-classes" else 2, head, path
-        )
-    for name, value in by_name.items():
+def _name_outputs_(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Keep the outputs of a head, under their usual names.
+
+    Args:
+        names: usual name → name in the file.
+    """
+    by_name = {str(value.name): value for value in model.graph.outputs}
+    model.graph.outputs[:] = [by_name[name] for name in names.values()]
+    for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name
-    model.graph.outputs[:] = [by_name[name] for name in expected]
-    operators.clean_(model)
-
-
-def _check_rank(value: ir.Value, rank: int, head: Head, path: Path) -> None:
-    """Refuse an output that is not of this head: logits of classes are no token states, and the other way round."""
-    if value.shape is not None and len(value.shape) != rank:
-        raise ModelError(
-            f"the output is not that of a {head.name} model",
-            where=str(path),
-            got=f"{value.name} with {len(value.shape)} axes",
-            expected=f"{rank} axes",
-            fix="choose the task that the model was exported for",
-        )
