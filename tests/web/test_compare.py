@@ -11,7 +11,6 @@ import shutil
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -235,34 +234,6 @@ def test_connections_have_a_limit_and_a_browser_still_gets_in(client, monkeypatc
             assert answer.status == 200
         # The longest waiting ones are dropped.
         assert held[0].recv(1) == b""
-
-
-def test_a_body_that_does_not_come_is_not_awaited(client, monkeypatch) -> None:
-    monkeypatch.setattr(app, "BODY_S", 0.5)
-    host, _, port = client.host.partition(":")
-    head = f"POST {client.path}rows?model=ort-cpu HTTP/1.1\r\nHost: {client.host}\r\nOrigin: http://{client.host}\r\n"
-    with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as slow:
-        slow.sendall(f"{head}Content-Length: 1000\r\n\r\nsentence1".encode())
-        assert slow.recv(20).startswith(b"HTTP/1.1 408")
-
-
-def test_files_that_are_answered_at_the_same_time_have_a_limit(client, monkeypatch) -> None:
-    # More than a socket takes before it is read: the answer comes all the same.
-    large = rows_of(3000) + b"\n" * (8 << 20)
-    monkeypatch.setattr(app, "MOST_HELD", len(large) + 1000)
-    path = f"{client.path}rows?model=ort-cpu&name=rows.csv"
-    with client.ask("POST", path, large) as first:
-        first.readline()
-        with client.ask("POST", path, large) as second:
-            assert second.status == 503
-            assert "other files are being compared" in json.loads(second.read())["error"]
-    # The first client has gone, and what it sent with it.
-    until = time.monotonic() + PATIENCE_S
-    status = 503
-    while status == 503 and time.monotonic() < until:
-        with client.ask("POST", path, large) as again:
-            status = again.status
-    assert status == 200
 
 
 def test_a_file_that_is_sent_is_never_on_the_disk(client, monkeypatch, tmp_path) -> None:

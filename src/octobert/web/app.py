@@ -10,55 +10,23 @@ from importlib.resources import files
 from typing import Any
 
 import anyio
-from pydantic import BaseModel
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
-from octobert.core.errors import DataError, OctobertError
+from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.report import page, vendor
 from octobert.web import asking, jobs
 from octobert.web.guard import Guard
 from octobert.web.models import Event, Models, Work
 
-# Bytes of a question, of a file of rows, and of all files that are read or answered at the same time. Rows take several times
-# the memory of their file.
-MOST_ASKED, MOST_ROWS, MOST_HELD = 4 << 20, 64 << 20, 128 << 20
-# Seconds for a body to come whole, from a browser on the same machine.
-BODY_S = 60.0
+# Bytes of a question, and of a file of rows, which take several times the memory of their file.
+MOST_ASKED, MOST_ROWS = 4 << 20, 64 << 20
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _LOG = logging.getLogger("octobert.web")
-
-
-class _RefusedError(Exception):
-    """A body is not taken.
-
-    Args:
-        status: of the answer.
-        what: a sentence.
-    """
-
-    def __init__(self, status: int, what: str) -> None:
-        super().__init__(what)
-        self.status = status
-
-
-class _Held(StreamingResponse):
-    """An answer that ends with a call, also where the browser has gone before it began."""
-
-    def __init__(self, lines: AsyncIterator[bytes], end: Callable[[], None]) -> None:
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._end = end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._end()
 
 
 def app(models: Models, *, token: str, port: int) -> Guard:
@@ -79,8 +47,6 @@ class _Routes:
         self._models = models
         # Waiting work takes turns, step by step.
         self._alone = anyio.Lock()
-        # Bytes of files.
-        self._held = 0
         self._static = _static()
 
     def routes(self) -> Starlette:
@@ -102,73 +68,42 @@ class _Routes:
                 ),
                 Route("/{name}", self._file),
             ],
-            exception_handlers={_RefusedError: _refused, 404: _nothing, 405: _nothing},
+            exception_handlers={HTTPException: _refused, OctobertError: _refused},
         )
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in self._static:
-            return JSONResponse({"error": "There is no such page."}, 404)
+            raise HTTPException(404)
         return Response(self._static[name], media_type=_TYPES[name.rpartition(".")[2]])
 
     async def _listed(self, request: Request) -> Response:
         async with self._alone:
-            try:
-                return JSONResponse({"models": await anyio.to_thread.run_sync(self._models.listed)})
-            except OctobertError as error:
-                return JSONResponse({"error": str(error)}, 400)
+            return JSONResponse({"models": await anyio.to_thread.run_sync(self._models.listed)})
 
     def _posted(
         self, form: type[FrozenModel], work: Callable[[Models, Any], Work]
     ) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            body = await _body(request, MOST_ASKED)
             try:
-                asked: BaseModel = form.model_validate_json(body)
+                asked = form.model_validate_json(await _body(request, MOST_ASKED))
             except ValueError as error:
-                return JSONResponse(
-                    {"error": f"The question has another form: {first_problem(error)}."}, 400
-                )
-            return self._streamed(lambda: work(self._models, asked))
+                what = f"The question has another form: {first_problem(error)}."
+                raise HTTPException(400, what) from error
+            return self._streamed(work(self._models, asked))
 
         return answer
 
     async def _rows(self, request: Request) -> Response:
-        asked = request.query_params
-        size = min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS)
-        if self._held + size > MOST_HELD:
-            what, fix = "other files are being compared", "wait until they are done, or cancel them"
-            full = DataError(
-                what, expected=f"at most {MOST_HELD >> 20} MiB at the same time", fix=fix
-            )
-            await _body(request, MOST_ROWS, _RefusedError(503, str(full)))
-        self._held += size
+        asked, content = request.query_params, await _body(request, MOST_ROWS)
+        name, file = asked.get("model", ""), asked.get("name", "rows.csv")
+        return self._streamed(jobs.compare_rows(self._models, name, file, content))
 
-        def release() -> None:
-            self._held -= size
+    def _streamed(self, work: Work) -> Response:
+        return StreamingResponse(self._lines(work), media_type="application/x-ndjson")
 
-        try:
-            content = [await _body(request, MOST_ROWS)]
-        except BaseException:
-            release()
-            raise
-
-        def work() -> Work:
-            # It takes the content, so that nothing else holds it.
-            return jobs.compare_rows(
-                self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content.pop()
-            )
-
-        return self._streamed(work, release)
-
-    def _streamed(
-        self, work: Callable[[], Work], end: Callable[[], None] = lambda: None
-    ) -> Response:
-        return _Held(self._lines(work), end)
-
-    async def _lines(self, work: Callable[[], Work]) -> AsyncIterator[bytes]:
+    async def _lines(self, steps: Work) -> AsyncIterator[bytes]:
         """The events of work as lines. It ends where the browser goes away, which cancels this function."""
-        steps = work()
 
         def step() -> Event | None:
             try:
@@ -199,43 +134,32 @@ class _Routes:
                 steps.close()
 
 
-async def _body(request: Request, most: int, refusal: _RefusedError | None = None) -> bytearray:
+async def _body(request: Request, most: int) -> bytearray:
     """The body of a request.
 
-    One that is refused is read to its end all the same, and not kept: a browser reads the answer after it has sent everything.
+    One that is too large is read to its end all the same: a browser reads the answer after it has sent everything.
 
     Args:
         most: bytes that it may have.
-        refusal: why it is refused, whatever it has.
 
     Raises:
-        _RefusedError: it is refused, has more bytes than the limit, or does not come in time.
+        HTTPException: it has more.
     """
-    what, fix = "the text or file is too large", "use octobert evaluate for large files"
-    large = _RefusedError(413, str(DataError(what, expected=f"at most {most >> 20} MiB", fix=fix)))
-    content = bytearray()
-    try:
-        with anyio.fail_after(BODY_S):
-            async for part in request.stream():
-                if refusal is None:
-                    content += part
-                if len(content) > most:
-                    refusal, content = large, bytearray()
-    except TimeoutError as error:
-        raise _RefusedError(408, f"The text or file did not come within {BODY_S:.0f} s.") from error
-    if refusal is not None:
-        raise refusal
+    content, size = bytearray(), 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= most:
+            content += part
+    if size > most:
+        what = f"The text or file is too large, more than {most >> 20} MiB. octobert evaluate reads large files."
+        raise HTTPException(413, what)
     return content
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse(
-        {"error": str(error)}, getattr(error, "status", 400), headers={"Connection": "close"}
+        {"error": getattr(error, "detail", str(error))}, getattr(error, "status_code", 400)
     )
-
-
-async def _nothing(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "There is no such page."}, getattr(error, "status_code", 404))
 
 
 def _static() -> dict[str, str]:
