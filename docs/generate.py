@@ -15,9 +15,9 @@ from typing import Any
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from targets_page import page_of
 
 import octobert
-from octobert.cli import targets
 from octobert.cli.main import app
 from octobert.config.recipe import Recipe
 from octobert.config.schema import descriptions, recipe_schema
@@ -192,10 +192,8 @@ def plugins_page() -> str:
 
 
 def targets_page() -> str:
-    """The tables of all targets, as `octobert targets --markdown` prints them."""
-    return (
-        targets.page([capabilities for capabilities, _ in octobert.list_targets().values()]) + "\n"
-    )
+    """The tables of all targets."""
+    return page_of([capabilities for capabilities, _ in octobert.list_targets().values()]) + "\n"
 
 
 def recipes_page() -> str:

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from octobert.cli import targets as report_targets
+from docs import targets_page
 from octobert.config.loading import parse
 from octobert.core import capability, plugins
 from octobert.core.capability import Capabilities
@@ -673,7 +673,7 @@ def test_a_provider_that_is_not_there_is_no_silent_fallback(golden, everywhere: 
 
 def test_the_page_of_targets_has_a_table_of_each() -> None:
     """The site's page is made of the tables when it is built."""
-    page = report_targets.page([table(name) for name in ALL])
+    page = targets_page.page_of([table(name) for name in ALL])
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == sorted(ALL)
     assert page.count("\n| status |") == len(ALL)

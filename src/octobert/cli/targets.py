@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import octobert
 from octobert.cli import _show
 
-if TYPE_CHECKING:
-    from octobert.core.capability import Capabilities
-    from octobert.core.plan import DType
-
 PANEL = _show.LOOK
 EXAMPLES = ("octobert targets",)
-_INTRODUCTION = """# Targets
-
-Generated from the tables in `src/octobert/targets` with `octobert targets --markdown`; a test compares both. A plan that breaks
-a rule of its target is an error. With `repair: true` the plan is changed instead, and the report says how. `octobert check
-FILE --target NAME` checks any Q/DQ ONNX file against the same tables.
-"""
-_SHAPES = {
-    "either": "dynamic, or static where the recipe has `shape`",
-    "dynamic": "dynamic",
-    "profiles": "dynamic within a profile, which is written beside the model",
-    "fixed": "static, as the recipe's `shape` says",
-}
 
 
-def command(
-    *,
-    markdown: bool = False,
-) -> Iterator[Any]:
-    """List the targets; for each that cannot run here, what is missing and how to install it.
-
-    Args:
-        markdown: Print the tables of all targets as a Markdown page.
-    """
+def command() -> Iterator[Any]:
+    """List the targets; for each that cannot run here, what is missing and how to install it."""
     targets = octobert.list_targets().values()
-    if markdown:
-        _show.line(page([capabilities for capabilities, _ in targets]))
-        return
     yield [
         {**capabilities.model_dump(mode="json"), "probe": probe} for capabilities, probe in targets
     ]
@@ -57,97 +31,3 @@ def command(
         )
         if probe.install:
             _show.item("", f"install it with: {probe.install}", column=14)
-
-
-def page(targets: Sequence[Capabilities]) -> str:
-    """Return the documentation page of all targets as Markdown: a table of all targets, then one section per target."""
-    lines = [
-        _INTRODUCTION,
-        "| target | description | runtime | placement | status |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| [`{t.name}`](#{t.name}) | {t.description} | {t.runtime} | `{t.placement}` | *{t.status}* |"
-        for t in targets
-    ]
-    return "\n".join(lines + [_section(target) for target in targets])
-
-
-def _section(target: Capabilities) -> str:
-    weights = f"symmetric {' or '.join(target.weights.types)}"
-    channels = (
-        "one scale per tensor"
-        if target.weights.axis is None
-        else "one scale per output channel or per tensor"
-    )
-    form = (
-        "floats followed by a QuantizeLinear/DequantizeLinear pair"
-        if target.weights.form == "pair"
-        else "integers"
-    )
-    rows = [
-        ("activations computed in integers", _kinds(target.activations.computed)),
-        ("activations accepted, computed in float", _kinds(target.activations.simulated)),
-        (
-            "dynamic quantization",
-            "computed in integers" if target.activations.dynamic else "not computed in integers",
-        ),
-        (
-            "narrowest range",
-            f"{target.activations.smallest_range:g}" if target.activations.smallest_range else "",
-        ),
-        ("weights", f"{weights}; {channels}; {form}"),
-        (
-            "biases",
-            "float, or int32 with a DequantizeLinear" if target.weights.int32_bias else "float",
-        ),
-        ("site roles computed in integers", ", ".join(target.roles)),
-        ("site roles accepted, computed in float", ", ".join(target.simulated_roles)),
-        ("float types in files", ", ".join(target.float_parts.in_files)),
-        (
-            "float types computed where the CPU has units for them",
-            ", ".join(target.float_parts.by_options),
-        ),
-        ("shapes", _SHAPES[target.shapes]),
-        (
-            "last layer",
-            "first token only, if the head reads no other"
-            if target.rewrites.first_token
-            else "all tokens",
-        ),
-        (
-            "norms",
-            f"InstanceNormalization on machines with up to {target.rewrites.norms_up_to_cores} cores"
-            if target.rewrites.norms_up_to_cores
-            else "",
-        ),
-        (
-            "format",
-            "integer operators (qoperator) or Q/DQ" if target.rewrites.integer_products else "Q/DQ",
-        ),
-        ("opset", f"{target.onnx.opset[0]} to {target.onnx.opset[1]}"),
-        ("further operator domains", ", ".join(target.onnx.domains)),
-        ("operators that are refused", ", ".join(target.onnx.refuses)),
-        (
-            "lowest mask constant",
-            f"{target.onnx.lowest_constant:g}" if target.onnx.lowest_constant > -1e38 else "",
-        ),
-        ("files in the package", ", ".join(target.formats)),
-        ("status", target.status),
-    ]
-    table = [f"| {name} | {text} |" for name, text in rows if text]
-    return "\n".join(
-        [
-            f"\n## {target.name}\n",
-            f"{target.description}.\n",
-            "| property | value |",
-            "|---|---|",
-            *table,
-        ]
-    )
-
-
-def _kinds(pairs: Sequence[tuple[DType, bool]]) -> str:
-    from octobert.core.capability import kind_of
-
-    return ", ".join(kind_of(*pair) for pair in pairs)
