@@ -25,7 +25,7 @@ from octobert.core import plugins
 
 Schema = dict[str, Any]
 # Options of every command.
-GENERAL = ("as_json", "verbose", "quiet", "help")
+GENERAL = ("json", "verbose", "quiet", "help")
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tasks", "transforms", "calibrators", "methods", "corrections", "placements")

@@ -194,9 +194,9 @@ def test_a_package_without_the_float_graph(finished, tmp_path, capsys) -> None:
         for folder in (source / "ort-cpu", package)
     )
     assert light < whole
-    print_report(report, out, as_json=False)
+    list(print_report(report, out))
     assert "the float graph" not in capsys.readouterr().out
-    print_report(finished[2], source, as_json=False)
+    list(print_report(finished[2], source))
     told = capsys.readouterr().out
     assert "MB of it the float graph (--no-float leaves it out)" in told
     assert f"octobert clean {source} removes them" in told

@@ -4,7 +4,7 @@ A command is a function: keyword-only parameters are its options, others its arg
 `filled` gives it the options of a public function as well: their types, defaults, least values and texts are those of the
 function's signature and docstring. What stands in this file is what the command line has in words of its own.
 
-A command that yields has `--json`: what it yields is the document, and what it prints after that is for people.
+A command that yields has `--json`: what it yields is the document then, and what it prints for people is not printed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ Command = Callable[..., Any]
 # Groups of options.
 RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
 _MODEL_FILES = "Model files (a package has its own)"
-
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL
-    ),
-]
 
 # Options that a function calls by another name.
 _NAMES = {
@@ -224,26 +217,25 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
 
 def complete(command: Command) -> Callable[..., None]:
     """The command with `--verbose`, `--quiet` and, where it yields, `--json`."""
-    has_json = inspect.isgeneratorfunction(inspect.unwrap(command))
     texts = {
+        "json": "Print one JSON document on stdout.",
         "verbose": "Print debug messages, and full tracebacks of errors.",
         "quiet": "Print no progress and no notes.",
     }
-    added = [parameter("as_json", Json, default=False)] if has_json else []
+    if not inspect.isgeneratorfunction(inspect.unwrap(command)):
+        del texts["json"]
+    added = []
     for name, text in texts.items():
-        option = typer.Option(f"--{name}", f"-{name[0]}", help=text, rich_help_panel=GENERAL_PANEL)
+        short = () if name == "json" else (f"-{name[0]}",)
+        option = typer.Option(f"--{name}", *short, help=text, rich_help_panel=GENERAL_PANEL)
         added.append(parameter(name, Annotated[bool, option], default=False))
 
     @functools.wraps(command)
-    def wrapped(*, verbose: bool, quiet: bool, **options: Any) -> None:
-        _show.set_verbosity(verbose=verbose, quiet=quiet)
-        as_json = has_json and options.pop("as_json")
-        result = command(**options)
-        if has_json:
-            for document in result:
-                if as_json:
-                    _show.document(document)
-                    break
+    def wrapped(*, verbose: bool, quiet: bool, json: bool = False, **options: Any) -> None:
+        _show.set_verbosity(verbose=verbose, quiet=quiet, json=json)
+        for document in command(**options) or ():
+            if json:
+                _show.document(document)
 
     wrapped.__doc__ = (inspect.getdoc(command) or "").partition("Args:\n")[0]
     return with_parameters(wrapped, command, added)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
@@ -62,22 +61,26 @@ def recipe_options(*without: str) -> Callable[[_options.Command], _options.Comma
         )
         keys = {key: p for key, p in _parameters().items() if key not in without}
         return _options.filled(rows=rows, keys=_options.Options(keys, _value))(
-            _options_in_errors()(command)
+            _options_in_errors(command)
         )
 
     return decorate
 
 
-@contextmanager
-def _options_in_errors() -> Iterator[None]:
-    """Errors name options of the command line where they name keys of a recipe, which its user has not written."""
-    try:
-        yield
-    except OctobertError as error:
-        if error.where in _parameters():
-            error.where = _option(error.where)
-        error.fix = error.fix and in_options(error.fix)
-        raise
+def _options_in_errors(command: _options.Command) -> _options.Command:
+    """The command, whose errors name options where they name keys of a recipe, which its user has not written."""
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> Iterator[Any]:
+        try:
+            yield from command(**values)
+        except OctobertError as error:
+            if error.where in _parameters():
+                error.where = _option(error.where)
+            error.fix = error.fix and in_options(error.fix)
+            raise
+
+    return wrapped
 
 
 def in_options(text: str) -> str:

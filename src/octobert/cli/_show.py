@@ -31,15 +31,17 @@ _LEAST = 20
 class _Verbosity:
     verbose: bool = False
     quiet: bool = False
+    json: bool = False
 
 
 verbosity = _Verbosity()
 
 
-def set_verbosity(*, verbose: bool, quiet: bool) -> None:
-    """Apply `--verbose` and `--quiet`, which may stand before the command or after it."""
+def set_verbosity(*, verbose: bool, quiet: bool, json: bool = False) -> None:
+    """Apply `--json`, and `--verbose` and `--quiet`, which may stand before the command or after it."""
     verbosity.verbose |= verbose
     verbosity.quiet |= quiet
+    verbosity.json = json
     if verbosity.verbose:
         show_log()
         logging.getLogger("octobert").setLevel(logging.DEBUG)
@@ -51,8 +53,9 @@ def show_log() -> None:
 
 
 def line(text: str = "", *, err: bool = False) -> None:
-    """Print a text: everything that commands print and that is neither JSON nor a table."""
-    typer.echo(printable(text), err=err)
+    """Print a text for people, on stdout unless that has a JSON document."""
+    if err or not verbosity.json:
+        typer.echo(printable(text), err=err)
 
 
 def item(name: str, text: str, *, column: int) -> None:
@@ -75,13 +78,13 @@ class _LogLines(logging.StreamHandler[Any]):
         return printable(f"{record.name}: {super().format(record)}")
 
 
-def document(data: Any) -> None:
+def document(data: Any, indent: int | None = 1) -> None:
     """Print one JSON document of plain data, paths and records."""
 
     def plain(value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value.model_dump(mode="json")
 
-    typer.echo(printable_json(json.dumps(data, indent=1, ensure_ascii=False, default=plain)))
+    typer.echo(printable_json(json.dumps(data, indent=indent, ensure_ascii=False, default=plain)))
 
 
 def note(text: str) -> None:
@@ -105,9 +108,11 @@ def confirmed(question: str, *, unasked: bool = False) -> bool:
 
 
 def render(*parts: Any) -> None:
-    """Print tables. Where the output is not a terminal they are printed 200 columns wide."""
+    """Print tables, unless stdout has a JSON document. Where it is not a terminal they are printed 200 columns wide."""
     from octobert.report.tables import PlainConsole
 
+    if verbosity.json:
+        return
     console = PlainConsole(width=None if sys.stdout.isatty() else 200)
     for part in parts:
         console.print(part)

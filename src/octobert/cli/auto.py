@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,8 +67,7 @@ def command(
             rich_help_panel=_OTHERS,
         ),
     ] = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Find the fastest model on this machine that still does the task, measured on your data.
 
     Args:
@@ -79,17 +78,17 @@ def command(
     others = {"task": task, "data": data, "save_recipe": save_recipe, **rows, **goals, **limits}
     if merge:
         _refuse("--merge", {"again": again, **others, **keys, "changes": changes})
-        _merge(models, out, as_json=as_json)
+        yield from _merge(models, out)
     elif again:
         _refuse("--again", {"out": out, **others})
-        _again(models, keys, changes, as_json=as_json)
+        yield from _again(models, keys, changes)
     else:
         if len(models) != 1 or not task or not data or out is None:
             _missing(models, {"--task": task, "--data": data, "--out": out})
         keys["choose"] = choosing.settings(**goals, **limits)
         recipe = _recipe.recipe_of(models[0], str(task), list(data or ()), keys, changes, **rows)
         _recipe.tell(recipe, save_recipe)
-        run_recipe(recipe, Path(str(out)), dry_run=False, as_json=as_json)
+        yield from run_recipe(recipe, Path(str(out)))
 
 
 def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -131,9 +130,7 @@ def _refuse(mode: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _again(
-    models: Sequence[str], keys: Mapping[str, Any], changes: Sequence[str], *, as_json: bool
-) -> None:
+def _again(models: Sequence[str], keys: Mapping[str, Any], changes: Sequence[str]) -> Iterator[Any]:
     """Choose again."""
     if len(models) != 1:
         raise RecipeError(
@@ -143,17 +140,15 @@ def _again(
         )
     with _show.progress_of_run() as progress:
         report = octobert.auto_again(models[0], changes=changes, progress=progress, **keys)
-    print_report(report, Path(models[0]), as_json=as_json)
+    yield from print_report(report, Path(models[0]))
 
 
-def _merge(models: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+def _merge(models: Sequence[str], out: Path | None) -> Iterator[Any]:
     """Merge, and print which package is for which machine."""
     if out is None:
         raise RecipeError("--out is missing", fix=f"for example: {EXAMPLES[-1]}")
     index = octobert.merge(models, out)
-    if as_json:
-        _show.document(index)
-        return
+    yield index
     for package in index.packages:
         _show.line(f"{out / package.folder}   {' '.join(package.features) or package.cpu}")
         _show.line(f"   {package.sentence}")

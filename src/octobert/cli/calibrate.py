@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import octobert
-from octobert.cli import _options, _recipe, _show
+from octobert.cli import _recipe, _show
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -25,8 +26,7 @@ def command(
     out: Path,
     sweep: bool = False,
     every: bool = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end.
 
     Args:
@@ -37,9 +37,7 @@ def command(
     recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     with _show.progress_of_run() as progress:
         result = octobert.calibrate(recipe, out, sweep=sweep, progress=progress)
-    if as_json:
-        _show.document(result)
-        return
+    yield result
     from octobert.report import plans
 
     _show.render(*plans.sweep_tables(result, every=every))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -15,16 +16,12 @@ EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
 @_options.filled(options=_options.from_function(packages.check))
-def command(options: dict[str, Any], as_json: _options.Json = False) -> None:
+def command(options: dict[str, Any]) -> Iterator[Any]:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
     results = packages.check(**options)
-    if as_json:
-        _show.document(
-            [{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results]
-        )
-    else:
-        from octobert.report import terminal
+    yield [{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results]
+    from octobert.report import terminal
 
-        _show.render(*(terminal.lint_table(lint) for lint in results))
+    _show.render(*(terminal.lint_table(lint) for lint in results))
     if not all(lint.passes for lint in results):
         raise typer.Exit(PlanError.exit_code)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,8 +24,7 @@ def command(
         int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)
     ] = 0,
     open_: bool = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it.
 
     Args:
@@ -35,10 +35,8 @@ def command(
     from octobert.web.server import Server, leading_to
 
     server = Server(folder, port=port, targets=tuple(_options.split_names(target or ())))
-    if as_json:
-        _show.document({"address": server.address})
-    else:
-        _show.line(server.address)
+    yield {"address": server.address}
+    _show.line(server.address)
     _show.note(
         "The page is for this machine only, and for whoever has its address. Ctrl-C ends it."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ def command(
     tensorboard: Path | None = None,
     allow_leakage: bool = False,
     dry_run: bool = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report.
 
     Args:
@@ -94,16 +94,14 @@ def command(
     recipe = _recipe.recipe_of(**rows, keys=keys, samples=256, allow_leakage=allow_leakage)
     _show.note(loading.as_file(recipe))
     if qat or both:
-        run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
+        yield from run_recipe(recipe, out, dry_run=dry_run)
         return
     if dry_run:
-        print_steps(octobert.dry_run(recipe, out, finetune_only=True), as_json=as_json)
+        yield from print_steps(octobert.dry_run(recipe, out, finetune_only=True))
         return
     with _show.progress_of_run() as progress:
         result = octobert.finetune(recipe, out, progress=progress)
-    if as_json:
-        _show.document(result)
-        return
+    yield result
     from octobert.report import terminal
 
     _show.render(terminal.finetuned(result))

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import importlib
 import io
-import json
 import os
 import pkgutil
 import sys
@@ -154,7 +153,7 @@ def main() -> None:
         if "--json" in sys.argv:
             # Printing may be what failed.
             with contextlib.suppress(OSError):
-                _show.line(json.dumps({"error": error.to_json()}))
+                _show.document({"error": error.to_json()}, indent=None)
         if _show.verbosity.verbose:
             _show.line(traceback.format_exc(), err=True)
             _show.line(error.traceback, err=True)

@@ -58,8 +58,7 @@ def command(
     data: str | None = None,
     row: list[int] | None = None,
     top: int | None = None,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Predict with a package or a model file. It needs neither torch nor transformers.
 
     Args:
@@ -80,7 +79,9 @@ def command(
         others = (texts, pair, prompt is not None, top is not None)
         _check_rows(data, row, others=asks or any(others))
         with models.load(**options) as model:
-            _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
+            answered = models.predict_rows(model, str(data), row or (), **places)
+        yield answered
+        _show_rows(answered)
         return
     inputs: Iterator[Any] = (
         iter(_questions(question, context, context_file, texts))
@@ -109,14 +110,14 @@ def command(
         # An answer is waited for before its input is taken, so that no further one is read.
         for answer, item in zip(model.stream(inputs), items, strict=False):
             cut = cut or "truncated" in answer
-            if as_json:
+            # Lines may come without end, and only the document needs them all.
+            if _show.verbosity.json:
                 answers.append({"input": item, **answer})
             else:
                 _show.line(_line(item, answer))
     if cut:
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
-    if as_json:
-        _show.document(answers)
+    yield answers
 
 
 def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> None:
@@ -133,11 +134,8 @@ def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> No
         )
 
 
-def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show_rows(rows: list[dict[str, Any]]) -> None:
     """Print the answers to rows, with what the data set expects."""
-    if as_json:
-        _show.document(rows)
-        return
     for row in rows:
         inputs, answers = row["input"], row.get("answers")
         if answers is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from octobert.api._arguments import NotNegative
-from octobert.cli import _options, _recipe, _show
+from octobert.cli import _recipe, _show
 from octobert.cli.run import run_recipe
 from octobert.core.errors import RecipeError
 
@@ -37,8 +38,7 @@ def command(
     shape: str | None = None,
     save_recipe: Path | None = None,
     dry_run: bool = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Quantize a model for one or more targets, and compare it with the float model on your data.
 
     Args:
@@ -57,7 +57,7 @@ def command(
         keys["prune"] = {"speedup": prune}
     recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     _recipe.tell(recipe, save_recipe)
-    run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
+    yield from run_recipe(recipe, out, dry_run=dry_run)
 
 
 def _shape_of(text: str) -> dict[str, int]:

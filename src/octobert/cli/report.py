@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import octobert
-from octobert.cli import _options, _show
+from octobert.cli import _show
 
 PANEL = _show.USE
 EXAMPLES = (
@@ -31,8 +32,7 @@ def command(
     open_: bool = False,
     texts: bool = True,
     mlflow: str | None = None,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines.
 
     Args:
@@ -44,15 +44,11 @@ def command(
     """
     file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)
     logged = [octobert.log_run(folder, mlflow) for folder in folders if mlflow is not None]
-    if as_json:
-        _show.document(
-            {"page": str(file), "pdf": None if pdf is None else str(pdf), "mlflow": logged}
-        )
-    else:
-        _show.line(f"Report   {file}")
-        if pdf is not None:
-            _show.line(f"PDF      {pdf}")
-        for run in logged:
-            _show.line(f"MLflow   {run}")
+    yield {"page": file, "pdf": pdf, "mlflow": logged}
+    _show.line(f"Report   {file}")
+    if pdf is not None:
+        _show.line(f"PDF      {pdf}")
+    for run in logged:
+        _show.line(f"MLflow   {run}")
     if open_ and not webbrowser.open(file.resolve().as_uri()):
         _show.note(f"octobert: no browser could be started; open {file} yourself.")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import octobert
-from octobert.cli import _options, _show
+from octobert.cli import _show
 from octobert.core.errors import AccuracyError, LimitError, RecipeError, SpeedError, TargetError
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
+    from octobert.core.environment import Setup
     from octobert.core.results import Report, Verdict
 
 PANEL = _show.MAKE
@@ -39,8 +40,7 @@ def command(
     setup: bool = False,
     yes: bool = False,
     dry_run: bool = False,
-    as_json: _options.Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report.
 
     Args:
@@ -72,12 +72,12 @@ def command(
             fix="give it with --setup",
         )
     if setup:
-        set_up(checked, yes=yes, as_json=as_json)
+        yield from set_up(checked, yes=yes)
         return
-    run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
+    yield from run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run)
 
 
-def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
+def set_up(recipe: Recipe, *, yes: bool) -> Iterator[Setup]:
     """Print what a recipe needs, and install its Python packages if the user agrees.
 
     Raises:
@@ -86,23 +86,18 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
     from octobert.report import terminal
 
     setup = octobert.setup(recipe)
-    if not as_json:
-        _show.render(terminal.needs_table(setup))
-        for text in terminal.needs_sentences(setup):
-            _show.line(text)
-    if setup.commands and (
-        yes
-        or (
-            not as_json and setup.problem is None and _show.confirmed("Install these packages now?")
-        )
-    ):
+    _show.render(terminal.needs_table(setup))
+    for text in terminal.needs_sentences(setup):
+        _show.line(text)
+    asks = setup.problem is None and not _show.verbosity.json
+    if setup.commands and (yes or (asks and _show.confirmed("Install these packages now?"))):
         setup = octobert.setup(recipe, install=True, tell=_show.note)
-        if not as_json and not setup.missing:
+        if not setup.missing:
             _show.line("Installed. The recipe can run here.")
-    if as_json:
-        _show.document(setup.model_dump(mode="json"))
-        raise typer.Exit(TargetError.exit_code if setup.missing else 0)
+    yield setup
     if missing := setup.missing:
+        if _show.verbosity.json:
+            raise typer.Exit(TargetError.exit_code)
         raise TargetError(
             "the recipe needs what is not installed here",
             got=", ".join(f"{need.name} {need.version}".strip() for need in missing),
@@ -110,17 +105,17 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
         )
 
 
-def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
+def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool = False) -> Iterator[Any]:
     """Run or plan a recipe, and print the result."""
     _question_limits(recipe)
     if dry_run:
-        print_steps(octobert.dry_run(recipe, out), as_json=as_json)
+        yield from print_steps(octobert.dry_run(recipe, out))
         return
     if recipe.log_level is not None:
         _show.show_log()
     with _show.progress_of_run() as progress:
         report = octobert.run(recipe, out, progress=progress)
-    print_report(report, out, as_json=as_json)
+    yield from print_report(report, out)
 
 
 def _question_limits(recipe: Recipe) -> None:
@@ -148,16 +143,13 @@ def _question_limits(recipe: Recipe) -> None:
         )
 
 
-def print_report(report: Report, out: Path, *, as_json: bool) -> None:
+def print_report(report: Report, out: Path) -> Iterator[Report]:
     """Print the result of a run, and where its files are.
 
     Raises:
         OctobertError: the run is complete, but misses a criterion of its recipe.
     """
-    if as_json:
-        _show.document(report)
-        _check_criterion(report)
-        return
+    yield report
     from octobert.report import terminal
 
     _show.render(terminal.render(report))
@@ -206,11 +198,9 @@ def _size_text(package: Path) -> str:
     return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
 
 
-def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
+def print_steps(verdicts: Sequence[Verdict]) -> Iterator[Sequence[Verdict]]:
     """Print which steps would run, and which would be reused."""
-    if as_json:
-        _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
-        return
+    yield verdicts
     for v in verdicts:
         _show.line(f"{v.action:<6} {v.step:<28} {v.reason}")
 
