@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate, geometric_mean, quantile
-from octobert.core.measurements import at_first_shape, in_order, score_named
+from octobert.core.measurements import (
+    Comparison,
+    at_first_shape,
+    first_of,
+    in_order,
+    score_named,
+)
 from octobert.core.results import Report
 from octobert.core.selection import Check
 from octobert.core.wording import rows_text
@@ -31,13 +37,11 @@ def check(limits: Sequence[Limit], words: Phrasing, report: Report, name: str) -
         words: of the run; its reference has the metrics of the float model.
         name: the model, as reports name it.
     """
-    checks = []
-    reference = next(
-        (compared.reference for compared in report.comparisons if compared.candidate == name), ""
-    )
+    checks, compared = [], first_of(name, report.comparisons)
+    reference = compared.reference if compared else ""
     for limit in limits:
         figure, theirs = (figure_of(report, model, words, limit.of) for model in (name, reference))
-        drop = _drop(report, name, words.key(limit.of))
+        drop = None if compared is None else _drop(compared, words.key(limit.of))
         rows = None if objective_named(limit.of).name in UNITS else report.data.evaluation_rows
         for part in limit.parts:
             value = None if theirs is None else theirs.value
@@ -125,10 +129,7 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
             return None
         return geometric_mean([turn.rows / turn.seconds for turn in measured[0].turns])
     if figure.name == "latency":
-        timed = next(
-            (latency for latency in at_first_shape(report.latencies) if latency.candidate == name),
-            None,
-        )
+        timed = first_of(name, at_first_shape(report.latencies))
         if timed is None:
             return None
         share = (figure.percentile or 50) / 100
@@ -136,7 +137,7 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
         # All of a few rounds may be below the percentile, which then has no upper end.
         too_few = len(timed.samples_ms) < rounds_needed(share)
         return found.model_copy(update={"high": math.inf}) if too_few else found
-    footprint = next((model for model in report.footprints if model.candidate == name), None)
+    footprint = first_of(name, report.footprints)
     if footprint is None:
         return None
     figures = {
@@ -147,13 +148,8 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
     return Estimate.exactly(figures[figure.name])
 
 
-def _drop(report: Report, name: str, metric: str) -> Estimate | None:
+def _drop(compared: Comparison, metric: str) -> Estimate | None:
     """How far a metric is below that of the float model, with its interval."""
-    compared = next(
-        (comparison for comparison in report.comparisons if comparison.candidate == name), None
-    )
-    if compared is None:
-        return None
     if metric != compared.metric:
         difference = compared.differences.get(metric)
         return None if difference is None else difference.times(-1)

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from octobert.core.frozen import FrozenModel
+from octobert.core.measurements import OfCandidate
 
 EVIDENCE = "evidence.json"
 
@@ -92,7 +93,7 @@ class Transition(FrozenModel):
     gained: int
 
 
-class ChangedRows(FrozenModel):
+class ChangedRows(OfCandidate):
     """The rows that a quantized model answers otherwise than its float baseline.
 
     Args:
@@ -106,7 +107,6 @@ class ChangedRows(FrozenModel):
             equivalent"; empty where nothing does.
     """
 
-    candidate: str
     reference: str
     total: int
     rows: tuple[ChangedRow, ...]
@@ -237,7 +237,7 @@ class OperatorType(FrozenModel):
     integer: bool
 
 
-class Execution(FrozenModel):
+class Execution(OfCandidate):
     """The operators of one model that a runtime executed, by its profiler.
 
     Args:
@@ -252,7 +252,6 @@ class Execution(FrozenModel):
         types: by type of operator, the slowest first.
     """
 
-    candidate: str
     runtime: str
     batch: int
     sequence: int

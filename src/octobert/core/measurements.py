@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, computed_field, model_validator
@@ -93,7 +93,25 @@ def score_named(name: str | None, scores: Iterable[Score]) -> Score | None:
     )
 
 
-class Comparison(FrozenModel):
+class OfCandidate(FrozenModel):
+    """A measurement of one model.
+
+    Args:
+        candidate: name of the model.
+    """
+
+    candidate: str
+
+
+M = TypeVar("M", bound=OfCandidate)
+
+
+def first_of(name: str, measurements: Iterable[M]) -> M | None:
+    """The first measurement of a model; None where it has none."""
+    return next((one for one in measurements if one.candidate == name), None)
+
+
+class Comparison(OfCandidate):
     """A quantized model compared with a float baseline on the same rows.
 
     Args:
@@ -118,7 +136,6 @@ class Comparison(FrozenModel):
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
     """
 
-    candidate: str
     reference: str
     metric: str | None
     difference: float | None
@@ -136,7 +153,7 @@ class Comparison(FrozenModel):
     simulated: bool = False
 
 
-class StoredScore(FrozenModel):
+class StoredScore(OfCandidate):
     """The main metric of retrieval in documents whose vectors are stored in a smaller form.
 
     Args:
@@ -148,7 +165,6 @@ class StoredScore(FrozenModel):
         difference: from the float model's vectors in float32; None where there is no interval.
     """
 
-    candidate: str
     type: VectorType
     dimensions: int
     size_bytes: int
@@ -177,10 +193,9 @@ class TimedShape:
         return f"{self.batch} × {self.sequence}"
 
 
-class _AtShape(FrozenModel):
+class _AtShape(OfCandidate):
     """A measurement of one model at one shape."""
 
-    candidate: str
     batch: int
     sequence: int | str
 
@@ -337,7 +352,7 @@ class Load(FrozenModel):
     stolen: float
 
 
-class Footprint(FrozenModel):
+class Footprint(OfCandidate):
     """Load time, size and memory of a candidate, measured in a process of its own.
 
     Args:
@@ -350,7 +365,6 @@ class Footprint(FrozenModel):
         device: what it ran on, such as `CPU` or `NVIDIA GPU`.
     """
 
-    candidate: str
     load_ms: float
     size_bytes: int
     peak_memory_bytes: int

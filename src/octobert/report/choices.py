@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import COSTS, Phrasing, cost_of, loss
 from octobert.core.estimate import Estimate
-from octobert.core.measurements import Speedup
+from octobert.core.measurements import Speedup, first_of
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import duration, points, speed_text, times_text
@@ -41,14 +41,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         report: of the final run of the winner.
     """
     words, best = Phrasing.from_selection(choice), choice.best
-    compared = next(
-        (
-            comparison
-            for comparison in report.comparisons
-            if comparison.candidate == best.variant.target
-        ),
-        None,
-    )
+    compared = first_of(best.variant.target, report.comparisons)
     figures = [*gains(choice, report), *loss(words, compared, report.data.evaluation_rows)]
     if choice.met:
         measured = f": {', '.join(figures)}" if figures else ""

@@ -15,6 +15,7 @@ from octobert.core.measurements import (
     SpeedGoal,
     Speedup,
     Throughput,
+    first_of,
     score_named,
 )
 from octobert.core.pruning import PrunedSublayer, PruningFacts
@@ -72,14 +73,13 @@ def main_metrics(report: Report) -> list[str]:
 
 def model_results(report: Report) -> list[ModelResult]:
     """Return the results of each model, float baselines first."""
-    compared = {c.candidate: c for c in report.comparisons}
     return [
         ModelResult(
             timing.name,
             timing.quantized,
             timing.precision,
             report.scores[timing.name],
-            compared.get(timing.name),
+            first_of(timing.name, report.comparisons),
             timing,
             footprint,
         )
@@ -190,9 +190,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     comparison = model.comparison
     if comparison is None:
         return sentences
-    rival = next(
-        (c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None
-    )
+    rival = first_of(times.rival_of(model.timing), report.comparisons)
     gains = any(speedup.ratio.low > 1 for speedup in times.strongest(model.timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"

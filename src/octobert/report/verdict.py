@@ -20,6 +20,7 @@ from octobert.core.measurements import (
     Comparison,
     Speedup,
     at_first_shape,
+    first_of,
     paired_speedup,
     score_named,
 )
@@ -216,11 +217,14 @@ def paired(report: Report, name: str, reference: str) -> Speedup | None:
 def _of_targets(report: Report) -> Verdict:
     """The answer of a run that writes a model for each of its targets."""
     words, reference = words_of(report), fastest_float(report) or ""
-    compared = {comparison.candidate: comparison for comparison in report.comparisons}
     targets = [model.name for model in summary.model_results(report) if model.name in report.plans]
     candidates = [
         _Candidate(
-            name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)
+            name,
+            name,
+            paired(report, name, reference),
+            first_of(name, report.comparisons),
+            checks_of(report, name),
         )
         for name in targets
     ]
@@ -292,14 +296,7 @@ def _of_choice(report: Report) -> Verdict:
     choice = report.choice
     assert choice is not None
     best, words = choice.best, words_of(report)
-    compared = next(
-        (
-            comparison
-            for comparison in report.comparisons
-            if comparison.candidate == best.variant.target
-        ),
-        None,
-    )
+    compared = first_of(best.variant.target, report.comparisons)
     over = choices.speeds(choice, report)
     speedups = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
     reference = speedups[0].reference if speedups else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
+from octobert.core.measurements import first_of
 from octobert.core.model_config import SENTENCE_CONFIG
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
@@ -96,7 +97,7 @@ def run(
         search=measured.searches.get(target),
         pruned=measured.pruning.taken if measured.pruning is not None else None,
         scores={name: scores for name, scores in measured.scores.items() if name in shown},
-        comparison=next((c for c in measured.comparisons if c.candidate == target), None),
+        comparison=first_of(target, measured.comparisons),
         environment=measured.environment,
         files=files,
         sizes={name: (work / name).stat().st_size for name in files},

@@ -12,6 +12,7 @@ from typing import Any
 from octobert.core import wording
 from octobert.core.evidence import Executed
 from octobert.core.family import LAYER_PARTS
+from octobert.core.measurements import first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
 from octobert.report import summary
@@ -67,9 +68,7 @@ def layers(run: Run) -> Section | None:
 
 def _target(run: Run, name: str) -> dict[str, Any]:
     """The parts of a target's model: plan, sensitivity and profile."""
-    execution = next(
-        (profile for profile in run.evidence.executions if profile.candidate == name), None
-    )
+    execution = first_of(name, run.evidence.executions)
     measured = run.report.sensitivities.get(name)
     by_place: dict[Place, _Cell] = {}
     for decision in run.report.plans[name].decisions:
