@@ -50,7 +50,8 @@ from octobert.pipeline.choosing import space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.executors import local
 from octobert.pipeline.facts import facts_of
-from octobert.pipeline.work import Silent, at_work
+from octobert.pipeline.work import at_work
+from octobert.report.events import ignore
 
 # Rounds of timing, and variants that are judged at a time.
 ROUNDS, CHUNK = 100, 8
@@ -116,7 +117,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
     stored = folder / "grid-spent.json"
     spent = Spent(*json.loads(stored.read_text())) if stored.is_file() else Spent(0.0, 0.0)
     began = Spent.now()
-    with at_work(recipe, folder / "grid", Silent(), local.run) as (work, _):
+    with at_work(recipe, folder / "grid", ignore, local.run) as (work, _):
         reference = space.first(recipe)[0]
         trials = Trials(
             facts_of(recipe, tune=True),

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 import octobert
-from octobert.api.runs import _Estimate, _Listener
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import Tabular
 from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.runner import earlier_seconds
+from octobert.pipeline.telling import Teller, earlier_seconds
+from octobert.report.events import ignore
 from octobert.report.progress import UNICODE, View
 from tests.support.runs import TARGETS
 from tests.support.selections import selection
@@ -221,9 +221,9 @@ def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(
     recipe, out, report = finished
     steps = {step.name: step for step in steps_of(recipe)}
 
-    def estimate(folder: Path) -> _Estimate:
-        made = _Estimate(folder)
-        made.plan(list(steps.values()))
+    def estimate(folder: Path) -> Teller:
+        made = Teller(ignore, folder)
+        made.planned(list(steps.values()))
         return made
 
     seconds = {name: facts.seconds for name, facts in report.stages.items()}
@@ -251,13 +251,13 @@ def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(
 def test_a_search_tells_how_far_it_is_and_its_steps_have_no_place(finished, tmp_path) -> None:
     first, second, *_ = steps = steps_of(finished[0])
     events: list[octobert.ProgressEvent] = []
-    listener = _Listener(events.append, tmp_path)
+    teller = Teller(events.append, tmp_path)
     choice = selection()
-    listener.started(first)
-    listener.searched(None, 0, 18, 0.0, None)
-    listener.searched(choice.best, 12, 18, 190.0, 20)
-    listener.planned(steps)
-    listener.started(second)
+    teller.started(first)
+    teller.searched(None, 0, 18, 0.0, None)
+    teller.searched(choice.best, 12, 18, 190.0, 20)
+    teller.planned(steps)
+    teller.started(second)
     assert [(e.step, e.state, e.number, e.best) for e in events] == [
         (first.name, "started", 0, ""),
         ("search", "searching", 0, ""),

@@ -39,6 +39,7 @@ from octobert.pipeline.executors import inline, local
 from octobert.pipeline.executors.inline import as_sentence
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.store import Store
+from octobert.report.events import ProgressEvent
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
 from tests.support.hostile import hostile_folder, imported_from
@@ -64,17 +65,15 @@ def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: obj
 
 
 class Seen:
-    """A listener that keeps what it is told."""
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.reused: list[str] = []
         self.ran: list[str] = []
 
-    def planned(self, steps) -> None: ...
-    def started(self, step) -> None: ...
-    def progressed(self, step, what, done, total) -> None: ...
-    def finished(self, step, artifact, reused) -> None:
-        (self.reused if reused else self.ran).append(step.name)
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.state in ("reused", "finished"):
+            (self.reused if event.state == "reused" else self.ran).append(event.step)
 
 
 def test_the_layout_of_the_output(finished) -> None:

@@ -17,7 +17,9 @@ from octobert.pipeline import events
 from octobert.pipeline.contract import Request, Response, Step, StepResult
 from octobert.pipeline.executors import ConcurrentExecutor, Executor, inline, local, opened
 from octobert.pipeline.store import Store
+from octobert.pipeline.telling import Teller
 from octobert.pipeline.work import Work
+from octobert.report.events import ProgressEvent
 
 SECONDS = 10.0
 
@@ -73,27 +75,17 @@ class Threads:
 
 
 class Alone:
-    """A listener that would notice being told two things at the same time."""
+    """A callback that would notice being told two things at the same time."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
         self._busy = threading.Lock()
 
-    def _tell(self, what: str, step: Step) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         assert self._busy.acquire(blocking=False)
         time.sleep(0.001)
-        self.told.append((what, step.name))
+        self.told.append((event.state, event.step))
         self._busy.release()
-
-    def planned(self, steps) -> None: ...
-    def started(self, step) -> None:
-        self._tell("started", step)
-
-    def progressed(self, step, what, done, total) -> None:
-        self._tell("progressed", step)
-
-    def finished(self, step, artifact, reused) -> None:
-        self._tell("reused" if reused else "finished", step)
 
 
 @contextmanager
@@ -104,14 +96,14 @@ def at_work(folder: Path, executor: Executor) -> Iterator[Work]:
             lock,
             lock,
             events.Events(folder / events.FILE),
-            Alone(),
+            Teller(Alone(), folder),
             executor,
         )
 
 
 def test_chains_run_at_the_same_time_and_share_what_is_the_same(tmp_path) -> None:
     together = threading.Barrier(3)
-    told = ("started", "progressed", "finished")
+    told = ("started", "running", "finished")
     executor = Threads(
         lambda text: together.wait(SECONDS) if text != "shared" else time.sleep(0.05)
     )
@@ -139,7 +131,7 @@ def test_chains_run_at_the_same_time_and_share_what_is_the_same(tmp_path) -> Non
         == 2 * 4
         == len(events.read(tmp_path / events.FILE))
     )
-    assert sorted(work.listener.told) == sorted(
+    assert sorted(work.teller._callback.told) == sorted(
         (what, f"step/{text}") for what in told for text in executor.ran
     )
 

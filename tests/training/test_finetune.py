@@ -21,10 +21,11 @@ from octobert.core.errors import DataError, ModelError, OctobertError, RecipeErr
 from octobert.core.evidence import Curve, Evidence
 from octobert.models.heads import check_head, has_head
 from octobert.models.source import resolve
-from octobert.pipeline import runner, work
+from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
+from octobert.report.events import ProgressEvent
 from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.pooling import write_modules
@@ -97,12 +98,11 @@ def finished(checkpoint, answering, tmp_path_factory):
         [],
     )
 
-    class Watch(work.Silent):
-        def progressed(self, step, what, done, total) -> None:
-            if step.name == "finetune":
-                seen.append((done, total))
+    def watch(event: ProgressEvent) -> None:
+        if (event.step, event.state) == ("finetune", "running"):
+            seen.append((event.done, event.total))
 
-    return recipe, out, runner.run(recipe, out, Watch(), executor=inline.run), seen
+    return recipe, out, runner.run(recipe, out, watch, executor=inline.run), seen
 
 
 def context_for(

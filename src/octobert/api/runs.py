@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from octobert.api._arguments import (
     DataLike,
@@ -26,12 +25,8 @@ if TYPE_CHECKING:
     from octobert.core.environment import Setup
     from octobert.core.ranges import Sweep
     from octobert.core.results import Finetuned, Report, Verdict
-    from octobert.core.selection import VariantResult
     from octobert.importers.olive import Imported
-    from octobert.pipeline.contract import Step
-    from octobert.pipeline.store import Artifact
 
-_LOG = logging.getLogger("octobert")
 RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
 
@@ -145,13 +140,12 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
         if isinstance(executor, executors.ConcurrentExecutor) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
-        listener = _Listener(tell, folder)
         # A search tries only what can run here.
         if not (checked.choose or checked.search):
             for target, why in preflight.absent_targets(checked).items():
                 text = f"{target} is written, but cannot run here: {why}"
                 tell(ProgressEvent(target, "note", text))
-        return runner.run(checked, folder, listener, executor)
+        return runner.run(checked, folder, tell, executor)
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -249,7 +243,7 @@ def finetune(
 
     checked, folder = parse_recipe(recipe), path_of(out, "out")
     with shown(progress) as tell:
-        return runner.finetune(checked, folder, _Listener(tell, folder))
+        return runner.finetune(checked, folder, tell)
 
 
 def calibrate(
@@ -282,7 +276,7 @@ def calibrate(
             for name, options in calibrators.sweep()
         ]
     with shown(progress) as tell:
-        result = runner.sweep(checked, choices, folder, _Listener(tell, folder))
+        result = runner.sweep(checked, choices, folder, tell)
     _write_tables(result, folder)
     return result
 
@@ -336,86 +330,3 @@ def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
     from octobert.pipeline import cleaning
 
     return cleaning.clean(path_of(out, "out"), keep_last=keep_last)
-
-
-class _Listener:
-    """Passes the events of a pipeline run on to a progress callback."""
-
-    def __init__(self, progress: ProgressCallback, out: Path) -> None:
-        self._progress = progress
-        self._estimate = _Estimate(out)
-
-    def planned(self, steps: Sequence[Step]) -> None:
-        self._estimate.plan(steps)
-        plan = {step.name: tuple(dict.fromkeys(step.needs.values())) for step in steps}
-        self._progress(ProgressEvent("run", "planned", steps=len(plan), plan=plan))
-
-    def started(self, step: Step) -> None:
-        _LOG.debug("%s: started", step.name)
-        self._tell(step, "started", left_seconds=self._estimate.left_from(step))
-
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
-        self._tell(step, "running", detail=what, done=done, total=total)
-
-    def searched(
-        self,
-        best: VariantResult | None,
-        done: int,
-        total: int,
-        seconds: float,
-        minutes: float | None,
-    ) -> None:
-        from octobert.report import choices
-
-        detail = choices.best_so_far(best, done, total, seconds, minutes)
-        left = None if minutes is None else max(0.0, 60 * minutes - seconds)
-        name = "" if best is None else best.variant.name
-        self._progress(
-            ProgressEvent(
-                "search", "searching", detail, done, total, seconds, left_seconds=left, best=name
-            )
-        )
-
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
-        state: Literal["reused", "finished"] = "reused" if reused else "finished"
-        _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
-        self._tell(step, state, seconds=artifact.seconds)
-
-    def _tell(
-        self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any
-    ) -> None:
-        numbers = self._estimate.numbers
-        # The steps of a search are not planned, and have no number.
-        number = numbers.get(step.name, 0)
-        self._progress(ProgressEvent(step.name, state, number=number, steps=len(numbers), **facts))
-
-
-class _Estimate:
-    """The time that the rest of a run takes, by the times of earlier runs in the same output directory."""
-
-    def __init__(self, out: Path) -> None:
-        self.numbers: dict[str, int] = {}
-        self._steps: list[Step] = []
-        self._out = out
-        self._running: set[str] = set()
-
-    def plan(self, steps: Sequence[Step]) -> None:
-        from octobert.pipeline.runner import earlier_seconds
-
-        self._steps, self._seconds, self._running = list(steps), earlier_seconds(self._out), set()
-        self.numbers = {step.name: number for number, step in enumerate(steps, start=1)}
-
-    def left_from(self, step: Step) -> float | None:
-        """Seconds from the start of a step to the end; None unless every step until then has run here before."""
-        if step.name not in self.numbers:
-            return None
-        self._running.add(step.name)
-        running, left = set(self._running), 0.0
-        for later in self._steps[self.numbers[step.name] - 1 :]:
-            # A step whose inputs are not made anew will be reused.
-            if later is step or running & set(later.needs.values()):
-                running.add(later.name)
-                if later.name not in self._seconds:
-                    return None
-                left += self._seconds[later.name]
-        return left

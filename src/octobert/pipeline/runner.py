@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
-from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
 from octobert.core.lock import FolderLock
 from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.selection import BEST
 from octobert.evaluation import candidates
-from octobert.pipeline import events
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
@@ -34,13 +32,14 @@ from octobert.pipeline.planner import (
     steps_of,
     sweep_steps,
 )
-from octobert.pipeline.publishing import HIDDEN, check_output, publish
+from octobert.pipeline.publishing import check_output, publish
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
-from octobert.pipeline.work import Listener, Silent, at_work, key_of, store_home
+from octobert.pipeline.work import at_work, key_of, store_home
 from octobert.report import choices
+from octobert.report.events import ProgressCallback, ignore
 
 
 def dry_run(
@@ -99,7 +98,10 @@ def _rows(step: Step, executor: Executor) -> str:
 
 
 def run(
-    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
+    recipe: Recipe,
+    out: Path,
+    progress: ProgressCallback = ignore,
+    executor: Executor = local.run,
 ) -> Report:
     """Carry out a recipe; of one with `choose` or `search`, first the search, then the recipe that wins.
 
@@ -111,18 +113,17 @@ def run(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    listener = listener or Silent()
     searches = recipe.choose is not None or recipe.search is not None
     facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
     names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
     check_output(steps_for(facts), out, names=names)
-    with at_work(recipe, out, listener, executor) as (work, notes):
+    with at_work(recipe, out, progress, executor) as (work, notes):
         chosen = None
         if searches:
-            chosen = winner.search(facts, as_written(recipe), out, work, listener)
+            chosen = winner.search(facts, as_written(recipe), out, work)
             facts = chosen.facts
         steps = steps_for(facts)
-        listener.planned(steps)
+        work.teller.planned(steps)
         # Packages say why a search has chosen them, which the report tells.
         artifacts = work.carry_out_all(
             step for step in steps if step.stage not in ("package", "archive")
@@ -146,7 +147,10 @@ def run(
 
 
 def finetune(
-    recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run
+    recipe: Recipe,
+    out: Path,
+    progress: ProgressCallback = ignore,
+    executor: Executor = local.run,
 ) -> Finetuned:
     """Train a float model and evaluate it in PyTorch.
 
@@ -157,7 +161,7 @@ def finetune(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    with _carried_out(finetune_steps(recipe), recipe, out, listener, executor) as (
+    with _carried_out(finetune_steps(recipe), recipe, out, progress, executor) as (
         results,
         lock,
         notes,
@@ -175,7 +179,7 @@ def sweep(
     recipe: Recipe,
     calibrators: Sequence[Choice],
     out: Path,
-    listener: Listener | None = None,
+    progress: ProgressCallback = ignore,
     executor: Executor = local.run,
 ) -> Sweep:
     """Compare calibrators on one pass over the calibration rows, for the recipe's first target.
@@ -183,7 +187,7 @@ def sweep(
     Raises:
         OctobertError: whatever went wrong.
     """
-    with _carried_out(sweep_steps(recipe, calibrators), recipe, out, listener, executor) as (
+    with _carried_out(sweep_steps(recipe, calibrators), recipe, out, progress, executor) as (
         results,
         _,
         _,
@@ -193,7 +197,7 @@ def sweep(
 
 @contextmanager
 def _carried_out(
-    steps: Sequence[Step], recipe: Recipe, out: Path, listener: Listener | None, executor: Executor
+    steps: Sequence[Step], recipe: Recipe, out: Path, progress: ProgressCallback, executor: Executor
 ) -> Iterator[tuple[dict[str, StepResult], FolderLock, list[str]]]:
     """Make or reuse every step under the lock.
 
@@ -201,20 +205,8 @@ def _carried_out(
         (The results by the names of their steps, the lock, notes for the user, to which more may be added).
     """
     check_output(steps, out)
-    listener = listener or Silent()
-    listener.planned(steps)
-    with at_work(recipe, out, listener, executor) as (work, notes):
+    with at_work(recipe, out, progress, executor) as (work, notes):
+        work.teller.planned(steps)
         artifacts = work.carry_out_all(steps)
         with storage_errors(out):
             yield work.results(artifacts), work.lock, notes
-
-
-def earlier_seconds(out: Path) -> dict[str, float]:
-    """How long each step took when it last ran for an output directory, as its events say."""
-    seconds = {}
-    with suppress(StorageError):
-        for event in events.read(out / HIDDEN / events.FILE):
-            with suppress(ValueError, KeyError, TypeError):
-                if event["event"] == "finished":
-                    seconds[str(event["step"])] = float(event["seconds"])
-    return seconds

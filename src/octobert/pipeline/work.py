@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
@@ -31,7 +31,6 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import FolderLock, locked
-from octobert.core.selection import VariantResult
 from octobert.pipeline import events, keys
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
@@ -44,39 +43,11 @@ from octobert.pipeline.contract import (
 from octobert.pipeline.executors import ConcurrentExecutor, Executor
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
+from octobert.pipeline.telling import Teller
+from octobert.report.events import ProgressCallback
 
 M = TypeVar("M", bound=FrozenModel)
 _DECISION = "decided.json"
-
-
-class Listener(Protocol):
-    """Told what a run does, one thing at a time although several steps may be at work; the command line draws it."""
-
-    def planned(self, steps: Sequence[Step]) -> None:
-        return
-
-    def started(self, step: Step) -> None:
-        return
-
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
-        return
-
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
-        return
-
-    def searched(
-        self,
-        best: VariantResult | None,
-        done: int,
-        total: int,
-        seconds: float,
-        minutes: float | None,
-    ) -> None:
-        return
-
-
-class Silent(Listener):
-    """A listener that says nothing."""
 
 
 def key_of(step: Step, artifacts: Mapping[str, Artifact]) -> str:
@@ -102,26 +73,24 @@ class Work:
         lock: of the output directory.
         store_lock: of the store, which may be in another folder.
         log: of the run.
-        listener: told what happens.
+        teller: tells what happens.
         executor: runs stages.
         entries: names of the results in the store that the run has used; it grows.
         known: key → a result that this run has made, or has found and verified; it is not verified again.
         reused: keys of those that were found.
         locks: name of a result → held by the thread that makes it.
-        telling: held while the listener is told something.
     """
 
     store: Store
     lock: FolderLock
     store_lock: FolderLock
     log: events.Events
-    listener: Listener
+    teller: Teller
     executor: Executor
     entries: set[str] = field(default_factory=set)
     known: dict[str, Artifact] = field(default_factory=dict)
     reused: set[str] = field(default_factory=set)
     locks: dict[str, threading.Lock] = field(default_factory=dict)
-    telling: threading.Lock = field(default_factory=threading.Lock)
 
     def carry_out(self, step: Step, artifacts: Mapping[str, Artifact]) -> Artifact:
         """Reuse a step's artifact, or run its stage and store what it made.
@@ -144,14 +113,14 @@ class Work:
                 self.known[key] = stored
                 self.reused.add(key)
                 self.log.write("reused", step=step.name, key=key)
-                self._tell(self.listener.finished, step, stored, True)
+                self.teller.finished(step, stored, reused=True)
                 return stored
-            self._tell(self.listener.started, step)
+            self.teller.started(step)
             self.log.write("started", step=step.name, key=key)
             artifact = self.known[key] = self._make(step, key, artifacts)
         summary, seconds = artifact.summary, round(artifact.seconds, 3)
         self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
-        self._tell(self.listener.finished, step, artifact, False)
+        self.teller.finished(step, artifact, reused=False)
         return artifact
 
     def carry_out_all(
@@ -251,10 +220,6 @@ class Work:
         self.entries.add(path.name)
         return StepResult(step=name, folder=path).read(_DECISION, kind)
 
-    def _tell(self, call: Callable[..., None], *facts: Any) -> None:
-        with self.telling:
-            call(*facts)
-
     def results(self, artifacts: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
         folders = {
@@ -283,7 +248,7 @@ class Work:
                     response = self.executor(
                         request,
                         work,
-                        partial(self._tell, self.listener.progressed, step),
+                        partial(self.teller.progressed, step),
                         step.launch,
                     )
             except OctobertError as error:
@@ -310,9 +275,12 @@ class Work:
 
 @contextmanager
 def at_work(
-    recipe: Recipe, out: Path, listener: Listener, executor: Executor
+    recipe: Recipe, out: Path, callback: ProgressCallback, executor: Executor
 ) -> Iterator[tuple[Work, list[str]]]:
     """Hold the output directory and the store of a recipe while its steps are carried out.
+
+    Args:
+        callback: called with what happens.
 
     Yields:
         (What carries out steps, notes for the user, to which more may be added. They become warnings at the end.)
@@ -331,7 +299,7 @@ def at_work(
         _point(hidden, place)
         store, log = Store(place / FOLDER), events.Events(hidden / events.FILE)
         log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
-        work = Work(store, lock, store_lock, log, listener, executor)
+        work = Work(store, lock, store_lock, log, Teller(callback, out), executor)
         with _nothing_left(work, new):
             try:
                 with storage_errors(out):

@@ -24,7 +24,8 @@ from octobert.pipeline.executors import ConcurrentExecutor, local, opened
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import ANYWHERE
 from octobert.pipeline.store import MANIFEST
-from octobert.pipeline.work import Silent, at_work
+from octobert.pipeline.work import at_work
+from octobert.report.events import ProgressEvent
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs
 from tests.support.stages import request_of, step_of, stored
@@ -129,9 +130,9 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
     cluster.wait_for_nodes()
     out, seen = tmp_path / "ray", set()
 
-    class Listener(Silent):
-        def progressed(self, step, what, done, total) -> None:
-            seen.add(step.stage)
+    def told(event: ProgressEvent) -> None:
+        if event.state == "running":
+            seen.add(event.step.partition("/")[0])
 
     def watch() -> None:
         while not done.wait(0.05):
@@ -146,7 +147,7 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
     watching.start()
     steps = steps_of(recipe)
     try:
-        with opened("ray") as executor, at_work(recipe, out, Listener(), executor) as (work, _):
+        with opened("ray") as executor, at_work(recipe, out, told, executor) as (work, _):
             assert isinstance(executor, ConcurrentExecutor)
             assert (executor.concurrency, executor.note) == (2, None)
             both = [step for step in steps if "/" not in step.name and step.stage != "report"]
@@ -234,11 +235,12 @@ from pathlib import Path
 from octobert.config.loading import load
 from octobert.pipeline import runner
 from octobert.pipeline.executors import opened
-from octobert.pipeline.work import at_work, Silent
+from octobert.pipeline.work import at_work
 from octobert.pipeline.planner import steps_of
+from octobert.report.events import ignore
 with opened("ray") as executor:
     recipe, out = load(Path(sys.argv[1])), Path(sys.argv[2])
-    with at_work(recipe, out, Silent(), executor) as (work, notes):
+    with at_work(recipe, out, ignore, executor) as (work, notes):
         made = {}
         for step in steps_of(recipe)[:2]:
             done = work.carry_out_chains({"a": [step], "b": [step]}, made)

@@ -24,7 +24,7 @@ from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.facts import RunFacts, facts_of, quick_benchmark
 from octobert.pipeline.publishing import HIDDEN
-from octobert.pipeline.work import Listener, Work
+from octobert.pipeline.work import Work
 
 RECIPE = f"{BEST}.yaml"
 # File with the trials of `search`, in the hidden folder of the output directory.
@@ -94,9 +94,7 @@ def searched_facts(recipe: Recipe) -> RunFacts:
     return facts
 
 
-def search(
-    facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener
-) -> Winner:
+def search(facts: RunFacts, written: dict[str, Any], out: Path, work: Work) -> Winner:
     """Search, or take what the same search has decided before.
 
     Args:
@@ -104,7 +102,7 @@ def search(
         written: the recipe as the user gave it.
         out: the output directory, whose hidden folder has the recipe of the best so far.
     """
-    decision, trials = _decided(facts, written, out, work, listener)
+    decision, trials = _decided(facts, written, out, work)
     return Winner(_final_facts(trials, decision), decision.selection, _settings(facts).limits)
 
 
@@ -168,7 +166,7 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
 
 
 def _decided(
-    facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener
+    facts: RunFacts, written: dict[str, Any], out: Path, work: Work
 ) -> tuple[Decision, Trials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
@@ -183,7 +181,7 @@ def _decided(
     if earlier is not None:
         selection = earlier.selection
         tried = sum(result.number > 0 for result in selection.found)
-        listener.searched(
+        work.teller.searched(
             selection.best, tried, len(selection.found), selection.seconds, selection.minutes
         )
         return earlier, trials
@@ -195,7 +193,7 @@ def _decided(
             )
             with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
                 partial.write_text(text, encoding="utf-8")
-        listener.searched(best, done, total, trials.seconds, settings.minutes)
+        work.teller.searched(best, done, total, trials.seconds, settings.minutes)
 
     tell(None, 0, 0)
     if isinstance(settings, Choose):
