@@ -1,7 +1,7 @@
 """`octobert compare`: a page on this machine that asks the float model and the quantized one, side by side.
 
     server  the socket, on the loopback interface only, and the address with its token
-    guard   who may ask: token, host, origin, and the headers of every answer; limits on connections
+    guard   who may ask: token, host, origin, and the headers of every answer
     app     what is asked for: the page's files, the models, and work that is answered line by line
     models  the packages of a folder, opened when they are asked, and again when they change
     asking  one text, one text at several lengths, and a query in a list of texts

@@ -1,27 +1,19 @@
-"""Who may ask: only pages of this server, under the name of this machine, with the token of its address; and how many at once.
+"""Who may ask: only pages of this server, under the name of this machine, with the token of its address.
 
 The token is the first part of the path, so that addresses relative to the page have it and no cookie is needed. A page of
 another site cannot read answers (there are no CORS headers), cannot post (its `Origin` is another one), and cannot reach the
 server by a name of its own that leads to 127.0.0.1 (the `Host` is then another one).
-
-Connections have limits, so that requests that never come whole do not use up what the process may open.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Seconds for the headers of a request. A browser sends them at once.
-HEADERS_S = 10.0
-# Connections that are open at the same time: a browser has up to six for each of its profiles.
-MOST = 64
 # Plot writes style elements into its charts.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -82,39 +74,3 @@ class Guard:
         ]:
             return "Another site asks. Only the page of this server may."
         return None
-
-
-class Connection(H11Protocol):
-    """A connection that is dropped where no request comes in time, and of many the one that has waited longest for one."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
-        super().connection_made(transport)
-        self._wait()
-        if len(self.connections) > MOST:
-            waiting = [
-                connection
-                for connection in self.connections
-                if isinstance(connection, Connection) and connection._is_waiting
-            ]
-            longest = min(waiting, key=lambda connection: connection._since)
-            self.connections.discard(longest)
-            longest.transport.abort()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._wait()
-
-    @property
-    def _is_waiting(self) -> bool:
-        """True while no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _wait(self) -> None:
-        self._since = self.loop.time()
-        self.loop.call_later(HEADERS_S, self._end, self._since)
-
-    def _end(self, since: float) -> None:
-        if since == self._since and self._is_waiting:
-            self.transport.abort()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from octobert.web.models import Models
 
 HOST = "127.0.0.1"
+# Connections that are open at the same time: a browser has up to six for each of its profiles.
+_MOST = 64
 # Seconds that answers in progress have to end after Ctrl-C.
 _GRACE_S = 2
 
@@ -51,7 +53,6 @@ class Server:
         import uvicorn
 
         from octobert.web.app import app
-        from octobert.web.guard import Connection
 
         # No log: addresses have the token, and tracebacks may quote texts.
         config = uvicorn.Config(
@@ -60,9 +61,10 @@ class Server:
             log_level="critical",
             access_log=False,
             lifespan="off",
-            http=Connection,
+            http="h11",
             ws="none",
             server_header=False,
+            limit_concurrency=_MOST,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(config)
