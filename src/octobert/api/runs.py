@@ -40,16 +40,7 @@ def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: The file is missing or not a valid recipe. The message lists every mistake.
     """
-    from octobert.config import loading
-    from octobert.config.recipe import Recipe
-    from octobert.importers import olive
-
-    if isinstance(path, Mapping | Recipe):
-        return parse_recipe(path, changes=changes)
-    file, changes = path_of(path, "recipe"), names_of(changes, "changes")
-    if not olive.is_config_file(file):
-        return loading.load(file, changes)
-    return loading.of_file(olive.read(file).recipe, changes, file)
+    return parse_recipe(path, changes=changes)
 
 
 def import_olive(config: PathLike | Mapping[str, Any], *, as_octobert: bool = False) -> Imported:
@@ -107,13 +98,18 @@ def parse_recipe(
     from octobert.config.recipe import Recipe
 
     changes = names_of(changes, "changes")
-    if not isinstance(recipe, Mapping | Recipe):
-        return load_recipe(recipe, changes)
     if isinstance(recipe, Recipe):
         if not changes:
             return recipe
         recipe = recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return loading.parse(loading.changed(recipe, changes), where=where)
+    if isinstance(recipe, Mapping):
+        return loading.parse(loading.changed(recipe, changes), where=where)
+    from octobert.importers import olive
+
+    file = path_of(recipe, "recipe")
+    if not olive.is_config_file(file):
+        return loading.load(file, changes)
+    return loading.of_file(olive.read(file).recipe, changes, file)
 
 
 def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Report:

@@ -218,21 +218,9 @@ def recipe_of(
     rows |= {"revision": data_revision} if data_revision is not None else {}
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
-    choice = yaml_of(task, "--task")
-    columns_of_task = _column_options(choice, text_column, label_column)
-    for name, value in {**columns_of_task, "max_length": max_length}.items():
-        choice = _with_option(choice, name, value)
+    choice = _with_options(yaml_of(task, "--task"), text_column, label_column, max_length)
     raw = {"model": model, "task": choice, "data": rows, **keys}
     return octobert.parse_recipe(raw, where="command line", changes=changes or ())
-
-
-def _column_options(task: Any, texts: list[str] | None, label: str | None) -> dict[str, Any]:
-    """The options of a task, in either spelling, for the columns that are named."""
-    names = [task] if isinstance(task, str) else list(task) if isinstance(task, dict) else []
-    if len(names) != 1 or not (texts or label):
-        # What is no task is refused with the recipe.
-        return {}
-    return column_options(str(names[0]), texts or (), label)
 
 
 def tell(recipe: Recipe, save: Path | None) -> None:
@@ -246,17 +234,18 @@ def tell(recipe: Recipe, save: Path | None) -> None:
             save.write_text(loading.as_file(loading.with_absolute_paths(recipe)), encoding="utf-8")
 
 
-def _with_option(choice: Any, name: str, value: Any) -> Any:
-    """A plugin in either spelling, with an option added."""
-    if value is None:
-        return choice
-    if isinstance(choice, str):
-        return {choice: {name: value}}
-    if isinstance(choice, dict) and len(choice) == 1:
-        plugin, options = next(iter(choice.items()))
-        if options is None or isinstance(options, dict):
-            return {plugin: {**(options or {}), name: value}}
-    return choice
+def _with_options(
+    task: Any, texts: list[str] | None, label: str | None, max_length: int | None
+) -> Any:
+    """A task in either spelling, with its columns and its length. What is no task is refused with the recipe."""
+    is_whole = isinstance(task, dict) and len(task) == 1
+    name, options = next(iter(task.items())) if is_whole else (task, {})
+    if not isinstance(name, str) or not isinstance(options, dict | None):
+        return task
+    added = column_options(name, texts or (), label) if texts or label else {}
+    if max_length is not None:
+        added["max_length"] = max_length
+    return {name: {**(options or {}), **added}} if added else task
 
 
 def _data_of(values: list[str]) -> dict[str, Any]:
