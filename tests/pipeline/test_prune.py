@@ -100,7 +100,7 @@ def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(
         == "transform"
     )
     assert steps["evaluate/ort-f32"]["capture"] == steps["package/ort-cpu"]["capture"] == "capture"
-    assert steps["report"]["pruned"] == "prune"
+    assert steps["report"]["steps/prune"] == "prune"
     plain = {
         step.name: step.needs
         for step in steps_of(recipe_for(checkpoint("bert"), pairs, transforms=[]))

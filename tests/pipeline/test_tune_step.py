@@ -43,7 +43,7 @@ def test_a_step_for_each_target_that_can_run_here(finished) -> None:
     options = steps["tune/ort-cpu"].options
     assert (options.goals, options.quick) == (("latency", "throughput"), True)
     assert options.entries.options == {"intra_op_num_threads": 1}
-    assert list(steps["report"].inputs.tuned) == ["ort-cpu"]
+    assert "tune/ort-cpu" in steps["report"].inputs.steps
     assert (
         list(steps).index("tune/ort-cpu")
         < list(steps).index("report")

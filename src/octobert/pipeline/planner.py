@@ -26,7 +26,7 @@ from octobert.evaluation import candidates
 from octobert.inspection import inspector, profilers
 from octobert.models import source
 from octobert.pipeline import preflight
-from octobert.pipeline.contract import Stage, Step, StepResult, signature_of
+from octobert.pipeline.contract import Stage, Step, signature_of
 from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.stages import (
     archive,
@@ -405,24 +405,11 @@ def _measuring(facts: RunFacts) -> list[Step]:
 
 def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
     """The report of all steps before it."""
-    results = {step.name: step.result for step in steps}
-
-    def by_suffix(stage: str) -> dict[str, StepResult]:
-        return {step.name.partition("/")[2]: step.result for step in steps if step.stage == stage}
-
     return planned(
         facts,
         "report",
         report.run,
-        pruned=results.get("prune"),
-        transformed=results.get("transform"),
-        timed=results.get("benchmark"),
-        plans={target: facts.planned(target) for target in facts.recipe.targets},
-        sensitivities=by_suffix("sensitivity"),
-        simulations=by_suffix("simulate"),
-        tuned=by_suffix("tune"),
-        evaluations=by_suffix("evaluate"),
-        steps=results,
+        steps={step.name: step.result for step in steps},
         # Where results are stored says nothing about them.
         recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"}),
     )

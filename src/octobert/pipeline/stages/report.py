@@ -44,6 +44,7 @@ from octobert.models.heads import head_of
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
     Context,
+    M,
     ScoredTask,
     StepResult,
     Summary,
@@ -77,19 +78,31 @@ class Evaluated:
     outputs: Mapping[str, Outputs]
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What the steps of a run have written.
+
+    Args:
+        steps: name → result.
+    """
+
+    steps: Mapping[str, StepResult]
+
+    def by(self, step: str, file: str, kind: type[M]) -> M | None:
+        """What a step has written; None where it did not run, or did not write that."""
+        result = self.steps.get(step)
+        return result.read(file, kind) if result and result.path(file).is_file() else None
+
+    def each(self, stage: str, file: str, kind: type[M]) -> dict[str, M]:
+        """What the steps of a stage have written: target or candidate → data."""
+        steps = {name.partition("/")[::2]: result for name, result in self.steps.items()}
+        return {
+            of: result.read(file, kind) for (name, of), result in steps.items() if name == stage
+        }
+
+
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    ranges: StepResult,
-    pruned: StepResult | None,
-    transformed: StepResult | None,
-    timed: StepResult | None,
-    plans: dict[str, StepResult],
-    sensitivities: dict[str, StepResult],
-    simulations: dict[str, StepResult],
-    tuned: dict[str, StepResult],
-    evaluations: dict[str, StepResult],
     steps: Annotated[dict[str, StepResult], WITH_MANIFESTS],
     *,
     recipe: dict[str, Any],
@@ -101,15 +114,19 @@ def run(
     """Gather and compare.
 
     Args:
-        plans, sensitivities, simulations, tuned: of each target.
-        evaluations: of each candidate.
-        steps: all of them, for how long they took.
+        steps: all of the run, with how long they took.
         absent: candidate → why it was not measured.
     """
-    task = scored.build()
-    calibrated = ranges.read(_artifacts.RANGES, Ranges)
-    evaluated = _evaluated(capture, data, evaluations, task)
-    timings = dict(timed.read(_artifacts.TIMINGS, BenchmarkResult)) if timed is not None else {}
+    task, made, data = scored.build(), _Made(steps), steps["data"]
+    calibrated = steps["qat" if "qat" in steps else "calibrate"].read(_artifacts.RANGES, Ranges)
+    plans = {
+        **made.each("quantize", _artifacts.PLAN, QuantPlan),
+        **made.each("search", _artifacts.PLAN, QuantPlan),
+    }
+    tuned = made.each("tune", _artifacts.TUNED, _artifacts.TunedResults)
+    scores = made.each("evaluate", _artifacts.SCORES, _artifacts.Scores)
+    evaluated = _evaluated(steps, tuple(scores), task)
+    timings = dict(made.by("benchmark", _artifacts.TIMINGS, BenchmarkResult) or ())
     figures = {
         "latencies": (),
         "footprints": (),
@@ -121,51 +138,32 @@ def run(
         recipe=recipe,
         task=_task_facts(scored, task, data.read_json("evaluation.json")["inputs"]),
         data=DataFacts.model_validate(manifest_of(data).summary),
-        model=capture.read(_artifacts.CAPTURED, CaptureFacts),
+        model=steps["capture"].read(_artifacts.CAPTURED, CaptureFacts),
         model_digest=model_digest,
         ranges=RangeFacts(
             calibrator=calibrated.calibrator,
             options=calibrated.options,
             provenance=calibrated.provenance,
         ),
-        plans={t: plan.read(_artifacts.PLAN, QuantPlan) for t, plan in plans.items()},
-        pruning=pruned.read(_artifacts.PRUNING, PruningFacts) if pruned is not None else None,
-        transforms=transformed.read(_artifacts.TRANSFORMS, TransformFacts)
-        if transformed is not None
-        else None,
-        sensitivities={
-            t: result.read(_artifacts.SENSITIVITY, Sensitivity)
-            for t, result in sensitivities.items()
-        },
-        searches={
-            t: plan.read(_artifacts.SEARCH, Search)
-            for t, plan in plans.items()
-            if plan.path(_artifacts.SEARCH).is_file()
-        },
-        simulations={
-            t: result.read(_artifacts.SIMULATION, Simulated) for t, result in simulations.items()
-        },
-        tuned={
-            t: result.read(_artifacts.TUNED, _artifacts.TunedResults).results
-            for t, result in tuned.items()
-        },
-        scores={
-            n: result.read(_artifacts.SCORES, _artifacts.Scores).scores
-            for n, result in evaluations.items()
-        },
+        plans=plans,
+        pruning=made.by("prune", _artifacts.PRUNING, PruningFacts),
+        transforms=made.by("transform", _artifacts.TRANSFORMS, TransformFacts),
+        sensitivities=made.each("sensitivity", _artifacts.SENSITIVITY, Sensitivity),
+        searches=made.each("search", _artifacts.SEARCH, Search),
+        simulations=made.each("simulate", _artifacts.SIMULATION, Simulated),
+        tuned={target: written.results for target, written in tuned.items()},
+        scores={name: written.scores for name, written in scores.items()},
         comparisons=tuple(
             pair.model_copy(update={"simulated": pair.candidate in absent})
             for pair in _compared(task, evaluated, seed)
         ),
         stored=tuple(_stored(task, evaluated, tuple(plans), seed)),
-        speed_goals=_speed_goals(
-            recipe, tuple(plans), tuple(evaluations), timings.get("speedups", ())
-        ),
+        speed_goals=_speed_goals(recipe, tuple(plans), tuple(scores), timings.get("speedups", ())),
         absent=absent,
         stages={name: _facts(result) for name, result in steps.items()},
         **{name: figure for name, figure in figures.items() if name in Report.model_fields},
     )
-    evidence = gather(report, steps, task, evaluated)
+    evidence = _gather(report, made, task, evaluated)
     context.write(EVIDENCE, evidence)
     # What the changed rows of each model have in common.
     directions = {changed.candidate: changed.sentence for changed in evidence.changed}
@@ -215,15 +213,15 @@ def _facts(result: StepResult) -> StageFacts:
 
 
 def _evaluated(
-    capture: StepResult, data: StepResult, evaluations: Mapping[str, StepResult], task: Task
+    steps: Mapping[str, StepResult], names: Sequence[str], task: Task
 ) -> Evaluated | None:
-    """What was evaluated; None where nothing was."""
-    if not evaluations:
+    """What these candidates answered; None where there are none."""
+    if not names:
         return None
-    _, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
+    _, encoded, gold = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
     outputs = {
-        name: _artifacts.arrays_in(result.path(_artifacts.OUTPUTS))
-        for name, result in evaluations.items()
+        name: _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS))
+        for name in names
     }
     return Evaluated(encoded, gold, outputs)
 
@@ -256,20 +254,9 @@ def _stored(
             yield from stored_scores(task, name, ours, theirs, seed=seed)
 
 
-def gather(
-    report: Report, steps: Mapping[str, StepResult], task: Task, evaluated: Evaluated | None
-) -> Evidence:
-    """Gather the evidence of a run.
-
-    Args:
-        report: of the run.
-        steps: results of all steps.
-        task: of the run.
-        evaluated: None where nothing was evaluated.
-    """
-    observed = (
-        observer.load(steps["observe"].path(_artifacts.STATISTICS)) if "observe" in steps else {}
-    )
+def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated | None) -> Evidence:
+    """The evidence of a run."""
+    observed = observer.load(made.steps["observe"].path(_artifacts.STATISTICS))
     changed: tuple[ChangedRows, ...] = ()
     lengths: list[int] = []
     if evaluated is not None:
@@ -280,27 +267,17 @@ def gather(
             task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold
         )
         lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows]
-    channels = (
-        steps["transform"].read(_artifacts.CHANNELS, _artifacts.Channels)
-        if "transform" in steps
-        else None
-    )
+    channels = made.by("transform", _artifacts.CHANNELS, _artifacts.Channels)
     # Code of the user, and a model that was trained elsewhere, leave no curve.
-    trained = [steps[name] for name in ("finetune", "prune", "qat") if name in steps]
-    curves = [
-        result.read(_artifacts.CURVE, Curve)
-        for result in trained
-        if result.path(_artifacts.CURVE).is_file()
-    ]
-    profiles = [result for name, result in steps.items() if name.startswith("profile/")]
+    curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "prune", "qat")]
     return Evidence(
         changed=changed,
         lengths=tuple(lengths),
         activations=activations(observed, report.plans),
         observed=len(observed),
         smoothed=channels.smoothed if channels is not None else (),
-        curves=tuple(map(_thinned, curves)),
-        executions=tuple(result.read(_artifacts.EXECUTION, Execution) for result in profiles),
+        curves=tuple(_thinned(curve) for curve in curves if curve is not None),
+        executions=tuple(made.each("profile", _artifacts.EXECUTION, Execution).values()),
     )
 
 
