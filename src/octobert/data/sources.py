@@ -211,15 +211,19 @@ class Places:
     alone: bool = False
     functions: Mapping[str, RowFunction] = field(default_factory=dict)
 
+    @property
+    def parts(self) -> dict[str, str]:
+        """The places that there are, by the names of these fields."""
+        fields = ("calibrate", "evaluate", "tune", "train", "corpus")
+        return {part: place for part in fields if (place := getattr(self, part)) is not None}
+
     def content(self) -> Content:
         """The content that the rows depend on: digests of the files, or the commit on the hub.
 
         Raises:
             DataError: a file cannot be read.
         """
-        named = list(
-            filter(None, (self.calibrate, self.evaluate, self.tune, self.train, self.corpus))
-        )
+        named = list(self.parts.values())
         if self.hub is not None:
             return Content(
                 places=(),

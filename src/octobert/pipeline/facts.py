@@ -76,12 +76,7 @@ class RunFacts:
     @property
     def scored(self) -> ScoredTask:
         """The task with the recipe's metrics."""
-        return ScoredTask(
-            name=self.spec.name,
-            options=self.spec.options,
-            stated=self.spec.stated,
-            measures=self.measures,
-        )
+        return ScoredTask(**dict(self.spec), measures=self.measures)
 
     @property
     def machine(self) -> str:

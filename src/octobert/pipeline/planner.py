@@ -182,18 +182,11 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
 def data_step(facts: RunFacts) -> Step:
     """The step that reads the rows."""
     settings, places = facts.recipe.data, facts.places
-    parts = {
-        "calibrate": places.calibrate,
-        "evaluate": places.evaluate,
-        "tune": places.tune,
-        "train": places.train,
-        "corpus": places.corpus,
-    }
     return planned(
         facts,
         "data",
         data.run,
-        places={part: place for part, place in parts.items() if place is not None},
+        places=places.parts,
         content=places.content(),
         alone=places.alone,
         how=places.how,
@@ -212,8 +205,8 @@ def data_step(facts: RunFacts) -> Step:
         fitting=_fitting(facts.recipe),
         functions={
             part: places.functions[place]
-            for part, place in parts.items()
-            if place and place in places.functions
+            for part, place in places.parts.items()
+            if place in places.functions
         },
         allow_leakage=settings.allow_leakage,
     )

@@ -182,7 +182,7 @@ def whole_of(
         ModelError: nothing can be pruned.
     """
     # Divergences are of the task's own outputs, whatever metrics the recipe has.
-    task = TaskSpec(name=scored.name, options=scored.options, stated=scored.stated).build()
+    task = TaskSpec.build(scored)
     tokenizer, family = _artifacts.tokenizer_of(capture, task), _artifacts.family_of(capture)
     path = capture.path(_artifacts.FLOAT)
     sublayers, left = cutting.find(ir.load(path).graph, family)
