@@ -403,6 +403,15 @@ def test_classification_metrics_equal_scikit_learn() -> None:
     assert _metrics.CLASSES["f1"](np.zeros((5, 2))) == 0.0
 
 
+def test_classes_of_a_model_with_equal_labels_stay_apart() -> None:
+    task, logits = build("text-classification", ("joy", "joy", "fear")), np.eye(3, dtype=np.float32)
+    ours, reference = (
+        Result({"logits": logits[classes]}, EncodedTexts([], []))
+        for classes in ([1, 1, 2], [0, 1, 2])
+    )
+    assert task.fidelity(ours, reference).agreement == pytest.approx(2 / 3)
+
+
 def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
     task = build("embedding", text="body")
     assert task.inputs([{"body": "a"}], where="rows") == [("a",)]

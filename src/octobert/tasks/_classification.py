@@ -19,12 +19,12 @@ from octobert.tasks._metrics import (
     AUROC,
     CLASSES,
     OF_TWO,
-    agreement,
     best_scores,
     log_probabilities,
     named,
     output_error,
     probabilities,
+    share_of_most_frequent,
 )
 from octobert.tasks._rows import Table, is_number, label_index
 from octobert.tasks._task import (
@@ -108,11 +108,18 @@ class Classification(LabelledTexts):
         return self.label_of(gold)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """Agreement is the share of texts with the same class."""
-        after, before = (
-            list(map(self.label_of, self._classes(result).tolist())) for result in (ours, reference)
+        after, before = self._classes(ours), self._classes(reference)
+        changed = [
+            (int(i), self.label_of(int(before[i])), self.label_of(int(after[i])))
+            for i in np.flatnonzero(after != before)
+        ]
+        return Fidelity(
+            "agreement",
+            float(np.mean(after == before)),
+            output_error(ours.outputs, reference.outputs),
+            tuple(changed),
+            share_of_most_frequent(before.tolist()),
         )
-        return agreement(before, after, output_error(ours.outputs, reference.outputs))
 
     def divergence(self, ours: Result, reference: Result) -> float:
         """Over all classes, from logits."""
