@@ -240,13 +240,15 @@ class _Timed(_AtShape):
     @property
     def rows_per_second(self) -> float:
         """Rows of all samples per second."""
-        return self._whole().rows / self._whole().seconds
+        whole = self._whole()
+        return whole.rows / whole.seconds
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def tokens_per_second(self) -> float:
         """Tokens of all samples per second, without padding."""
-        return self._whole().tokens / self._whole().seconds
+        whole = self._whole()
+        return whole.tokens / whole.seconds
 
 
 class Latency(_Timed):
