@@ -377,11 +377,11 @@ def goal_text(goal: SpeedGoal) -> str:
 
 def search_text(search: Search) -> str:
     """Return the result of an accuracy-aware search as a sentence without a full stop."""
-    count = len(search.taken.fallback)
-    fallback = f"{count} parts fall back to float" if count else "no part falls back to float"
+    count, tried = len(search.taken.fallback), len(search.trials)
+    fallback = f"{count or 'no'} {'parts fall' if count > 1 else 'part falls'} back to float"
     return (
         f"“{search.criterion}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows ({search.metric} "
-        f"{search.taken.value:.4f}, float {search.float_value:.4f}) after {len(search.trials)} trials in "
+        f"{search.taken.value:.4f}, float {search.float_value:.4f}) after {tried} trial{'' if tried == 1 else 's'} in "
         f"{search.seconds:.0f} s; {fallback}; {search.ended}"
     )
 

@@ -260,7 +260,7 @@ class _Rounds:
                 self._try(combinations, index, most)
             elif all(trial.found for trial in tried):
                 return (
-                    f"after {most} trials"
+                    f"after {most} trial{'' if most == 1 else 's'}"
                     if enough and self._next(combinations, tried) is not None
                     else None
                 )
