@@ -142,6 +142,7 @@ def test_a_saved_tokenizer_reads_lower_case_in_every_program(tmp_path, normalize
     }
     (source / "tokenizer_config.json").write_text(json.dumps(stated))
     (source / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    (source / "modules.json").write_text("[]")
     text = "THEY Had this"
     expected = Tokenizer(source, 16).encode([(text.lower(),)])[0].ids.tolist()
     save_tokenizer(source, saved)
@@ -184,7 +185,9 @@ def test_the_side_on_which_texts_are_cut_is_the_stated_one(golden, tmp_path) -> 
 def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(golden, tmp_path) -> None:
     make_tokenizer(tmp_path, pad_id=0)
     config = tmp_path / "sentence_bert_config.json"
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    (tmp_path / "tokenizer_config.json").write_text('{"max_len": 64}')
+    (tmp_path / "modules.json").write_text("[]")
+    assert Tokenizer(tmp_path).max_length == 64
     config.write_text('{"tokenizer_args": {"model_max_length": 9}}')
     assert Tokenizer(tmp_path).max_length == 9
     # As that library does: options of the tokenizer before max_seq_length, and the older name before the newer.
@@ -201,7 +204,88 @@ def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(golden, t
         {"processor_kwargs": {"do_lower_case": True}},
         {"tokenizer_args": {"do_lower_case": True}},
         {"processing_kwargs": {"text": {"max_length": 9}}},
+        {"tokenizer_name_or_path": "another/model"},
+        {"query_length": 8},
+        {"modality_config": {"text": {}, "message": {"format": "structured"}}},
     ):
         config.write_text(json.dumps(unknown))
         with golden.raises(ModelError):
             Tokenizer(tmp_path)
+
+
+SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "segments"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, True),
+        ({"tokenizer_class": "BertTokenizer", "model_input_names": SEGMENTS[::2]}, False),
+        ({"tokenizer_class": "TokenizersBackend"}, False),
+        ({"tokenizer_class": "TokenizersBackend", "model_input_names": SEGMENTS}, True),
+    ],
+)
+def test_segment_ids_are_those_that_transformers_gives(tmp_path, stated, segments: bool) -> None:
+    """Also in packages, whose config names a class that transformers 4 has."""
+    from transformers import AutoTokenizer
+
+    make_tokenizer(tmp_path, pad_id=0)
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "type_vocab_size": 2}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    for _ in range(2):
+        row = Tokenizer(tmp_path, 16).encode([("the of", "he")])[0]
+        theirs = AutoTokenizer.from_pretrained(tmp_path)("the of", "he")
+        assert theirs["input_ids"] == row.ids.tolist()
+        assert theirs.get("token_type_ids", [0] * len(row)) == row.types.tolist()
+        assert (
+            Tokenizer(tmp_path, 16).frame(2).types
+            == (0, int(segments))
+            == tuple(row.types[[1, -2]])
+        )
+        state_length(tmp_path, 16)
+
+
+def test_a_class_that_is_taken_from_a_config_leaves_its_inputs_there(tmp_path) -> None:
+    """A tokenizer that lowers first is of no class of transformers, and a class decides on segment ids."""
+    from transformers import AutoTokenizer
+
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    for folder in (source, saved):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "bert", "type_vocab_size": 2}')
+    make_tokenizer(source, pad_id=0)
+    (source / "modules.json").write_text("[]")
+    (source / "sentence_bert_config.json").write_text(
+        '{"do_lower_case": true, "max_seq_length": 9}'
+    )
+    save_tokenizer(source, saved)
+    assert Tokenizer(saved).max_length == 9
+    theirs = AutoTokenizer.from_pretrained(saved)("the of", "he")["token_type_ids"]
+    assert (
+        theirs == Tokenizer(saved).encode([("the of", "he")])[0].types.tolist() == [0] * 4 + [1] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer_config.json", {"additional_special_tokens": ["[X]"]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"130": {"content": "[X]"}}}),
+        ("special_tokens_map.json", {"additional_special_tokens": [{"content": "[X]"}]}),
+        ("added_tokens.json", {"[X]": 130}),
+    ],
+)
+def test_tokens_that_only_the_files_beside_a_tokenizer_have(
+    golden, tmp_path, file, content
+) -> None:
+    """transformers adds them, and reads each as one token."""
+    make_tokenizer(tmp_path, pad_id=0)
+    (tmp_path / file).write_text(json.dumps(content))
+    with golden.raises(ModelError):
+        Tokenizer(tmp_path, 16)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    number = len(tokenizer["model"]["vocab"])
+    added = {**tokenizer["added_tokens"][-1], "id": number, "content": "[X]"}
+    tokenizer["added_tokens"].append(added)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert number in Tokenizer(tmp_path, 16).encode([("the [X]",)])[0].ids

@@ -170,6 +170,14 @@ def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
     assert pooling_of(tmp_path) == Pooling()
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_chat_template_is_used_only_without_modules(golden, tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text('{"chat_template": "{{ messages }}"}')
+    with golden.raises(ModelError):
+        pooling_of(tmp_path)
+    assert pooling_of(write_modules(tmp_path, [MEAN])) == Pooling()
+
+
 @pytest.mark.parametrize(
     ("modules", "about"),
     [

@@ -318,6 +318,10 @@ def test_lower_case_that_sentence_transformers_states(tmp_path: Path) -> None:
     assert ids(tmp_path / "a", upper) != ids(tmp_path / "a", lower)
     stated = {"max_seq_length": 9, "do_lower_case": True}
     (tmp_path / "a" / "sentence_roberta_config.json").write_text(json.dumps(stated))
+    # As that library, which reads no such file without the other one.
+    assert ids(tmp_path / "a", upper) != ids(tmp_path / "a", lower)
+    assert Tokenizer(tmp_path / "a").max_length != 9
+    (tmp_path / "a" / "modules.json").write_text("[]")
     assert ids(tmp_path / "a", upper) == ids(tmp_path / "a", lower)
     (tmp_path / "b").mkdir()
     save_tokenizer(tmp_path / "a", tmp_path / "b")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from octobert.config.loading import parse
 from octobert.config.recipe import Data
 from octobert.core import plugins
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, ModelError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers, sources
 from octobert.data.tokenization import EncodedTexts
+from octobert.pipeline.facts import facts_of
 from octobert.tasks import Result, Table, check_columns
 from octobert.tasks._ranking import METRICS
 from octobert.tasks._vectors import similarities
@@ -211,6 +215,30 @@ def test_a_beir_folder_is_read(tmp_path) -> None:
     assert task.gold(rows, where="rows") == [[(2, 2), (3, 0)], [(3, 1)]]
 
 
+def test_beir_leaves_out_the_document_that_a_query_is_and_tells_queries_by_their_id(
+    tmp_path,
+) -> None:
+    """As its evaluator does (`ignore_identical_ids`); ArguAna's queries are documents."""
+    corpus = [("a", "", "one"), ("b", "", "two"), ("c", "", "three")]
+    queries = {"a": "asked", "q": "asked", "c": "another"}
+    judged = ("a\tb\t1", "q\ta\t1", "c\tc\t1")
+    write_beir(tmp_path, corpus, queries, {"test": judged})
+    task, rows = build(), []
+    for place in (tmp_path / "qrels" / "test.tsv", tmp_path / "corpus.jsonl"):
+        read = readers.read(str(place), hub=None, revision=None, columns=())[1]
+        rows += read if place.suffix == ".tsv" else task.searched(read)
+    texts = [text for (text,) in task.inputs(rows, where="rows")]
+    assert texts == ["asked", "asked", "another", "two", "one", "three"]
+    vectors = np.array([[1, 0.5], [1, 0.5], [0, 1], [0.8, 0.6], [1, 0.5], [0, 1]], dtype=np.float32)
+    made = result(task, rows, vectors)
+    # A document that is judged is not left out.
+    assert made.gold == [[(3, 1), (4, -1)], [(4, 1)], [(5, 1)]]
+    # Both texts are nearest to "one"; for the query that is this document, "two" is the first.
+    assert values(task, made)["mrr@10"] == pytest.approx(1, abs=ROUNDING)
+    rows[0].pop("own-document")
+    assert values(task, result(task, rows, vectors))["mrr@10"] == pytest.approx(5 / 6, abs=ROUNDING)
+
+
 def test_documents_can_be_calibrated_on(tmp_path) -> None:
     """For folders without a split of training queries."""
     settings = {"source": str(beir(tmp_path)), "calibrate": "corpus[-1:]", "corpus": "corpus[:-1]"}
@@ -282,3 +310,15 @@ def test_rankings_that_cannot_be_wrong_are_refused() -> None:
 def test_a_model_with_classes_is_no_reranker() -> None:
     with pytest.raises(DataError, match="a reranker gives one score"):
         build("reranking", ModelMetadata(labels=("no", "yes")))
+
+
+def test_a_reranker_with_a_chat_template_is_refused(golden, checkpoint, tmp_path) -> None:
+    """sentence-transformers writes pairs as messages; transformers, for text-classification, does not."""
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    rows = [{"query": "q", "document": ["a", "b"], "relevance": [1, 0]}] * 2
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = {"model": str(folder), "task": "reranking", "data": str(tmp_path)}
+    with golden.raises(ModelError):
+        facts_of(parse(recipe), tune=False)

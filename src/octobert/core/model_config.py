@@ -17,12 +17,22 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 
 CONFIG = "config.json"
-# Of sentence-transformers: what its encoder reads.
-SENTENCE_CONFIG = "sentence_bert_config.json"
+# Of sentence-transformers: its modules, and what its encoder reads.
+MODULES, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _FIX = "download or copy the model again"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
 _Layers = Annotated[int, Field(ge=1, le=1000)]
 _Width = Annotated[int, Field(ge=1, le=2**20)]
+
+
+def chat_template(path: Path) -> ModelError:
+    """The error for a model whose texts sentence-transformers writes as chat messages, as a file says."""
+    return ModelError(
+        "the model reads texts as messages in a chat template, which octobert does not do",
+        where=str(path),
+        fix="remove the template from the files, if the model was trained without it, or choose another model",
+    )
 
 
 class _Config(BaseModel):

@@ -47,7 +47,9 @@ def documents(place: Path) -> list[Row]:
 
 
 def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
-    """The rows of a file of judgements, as `files_of` gives it: {id, query, document: [texts], relevance: [numbers]}.
+    """The rows of a file of judgements, as `files_of` gives it: {query-id, query, document: [texts], relevance: [numbers]}.
+
+    The `own-document` of a query has its _id: BEIR leaves it out of what the query finds.
 
     Raises:
         DataError: a line cannot be read, or names a query or a document that is not there.
@@ -78,7 +80,14 @@ def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
                     fix="remove the line, or use the files of one data set",
                 )
         row = rows.setdefault(
-            query, {"id": query, "query": asked[query], "document": [], "relevance": []}
+            query,
+            {
+                "query-id": query,
+                "query": asked[query],
+                "document": [],
+                "relevance": [],
+                "own-document": found.get(query),
+            },
         )
         row["document"].append(found[document])
         row["relevance"].append(score)

@@ -20,29 +20,34 @@ import numpy as np
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
 from octobert.core.frozen import lazy
-from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
-from octobert.core.plain import preview
+from octobert.core.model_config import (
+    SENTENCE_CONFIG,
+    TOKENIZER_CONFIG,
+    read_config,
+    read_object,
+)
 from octobert.core.session import Feeds
 from octobert.data.tokenizer_files import (
+    BACKEND,
+    NO_LIMIT,
     SPECIAL_TOKENS,
     TOKENIZER,
-    TOKENIZER_CONFIG,
+    has_segments,
+    lower_,
+    lowers,
+    of_no_class,
     open_tokenizer,
+    sentence_config,
     stated_token,
     tokenizer_file,
+    trained_length,
+    truncation_side,
 )
 
 # One text, two that form a pair, or the words of one.
 Text = tuple[str, ...]
 # The process that imported this module: another one was forked from it.
 _PROCESS = os.getpid()
-# transformers writes this for "no limit".
-_NO_LIMIT = 10**9
-# Names of one file of sentence-transformers, the present one first.
-SENTENCE_CONFIGS = tuple(
-    SENTENCE_CONFIG.replace("bert", family, 1)
-    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
 
 
 @dataclass(frozen=True)
@@ -149,13 +154,14 @@ class Tokenizer:
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
         check_length(max_length, folder)
-        self.max_length = max_length or min(longest(folder), _trained_length(folder))
+        self.max_length = max_length or min(longest(folder), trained_length(folder))
         self.pad_id = read_config(folder).get("pad_token_id") or 0
+        self._has_segments = has_segments(folder)
         self._path = tokenizer_file(folder) or folder
         with self._errors("cannot be read"):
             self._tokenizer = open_tokenizer(folder)
-            _lower_(self._tokenizer, folder)
-            self.side = _truncation_side(folder, self._tokenizer.truncation)
+            lower_(self._tokenizer, folder)
+            self.side = truncation_side(folder, self._tokenizer.truncation)
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
@@ -184,7 +190,7 @@ class Tokenizer:
         return [
             Encoded(
                 np.array(e.ids, dtype=np.int64),
-                np.array(e.type_ids, dtype=np.int64),
+                np.array(e.type_ids, dtype=np.int64) * self._has_segments,
                 bool(e.overflowing),
             )
             for e in encodings
@@ -217,7 +223,7 @@ class Tokenizer:
         """The special tokens that this tokenizer puts around a text (1) or a pair (2), taken from an example."""
         with self._errors():
             example = self._tokenizer.encode("a", "a" if texts == 2 else None)
-        ids, types = np.array(example.ids), np.array(example.type_ids)
+        ids, types = np.array(example.ids), np.array(example.type_ids) * self._has_segments
         owners = np.array([-1 if text is None else text for text in example.sequence_ids])
         edges = [0]
         for text in range(texts):
@@ -357,25 +363,31 @@ def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
 def save_tokenizer(source: Path, folder: Path) -> None:
     """Copy the tokenizer files of a model into a folder; a tokenizer without `tokenizer.json` is converted.
 
+    What sentence-transformers states beside them is written into them: without its modules nobody reads its file.
+
     Raises:
         ModelError: there is no tokenizer.
     """
     import shutil
 
-    if (config := _sentence_config(source)).is_file():
-        shutil.copyfile(config, folder / SENTENCE_CONFIG)
+    tokenizer = Tokenizer(source)
     for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     if not (folder / TOKENIZER).is_file():
-        Tokenizer(source).save(folder / TOKENIZER)
-    elif _lowers(folder):
-        # Other programs read tokenizer.json alone, and transformers does with this class.
-        tokenizer = Tokenizer(folder)
         tokenizer.save(folder / TOKENIZER)
-        stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
-        stated |= {"tokenizer_class": "PreTrainedTokenizerFast", "truncation_side": tokenizer.side}
-        (folder / TOKENIZER_CONFIG).write_text(json.dumps(stated, indent=2), encoding="utf-8")
+    config = sentence_config(source)
+    if config is None:
+        return
+    shutil.copyfile(config, folder / SENTENCE_CONFIG)
+    stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
+    if (length := trained_length(source)) < NO_LIMIT:
+        stated["model_max_length"] = length
+    if lowers(source):
+        # Other programs read tokenizer.json alone, and transformers does with this class.
+        tokenizer.save(folder / TOKENIZER)
+        stated |= of_no_class(source, stated) | {"truncation_side": tokenizer.side}
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(stated, indent=2), encoding="utf-8")
 
 
 def state_length(folder: Path, length: int) -> None:
@@ -403,91 +415,11 @@ def state_length(folder: Path, length: int) -> None:
     config["model_max_length"] = length
     for older in ("max_length", "max_len"):
         config.pop(older, None)
-    if config.get("tokenizer_class") == "TokenizersBackend":
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if config.get("tokenizer_class") == BACKEND:
+        config |= of_no_class(folder, config)
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
-    written = {TOKENIZER: tokenizer, TOKENIZER_CONFIG: config}
-    if (folder / SENTENCE_CONFIG).is_file():
-        written[SENTENCE_CONFIG] = read_object(folder / SENTENCE_CONFIG) | {
-            "max_seq_length": length
-        }
-    for name, content in written.items():
+    for name, content in ((TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config)):
         (folder / name).write_text(
             json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8"
-        )
-
-
-def _trained_length(folder: Path) -> int:
-    """The length in tokens that the files beside a model state for its texts."""
-    path = _sentence_config(folder)
-    config = read_object(path, missing_ok=True)
-    # The older name counts where both are stated.
-    key = "tokenizer_args" if "tokenizer_args" in config else "processor_kwargs"
-    arguments = config.get(key) or {}
-    is_supported = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
-    others = ("processing_kwargs", "config_args", "config_kwargs")
-    for other in others if is_supported else (key,):
-        if config.get(other):
-            raise ModelError(
-                "an option of sentence-transformers is not supported",
-                where=str(path),
-                got=f"{other}: {preview(config[other], 60)}",
-                fix="remove it, and write what it changes into max_seq_length, config.json and the tokenizer's own files",
-            )
-    side = folder / TOKENIZER_CONFIG
-    for file, name, stated in (
-        (path, f"{key}.model_max_length", arguments.get("model_max_length")),
-        (path, "max_seq_length", config.get("max_seq_length")),
-        (side, "model_max_length", read_object(side, missing_ok=True).get("model_max_length")),
-    ):
-        if stated:
-            if not isinstance(stated, int | float) or not stated >= 1:
-                raise ModelError(
-                    "no number of tokens",
-                    where=f"{file}, {name}",
-                    got=preview(stated, 60),
-                    expected="1 or more",
-                    fix="correct the file, or set the task's max_length",
-                )
-            return int(min(stated, _NO_LIMIT))
-    return _NO_LIMIT
-
-
-def _truncation_side(folder: Path, truncation: Mapping[str, Any] | None) -> str:
-    """The end at which long texts are cut: what the config states, else what `tokenizer.json` states."""
-    path = folder / TOKENIZER_CONFIG
-    stated = read_object(path, missing_ok=True).get("truncation_side")
-    stated = stated or (truncation or {}).get("direction", "right")
-    if stated not in ("left", "right"):
-        raise ModelError(
-            "no side of a text",
-            where=f"{path}, truncation_side",
-            got=preview(stated, 60),
-            expected="left or right",
-            fix="correct the file",
-        )
-    return str(stated)
-
-
-def _sentence_config(folder: Path) -> Path:
-    """The file in which sentence-transformers states how a folder's texts are read."""
-    paths = [folder / name for name in SENTENCE_CONFIGS]
-    return next((path for path in paths if path.is_file()), paths[0])
-
-
-def _lowers(folder: Path) -> bool:
-    """Return whether sentence-transformers states that texts are read in lower case."""
-    return bool(read_object(_sentence_config(folder), missing_ok=True).get("do_lower_case"))
-
-
-def _lower_(tokenizer: Any, folder: Path) -> None:
-    """Let a tokenizer of the `tokenizers` library begin with lower case, where sentence-transformers states that."""
-    from tokenizers import normalizers
-
-    normalizer = tokenizer.normalizer
-    written = json.dumps(json.loads(tokenizer.to_str())["normalizer"])
-    if _lowers(folder) and '"Lowercase"' not in written and '"lowercase": true' not in written:
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
         )

@@ -1,4 +1,4 @@
-"""The files of a tokenizer, opened with the `tokenizers` library.
+"""The files of a tokenizer, opened with the `tokenizers` library, and what the files beside it state about texts.
 
 `tokenizer.json` is opened as it is. BERT's `vocab.txt` is made into the tokenizer that transformers makes of it, without
 transformers. Other vocabularies (`vocab.json` with merges, sentencepiece) are converted by transformers.
@@ -14,12 +14,20 @@ from typing import Any
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import content_of
-from octobert.core.model_config import read_config, read_object
+from octobert.core.model_config import (
+    MODULES,
+    SENTENCE_CONFIG,
+    TOKENIZER_CONFIG,
+    chat_template,
+    read_config,
+    read_object,
+)
+from octobert.core.plain import preview
 
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 # What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
 _CONVERTED = (VOCABULARY, "vocab.json", "*.model")
-TOKENIZER_CONFIG, SPECIAL_TOKENS = "tokenizer_config.json", "special_tokens_map.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
 # Classes of transformers that read a vocab.txt as BERT's, and the class of each type of model for which no file states one.
 _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 _TYPES = {
@@ -47,6 +55,20 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _NEEDED = ("unk_token", "cls_token", "sep_token")
 # Vocabularies of cased models have a third of their entries in upper case; those of uncased models have none.
 _CASED = 0.02
+# transformers writes this for "no limit".
+NO_LIMIT = 10**9
+# The class of a tokenizer that transformers 5 writes where the model has no class of its own.
+BACKEND = "TokenizersBackend"
+# Keys of the file below that change what the model reads.
+_UNSUPPORTED = (
+    *("processing_kwargs", "config_args", "config_kwargs", "tokenizer_name_or_path"),
+    *("query_length", "document_length", "query_expansion"),
+)
+# Names of one file of sentence-transformers, the present one first.
+SENTENCE_CONFIGS = tuple(
+    SENTENCE_CONFIG.replace("bert", family, 1)
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 def tokenizer_file(folder: Path) -> Path | None:
@@ -68,6 +90,10 @@ def open_tokenizer(folder: Path) -> Any:
     import tokenizers
 
     file = tokenizer_file(folder)
+    stated = {
+        **read_object(folder / SPECIAL_TOKENS, missing_ok=True),
+        **read_object(folder / TOKENIZER_CONFIG, missing_ok=True),
+    }
     if file is None:
         raise ModelError(
             "there is no tokenizer beside the model",
@@ -78,11 +104,16 @@ def open_tokenizer(folder: Path) -> Any:
     if file.name == TOKENIZER:
         content = content_of(file).decode()
         _check_normalizer(folder, content)
-        return tokenizers.Tokenizer.from_str(content)
-    stated = {
-        **read_object(folder / SPECIAL_TOKENS, missing_ok=True),
-        **read_object(folder / TOKENIZER_CONFIG, missing_ok=True),
-    }
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+        there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        if missing := sorted(_added_tokens(folder, stated) - there):
+            raise ModelError(
+                f"files beside {TOKENIZER} add tokens that it does not have",
+                where=str(folder),
+                got=preview(", ".join(missing)),
+                fix="write it again: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+            )
+        return tokenizer
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated)
     return _converted(folder)
@@ -138,10 +169,18 @@ def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
     """Return whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
     is_unknown = "model_type" not in read_config(folder)
     kind = _class_of(folder, stated) or (_CLASSES[0] if is_unknown else None)
-    added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get(
-        "added_tokens_decoder"
-    )
-    return kind in _CLASSES and not added
+    return kind in _CLASSES and not _added_tokens(folder, stated)
+
+
+def _added_tokens(folder: Path, stated: Mapping[str, Any]) -> set[str]:
+    """Tokens that the files beside a vocabulary add to it."""
+    named = [read_object(folder / "added_tokens.json", missing_ok=True)]
+    named += [
+        each.values() if isinstance(each, dict) else each
+        for key in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
+        if isinstance(each := stated.get(key), dict | list)
+    ]
+    return {stated_token(token) for tokens in named for token in tokens} - {""}
 
 
 def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:
@@ -238,3 +277,109 @@ def _converted(folder: Path) -> Any:
             expected=TOKENIZER,
             fix=f"save the fast tokenizer ({TOKENIZER}) into that folder",
         ) from error
+
+
+def has_segments(folder: Path) -> bool:
+    """Return whether the second text of a pair has segment ids of its own, as transformers reads the files."""
+    stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
+    names = stated.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    # Of no class but this one do files say that they were written by transformers 5, where the default is none.
+    return stated.get("tokenizer_class") != BACKEND
+
+
+def of_no_class(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config states for the class that reads `tokenizer.json` alone, and has no names of inputs of its own.
+
+    Args:
+        folder: the tokenizer's, before the change.
+    """
+    reads = has_segments(folder) and read_config(folder).get("type_vocab_size") not in (None, 0, 1)
+    names = ["input_ids", *["token_type_ids"] * reads, "attention_mask"]
+    return (
+        {"model_input_names": names} | dict(stated) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    )
+
+
+def trained_length(folder: Path) -> int:
+    """The length in tokens that the files beside a model state for its texts."""
+    path = sentence_config(folder) or folder / SENTENCE_CONFIG
+    config = _stated_by_sentences(folder)
+    # The older name counts where both are stated.
+    key = "tokenizer_args" if "tokenizer_args" in config else "processor_kwargs"
+    arguments = config.get(key) or {}
+    is_supported = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
+    if "message" in (config.get("modality_config") or ()):
+        raise chat_template(path)
+    for other in _UNSUPPORTED if is_supported else (key,):
+        if config.get(other):
+            raise ModelError(
+                "an option of sentence-transformers is not supported",
+                where=str(path),
+                got=f"{other}: {preview(config[other], 60)}",
+                fix="remove it, and write what it changes into max_seq_length, config.json and the tokenizer's own files",
+            )
+    side = folder / TOKENIZER_CONFIG
+    beside = read_object(side, missing_ok=True)
+    for file, name, stated in (
+        (path, f"{key}.model_max_length", arguments.get("model_max_length")),
+        (path, "max_seq_length", config.get("max_seq_length")),
+        (side, "model_max_length", beside.get("model_max_length")),
+        (side, "max_len", beside.get("max_len")),
+    ):
+        if stated:
+            if not isinstance(stated, int | float) or not stated >= 1:
+                raise ModelError(
+                    "no number of tokens",
+                    where=f"{file}, {name}",
+                    got=preview(stated, 60),
+                    expected="1 or more",
+                    fix="correct the file, or set the task's max_length",
+                )
+            return int(min(stated, NO_LIMIT))
+    return NO_LIMIT
+
+
+def truncation_side(folder: Path, truncation: Mapping[str, Any] | None) -> str:
+    """The end at which long texts are cut: what the config states, else what `tokenizer.json` states."""
+    path = folder / TOKENIZER_CONFIG
+    stated = read_object(path, missing_ok=True).get("truncation_side")
+    stated = stated or (truncation or {}).get("direction", "right")
+    if stated not in ("left", "right"):
+        raise ModelError(
+            "no side of a text",
+            where=f"{path}, truncation_side",
+            got=preview(stated, 60),
+            expected="left or right",
+            fix="correct the file",
+        )
+    return str(stated)
+
+
+def sentence_config(folder: Path) -> Path | None:
+    """The file in which sentence-transformers states how a folder's texts are read; without modules it reads none."""
+    paths = [folder / name for name in SENTENCE_CONFIGS] * (folder / MODULES).is_file()
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _stated_by_sentences(folder: Path) -> dict[str, Any]:
+    path = sentence_config(folder)
+    return read_object(path) if path is not None else {}
+
+
+def lowers(folder: Path) -> bool:
+    """Return whether sentence-transformers states that texts are read in lower case."""
+    return bool(_stated_by_sentences(folder).get("do_lower_case"))
+
+
+def lower_(tokenizer: Any, folder: Path) -> None:
+    """Let a tokenizer of the `tokenizers` library begin with lower case, where sentence-transformers states that."""
+    from tokenizers import normalizers
+
+    normalizer = tokenizer.normalizer
+    written = json.dumps(json.loads(tokenizer.to_str())["normalizer"])
+    if lowers(folder) and '"Lowercase"' not in written and '"lowercase": true' not in written:
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
+        )

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.model_config import MODULES
 from octobert.core.onnx_files import TensorInfo
 from octobert.core.session import STATES
-from octobert.models.sentence_transformers import MODULES, modules_of
+from octobert.models.sentence_transformers import modules_of
 from octobert.models.source import ModelSource
 
 

@@ -17,6 +17,7 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
 from octobert.core.model_config import (
     MODE_KEYS,
+    MODULES,
     SENTENCE_CONFIG,
     Dense,
     LayerNorm,
@@ -27,7 +28,13 @@ from octobert.core.model_config import (
     read_object,
 )
 from octobert.models.locating import pickle_only
-from octobert.models.sentence_transformers import ABOUT, MODULES, WEIGHTS, check_kind, modules_of
+from octobert.models.sentence_transformers import (
+    ABOUT,
+    WEIGHTS,
+    check_kind,
+    check_template,
+    modules_of,
+)
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "GELU")
 _EMBEDDING = "sentence_embedding"
@@ -64,6 +71,7 @@ def pooling_of(folder: Path) -> Pooling:
                 got="no such file",
                 fix="download modules.json too",
             )
+        check_template(folder)
         return Pooling()
     about = read_object(folder / ABOUT, missing_ok=True)
     kind = about.get("model_type", "SentenceTransformer")

@@ -23,14 +23,18 @@ from octobert.core.files import stays_inside
 from octobert.core.model_config import (
     CONFIG,
     MODE_KEYS,
+    MODULES,
     SENTENCE_CONFIG,
+    TEMPLATE,
+    TOKENIZER_CONFIG,
     Normalize,
     Pooling,
+    chat_template,
     read_json,
     read_object,
 )
 
-MODULES, ABOUT = "modules.json", "config_sentence_transformers.json"
+ABOUT = "config_sentence_transformers.json"
 # What a file system can take, such as `1_Pooling`.
 _FOLDER = r"[\w .\-/]{0,200}"
 # Of a module, the safe form first.
@@ -148,6 +152,18 @@ def check_kind(folder: Path) -> None:
             expected="the model's folder",
             fix="save the model again with a current version of sentence-transformers",
         )
+
+
+def check_template(folder: Path) -> None:
+    """Refuse a plain encoder or reranker whose tokenizer has a chat template, which sentence-transformers would use.
+
+    Raises:
+        ModelError: with the file that has it.
+    """
+    stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True).get("chat_template")
+    file = folder / (TOKENIZER_CONFIG if stated else TEMPLATE)
+    if (stated or file.is_file()) and not (folder / MODULES).is_file():
+        raise chat_template(file)
 
 
 def module_files(folder: Path) -> list[str]:

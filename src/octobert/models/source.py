@@ -17,11 +17,11 @@ from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import Similarity, read_object
+from octobert.core.model_config import MODULES, Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.locating import TOKENIZER_FILES, completed, locate
-from octobert.models.sentence_transformers import ABOUT, MODULES, check_kind, module_files
+from octobert.models.sentence_transformers import ABOUT, check_kind, module_files
 
 _DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")

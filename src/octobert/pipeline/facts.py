@@ -23,6 +23,7 @@ from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import check_lengths, fit_lengths
 from octobert.models import heads, source
+from octobert.models.sentence_transformers import check_template
 from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
@@ -284,6 +285,8 @@ def _preprocess(recipe: Recipe) -> UserCode | None:
 def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
     blank, metadata = build(recipe.task.name, recipe.task.options), read_metadata(model)
+    if blank.together:
+        check_template(model.tokenizer_folder)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
         return metadata
     new = metadata.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})

@@ -41,6 +41,8 @@ _DEPTH, _SHOWN = 100, 10
 _TIE = 1e-9
 # Characters of a document that is shown.
 _LONGEST = 200
+# The column with a document that is left out of what a query finds, and the relevance that says so.
+IGNORED, LEFT_OUT = "own-document", -1
 # What is expected of a query: (place of a text, relevance) of each of its documents.
 Judged = Sequence[tuple[int, int]]
 
@@ -64,13 +66,14 @@ class Columns:
             DataError: a cell cannot be read, or a query has no documents.
         """
         table.need(self.query, self.document)
-        rows: dict[str | int, Row] = {}
+        rows: dict[Any, Row] = {}
         for index, row in enumerate(table.rows):
             asked = row.get(self.query)
             query = None if asked is None else text_of(asked, table.place(self.query, index))
             kept = rows.setdefault(
-                index if query is None else query,
+                index if query is None else (query, str(row.get("query-id"))),
                 {
+                    **{key: row[key] for key in ("query-id", IGNORED) if key in row},
                     self.query: query,
                     self.document: {},
                     ROW_NUMBER: row.get(ROW_NUMBER, index + 1),
@@ -163,7 +166,8 @@ def values(gold: Sequence[Judged], ranked: Sequence[Sequence[int]]) -> np.ndarra
 
     measures = {ir_measures.parse_measure(name): i for i, name in enumerate(_MEASURES.values())}
     qrels = {
-        str(i): {str(place): level for place, level in judged} for i, judged in enumerate(gold)
+        str(i): {str(place): level for place, level in judged if level >= 0}
+        for i, judged in enumerate(gold)
     }
     run = {
         # trec_eval sorts by score.
@@ -236,7 +240,7 @@ class Ranked(Task):
         Ties count against the model. Otherwise one with the same vector for every text would be perfect.
         """
         for (start, scores), judged in zip(self.scored(result), result.gold, strict=True):
-            right = [place - start for place, level in judged if level]
+            right = [place - start for place, level in judged if level > 0]
             scores = scores.astype(np.float64)
             scores[right] -= _TIE * np.maximum(1.0, np.abs(scores[right]))
             yield start, scores, right

@@ -10,13 +10,14 @@ import numpy as np
 
 from octobert.data.sampling import Row
 from octobert.data.tokenization import Text
-from octobert.tasks._ranking import Judged, Ranked, top
+from octobert.tasks._ranking import IGNORED, LEFT_OUT, Judged, Ranked, top
 from octobert.tasks._rows import Table
 from octobert.tasks._task import Result
 from octobert.tasks._vectors import OUTPUT, Embedding
 
 # Documents of a query that a search by bits finds: four for each one that metrics look at, as is usual.
 _SHORTLIST = 400
+_LAST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +48,13 @@ class Retrieval(Ranked, Embedding):
     def read_gold(self, table: Table) -> list[Judged]:
         queries, documents = self._read(table)
         self.names.need_relevant(queries, table.where)
-        return [
-            [
-                (len(queries) + documents[text], level)
-                for text, level in zip(
-                    row[self.names.document], row[self.names.relevance], strict=True
-                )
-            ]
-            for row in queries
-        ]
+        gold = []
+        for row in queries:
+            levels = dict(zip(row[self.names.document], row[self.names.relevance], strict=True))
+            if row.get(IGNORED) in documents:
+                levels.setdefault(row[IGNORED], LEFT_OUT)
+            gold.append([(len(queries) + documents[text], level) for text, level in levels.items()])
+        return gold
 
     def _read(self, table: Table) -> tuple[list[Row], dict[str, int]]:
         """(rows with a query, each document and its number)."""
@@ -72,6 +71,7 @@ class Retrieval(Ranked, Embedding):
             for query, row in zip(part, scores, strict=True):
                 if self.coarse and len(row) > _SHORTLIST:
                     row[top(-(signs[start:] @ signs[query]), len(row) - _SHORTLIST)] = -np.inf
+                row[[p - start for p, level in result.gold[query] if level == LEFT_OUT]] = _LAST
                 yield start, row
 
     def document(self, text: Text) -> str:

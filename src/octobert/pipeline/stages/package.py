@@ -12,7 +12,6 @@ from __future__ import annotations
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
 from octobert.core.measurements import first_of
-from octobert.core.model_config import SENTENCE_CONFIG
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import STATES, SessionEntries
@@ -25,13 +24,7 @@ from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
 
-_CAPTURED = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    SENTENCE_CONFIG,
-)
+_CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
 _WINDOWED = ("question-answering", "token-classification")
 
