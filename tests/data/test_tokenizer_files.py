@@ -289,3 +289,25 @@ def test_tokens_that_only_the_files_beside_a_tokenizer_have(
     tokenizer["added_tokens"].append(added)
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert number in Tokenizer(tmp_path, 16).encode([("the [X]",)])[0].ids
+
+
+def test_packages_state_the_inputs_that_transformers_5_would_leave_out(tmp_path) -> None:
+    from transformers import AutoTokenizer
+
+    make_tokenizer(tmp_path, pad_id=0)
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "type_vocab_size": 2}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
+    types = Tokenizer(tmp_path, 16).encode([("the of", "he")])[0].types.tolist()
+    assert 1 in types
+    state_length(tmp_path, 16)
+    assert AutoTokenizer.from_pretrained(tmp_path)("the of", "he")["token_type_ids"] == types
+    # A model with one kind of segment takes no such input.
+    (tmp_path / "config.json").write_text('{"model_type": "roberta", "type_vocab_size": 1}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
+    state_length(tmp_path, 16)
+    stated = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert stated["model_input_names"] == SEGMENTS[::2]

@@ -29,6 +29,7 @@ from octobert.core.model_config import (
 from octobert.core.session import Feeds
 from octobert.data.tokenizer_files import (
     BACKEND,
+    FAST,
     NO_LIMIT,
     SPECIAL_TOKENS,
     TOKENIZER,
@@ -415,7 +416,7 @@ def state_length(folder: Path, length: int) -> None:
     config["model_max_length"] = length
     for older in ("max_length", "max_len"):
         config.pop(older, None)
-    if config.get("tokenizer_class") == BACKEND:
+    if config.get("tokenizer_class") in (FAST, BACKEND):
         config |= of_no_class(folder, config)
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")

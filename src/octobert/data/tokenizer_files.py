@@ -57,8 +57,8 @@ _NEEDED = ("unk_token", "cls_token", "sep_token")
 _CASED = 0.02
 # transformers writes this for "no limit".
 NO_LIMIT = 10**9
-# The class of a tokenizer that transformers 5 writes where the model has no class of its own.
-BACKEND = "TokenizersBackend"
+# The class that reads `tokenizer.json` alone, and its name in transformers 5, where it gives no segment ids by default.
+FAST, BACKEND = "PreTrainedTokenizerFast", "TokenizersBackend"
 # Keys of the file below that change what the model reads.
 _UNSUPPORTED = (
     *("processing_kwargs", "config_args", "config_kwargs", "tokenizer_name_or_path"),
@@ -285,7 +285,7 @@ def has_segments(folder: Path) -> bool:
     names = stated.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names
-    # Of no class but this one do files say that they were written by transformers 5, where the default is none.
+    # Files with the other name were written by transformers 4, where the default is to give them.
     return stated.get("tokenizer_class") != BACKEND
 
 
@@ -297,9 +297,7 @@ def of_no_class(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     """
     reads = has_segments(folder) and read_config(folder).get("type_vocab_size") not in (None, 0, 1)
     names = ["input_ids", *["token_type_ids"] * reads, "attention_mask"]
-    return (
-        {"model_input_names": names} | dict(stated) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    )
+    return {"model_input_names": names} | dict(stated) | {"tokenizer_class": FAST}
 
 
 def trained_length(folder: Path) -> int:

@@ -260,6 +260,18 @@ def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             ours, reference(folder, states, batch_feeds["attention_mask"]), rtol=0, atol=RTOL
         )
+    # Its own file is a source too: the vector is there, and truncated already.
+    (folder / "onnx").mkdir()
+    operators.save(result.model, folder / "onnx" / "model.onnx")
+    again = capture.capture(resolve(folder / "onnx" / "model.onnx"), "embedding", batches())
+    np.testing.assert_allclose(
+        *(
+            parity.onnx_outputs(m, feeds, ["sentence_embedding"])[0][0]
+            for m in (again.model, result.model)
+        ),
+        rtol=0,
+        atol=RTOL,
+    )
 
 
 def onnx_of(

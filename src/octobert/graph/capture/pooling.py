@@ -114,7 +114,9 @@ class _Builder:
         """The first features."""
         bounds = {"start": 0, "end": self._pooler.pooling.truncate_dim or 0, "axis": -1}
         inputs = [self._constant(f"truncate.{name}", [number]) for name, number in bounds.items()]
-        return self.chain.Slice("pooling.truncated", x, *inputs)
+        # A vector may have been truncated before.
+        names = {node.name for node in self._graph}
+        return self.chain.Slice(operators.free_name("pooling.truncated", names), x, *inputs)
 
     def _linear(self, x: ir.Value, path: str) -> ir.Value:
         """A linear layer in the canonical form, over weights [in, out]."""
