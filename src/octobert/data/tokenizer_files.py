@@ -7,7 +7,7 @@ transformers. Other vocabularies (`vocab.json` with merges, sentencepiece) are c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,7 @@ def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
 
 def _added_tokens(folder: Path, stated: Mapping[str, Any]) -> set[str]:
     """Tokens that the files beside a vocabulary add to it."""
-    named = [read_object(folder / "added_tokens.json", missing_ok=True)]
+    named: list[Iterable[Any]] = [read_object(folder / "added_tokens.json", missing_ok=True)]
     named += [
         each.values() if isinstance(each, dict) else each
         for key in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")

@@ -48,7 +48,7 @@ class Retrieval(Ranked, Embedding):
     def read_gold(self, table: Table) -> list[Judged]:
         queries, documents = self._read(table)
         self.names.need_relevant(queries, table.where)
-        gold = []
+        gold: list[Judged] = []
         for row in queries:
             levels = dict(zip(row[self.names.document], row[self.names.relevance], strict=True))
             if row.get(IGNORED) in documents:

@@ -115,7 +115,7 @@ class _Builder:
         bounds = {"start": 0, "end": self._pooler.pooling.truncate_dim or 0, "axis": -1}
         inputs = [self._constant(f"truncate.{name}", [number]) for name, number in bounds.items()]
         # A vector may have been truncated before.
-        names = {node.name for node in self._graph}
+        names = {str(node.name) for node in self._graph}
         return self.chain.Slice(operators.free_name("pooling.truncated", names), x, *inputs)
 
     def _linear(self, x: ir.Value, path: str) -> ir.Value:
