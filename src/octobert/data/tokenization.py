@@ -387,11 +387,12 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     if lowers(source):
         # Other programs read tokenizer.json alone, and transformers does with this class.
         tokenizer.save(folder / TOKENIZER)
-        stated |= of_no_class(source, stated) | {"truncation_side": tokenizer.side}
+        segments = read_config(source).get("type_vocab_size") not in (0, 1)
+        stated = of_no_class(source, stated, segments) | {"truncation_side": tokenizer.side}
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(stated, indent=2), encoding="utf-8")
 
 
-def state_length(folder: Path, length: int) -> None:
+def state_length(folder: Path, length: int, *, segments: bool = True) -> None:
     """Write into the tokenizer files of a folder where texts are cut; other programs read no other statement of it.
 
     What transformers 5 writes and transformers 4 does not read gets its older name, which both read.
@@ -399,6 +400,7 @@ def state_length(folder: Path, length: int) -> None:
     Args:
         folder: holds `tokenizer.json`; `tokenizer_config.json` is made where there is none.
         length: tokens of the longest row, with special tokens.
+        segments: whether the model has an input for segment ids, which classes without inputs of their own have to be told.
     """
     tokenizer = read_object(folder / TOKENIZER)
     config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
@@ -417,7 +419,7 @@ def state_length(folder: Path, length: int) -> None:
     for older in ("max_length", "max_len"):
         config.pop(older, None)
     if config.get("tokenizer_class") in (FAST, BACKEND):
-        config |= of_no_class(folder, config)
+        config = of_no_class(folder, config, segments)
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     for name, content in ((TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config)):

@@ -289,15 +289,15 @@ def has_segments(folder: Path) -> bool:
     return stated.get("tokenizer_class") != BACKEND
 
 
-def of_no_class(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config states for the class that reads `tokenizer.json` alone, and has no names of inputs of its own.
+def of_no_class(folder: Path, stated: Mapping[str, Any], segments: bool) -> dict[str, Any]:
+    """What a config states with the class that reads `tokenizer.json` alone, and has no names of inputs of its own.
 
     Args:
         folder: the tokenizer's, before the change.
+        segments: whether the model has an input for them.
     """
-    reads = has_segments(folder) and read_config(folder).get("type_vocab_size") not in (None, 0, 1)
-    names = ["input_ids", *["token_type_ids"] * reads, "attention_mask"]
-    return {"model_input_names": names} | dict(stated) | {"tokenizer_class": FAST}
+    names = ["input_ids", *["token_type_ids"] * (segments and has_segments(folder))]
+    return {**stated, "tokenizer_class": FAST, "model_input_names": [*names, "attention_mask"]}
 
 
 def trained_length(folder: Path) -> int:

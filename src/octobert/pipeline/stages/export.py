@@ -95,6 +95,7 @@ def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     return {
         "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
         "format": capabilities.formats[-1],
+        "inputs": [str(value.name) for value in model.graph.inputs],
         "outputs": [str(value.name) for value in model.graph.outputs],
         "first_token": changed["first_token"],
         "fast_norms": changed["fast_norms"],

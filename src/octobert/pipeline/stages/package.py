@@ -64,7 +64,7 @@ def run(
     longest = Tokenizer(
         work, None if task.head in _WINDOWED else task.options.get("max_length")
     ).max_length
-    state_length(work, longest)
+    state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
     if task.activation is not None:
         sentence_transformers.write_activation(work, task.activation)
     if pooling is not None and STATES in exported.summary["outputs"]:
