@@ -15,6 +15,8 @@ from octobert.core.plain import preview
 from octobert.data import formats
 from octobert.data.sampling import Row
 
+# Columns of rows beside those of every data set for ranking: the _id of the query, and the document that has the same one.
+QUERY_ID, OWN_DOCUMENT = "query-id", "own-document"
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 
 
@@ -82,11 +84,11 @@ def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
         row = rows.setdefault(
             query,
             {
-                "query-id": query,
+                QUERY_ID: query,
                 "query": asked[query],
                 "document": [],
                 "relevance": [],
-                "own-document": found.get(query),
+                OWN_DOCUMENT: found.get(query),
             },
         )
         row["document"].append(found[document])

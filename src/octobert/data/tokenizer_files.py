@@ -103,7 +103,7 @@ def open_tokenizer(folder: Path) -> Any:
         )
     if file.name == TOKENIZER:
         content = content_of(file).decode()
-        _check_normalizer(folder, content)
+        _check_normalizer(folder, stated, content)
         tokenizer = tokenizers.Tokenizer.from_str(content)
         there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         if missing := sorted(_added_tokens(folder, stated) - there):
@@ -119,9 +119,8 @@ def open_tokenizer(folder: Path) -> Any:
     return _converted(folder)
 
 
-def _check_normalizer(folder: Path, content: str) -> None:
+def _check_normalizer(folder: Path, config: Mapping[str, Any], content: str) -> None:
     """Refuse a `tokenizer.json` that reads texts otherwise than the options of its class say, which transformers follows."""
-    config = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
     kind = _class_of(folder, config)
     if kind not in _OPTIONS:
         return

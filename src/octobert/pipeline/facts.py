@@ -285,6 +285,7 @@ def _preprocess(recipe: Recipe) -> UserCode | None:
 def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
     blank, metadata = build(recipe.task.name, recipe.task.options), read_metadata(model)
+    # Rerankers, and retrieval before anything runs; of other embeddings the pooling finds it.
     if blank.together:
         check_template(model.tokenizer_folder)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):

@@ -20,6 +20,7 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning, preview
+from octobert.data.beir import OWN_DOCUMENT, QUERY_ID
 from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Text
 from octobert.tasks._metrics import TOP
@@ -41,8 +42,8 @@ _DEPTH, _SHOWN = 100, 10
 _TIE = 1e-9
 # Characters of a document that is shown.
 _LONGEST = 200
-# The column with a document that is left out of what a query finds, and the relevance that says so.
-IGNORED, LEFT_OUT = "own-document", -1
+# The relevance of a document that is left out of what a query finds.
+LEFT_OUT = -1
 # What is expected of a query: (place of a text, relevance) of each of its documents.
 Judged = Sequence[tuple[int, int]]
 
@@ -71,9 +72,9 @@ class Columns:
             asked = row.get(self.query)
             query = None if asked is None else text_of(asked, table.place(self.query, index))
             kept = rows.setdefault(
-                index if query is None else (query, str(row.get("query-id"))),
+                index if query is None else (query, str(row.get(QUERY_ID))),
                 {
-                    **{key: row[key] for key in ("query-id", IGNORED) if key in row},
+                    **{key: row[key] for key in (QUERY_ID, OWN_DOCUMENT) if key in row},
                     self.query: query,
                     self.document: {},
                     ROW_NUMBER: row.get(ROW_NUMBER, index + 1),

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from octobert.data.beir import OWN_DOCUMENT
 from octobert.data.sampling import Row
 from octobert.data.tokenization import Text
-from octobert.tasks._ranking import IGNORED, LEFT_OUT, Judged, Ranked, top
+from octobert.tasks._ranking import LEFT_OUT, Judged, Ranked, top
 from octobert.tasks._rows import Table
 from octobert.tasks._task import Result
 from octobert.tasks._vectors import OUTPUT, Embedding
@@ -51,8 +52,8 @@ class Retrieval(Ranked, Embedding):
         gold: list[Judged] = []
         for row in queries:
             levels = dict(zip(row[self.names.document], row[self.names.relevance], strict=True))
-            if row.get(IGNORED) in documents:
-                levels.setdefault(row[IGNORED], LEFT_OUT)
+            if (own := row.get(OWN_DOCUMENT)) in documents:
+                levels.setdefault(own, LEFT_OUT)
             gold.append([(len(queries) + documents[text], level) for text, level in levels.items()])
         return gold
 
