@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -75,7 +75,10 @@ def test_json_lines_and_arrays(
     tmp_path: Path, rows: list[dict[str, object]], ascii_only: bool
 ) -> None:
     columns = dict.fromkeys(name for row in rows for name in row)
-    expected = [{name: row.get(name) for name in columns} for row in rows]
+    # Names of columns lose the spaces around them; a file with two that are then alike is refused.
+    plain = {name: name.strip() or name for name in columns}
+    assume(len(set(plain.values())) == len(plain))
+    expected = [{plain[name]: row.get(name) for name in columns} for row in rows]
     lines = "".join(json.dumps(row, ensure_ascii=ascii_only) + "\n" for row in rows)
     (tmp_path / "a.jsonl").write_bytes(lines.encode())
     (tmp_path / "a.json").write_bytes(json.dumps(rows, ensure_ascii=ascii_only).encode())

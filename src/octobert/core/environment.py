@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import platformdirs
 
-from octobert.core import plugins
+from octobert.core import cgroups, plugins
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel, Row, Tabular
 
@@ -63,7 +63,7 @@ class Environment(FrozenModel):
     Args:
         cpu: model name.
         cores: number of cores that this process may use.
-        memory_bytes: memory of the machine.
+        memory_bytes: memory that this process may use.
         features: instruction sets of the CPU that matter for 8-bit arithmetic, such as `avx512_vnni`; empty where there is no
             /proc/cpuinfo.
         system: operating system and kernel.
@@ -104,13 +104,11 @@ def place_in_cache(*names: str) -> Iterator[Path]:
 
 def current() -> Environment:
     """Return the environment of this process."""
-    import psutil
-
     model, flags = _cpu()
     return Environment(
         cpu=model,
         cores=_allowed(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=memory().total,
         features=tuple(flag for flag in FLAGS if flag in flags),
         system=f"{platform.system()} {platform.release()}",
         python=sys.version.split()[0],
@@ -135,6 +133,12 @@ def findings(here: Environment) -> list[str]:
         sentences.append(
             "this CPU computes in bfloat16: OpenVINO runs float32 models in bfloat16 by default; octobert asks for float32, "
             "unless the recipe sets float_parts: bfloat16."
+        )
+    quota = cgroups.limits().cores
+    if quota is not None and quota < _affine():
+        sentences.append(
+            f"a control group gives this process {quota:.3g} of {_affine()} cores: octobert starts "
+            f"{cores()} thread{'' if cores() == 1 else 's'}; {CORES}=N sets another number."
         )
     missing = [package for package in ("torch", "transformers") if package not in here.versions]
     if missing:
@@ -176,26 +180,63 @@ def runtime_packages() -> tuple[str, ...]:
 
 
 def cores() -> int:
-    """Return the number of physical cores that this process may use, which is the number of threads worth starting."""
+    """Return the number of physical cores that this process may use, which is the number of threads worth starting.
+
+    Of a quota of CPU time (`core.cgroups`) the whole cores count, at least one: with 1.5 cores two threads are stopped for a
+    part of each period, and the slowest of a hundred answers takes three times as long as with one thread, for the same mean.
+    """
     import psutil
 
     return min(_allowed(), psutil.cpu_count(logical=False) or 1)
 
 
-def restricted() -> bool:
-    """Return whether this process may use only some of the cores of the machine."""
+def thread_limit() -> int:
+    """Return `cores()` where this process may use only some of the cores of the machine, else 0.
+
+    Runtimes take 0 for the number that they find, which is that of the machine: a thread on each, also on cores that are not
+    this process's.
+    """
     import psutil
 
-    return _allowed() < (psutil.cpu_count() or 1)
+    return cores() if _allowed() < (psutil.cpu_count() or 1) else 0
+
+
+def _affine() -> int:
+    """The cores on which this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _allowed() -> int:
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    allowed = _affine()
     # Python 3.13's own variable, for every version: a process that shares its machine is told how many cores are its own.
-    limit = os.environ.get(CORES, "")
-    return min(allowed, max(1, int(limit))) if limit.isdecimal() else allowed
+    told = os.environ.get(CORES, "")
+    limit = float(told) if told.isdecimal() else cgroups.limits().cores
+    return allowed if limit is None else min(allowed, max(1, int(limit)))
+
+
+class Memory(NamedTuple):
+    """Memory that this process may use, in bytes.
+
+    Args:
+        total: all of it.
+        free: what is not in use now.
+    """
+
+    total: int
+    free: int
+
+
+def memory() -> Memory:
+    """Return the memory of the machine, or what its control groups leave this process of it."""
+    import psutil
+
+    machine, group = psutil.virtual_memory(), cgroups.limits()
+    return Memory(
+        total=min(machine.total, group.memory_bytes or machine.total),
+        free=machine.available
+        if group.free_bytes is None
+        else min(machine.available, group.free_bytes),
+    )
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:

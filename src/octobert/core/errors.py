@@ -20,14 +20,18 @@ Stages run in processes of their own; the JSON form of an error carries it to th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from octobert.core.plain import printable, without_passwords
 
 E = TypeVar("E", bound="OctobertError")
+T = TypeVar("T")
 # Characters of one part of an error.
 _LONGEST = 600
+# Items that one error names beside the first, and characters of each.
+_NAMED, _SHORT = 9, 40
 
 
 class OctobertError(Exception):
@@ -182,8 +186,42 @@ def reason(error: BaseException, line: int | None = None, *, longest: int = 300)
         line: Of the message, the line that says most. Default: all lines, joined.
         longest: Characters.
     """
-    text = str(error).strip() or type(error).__name__
+    # Those of the system have a number and a path, too.
+    text = str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
     return (" ".join(text.split()) if line is None else text.splitlines()[line])[:longest]
+
+
+def each(read: Callable[..., T], items: Iterable[tuple[Any, ...]]) -> list[T]:
+    """Return `read(*item)` of every item.
+
+    Raises:
+        DataError: items are wrong: the first one, and with it the number of the others and nine of them.
+    """
+    values, wrong = list[T](), list[DataError]()
+    for item in items:
+        try:
+            values.append(read(*item))
+        except DataError as error:
+            wrong.append(error)
+    if not wrong:
+        return values
+    first, *others = wrong
+    if not others:
+        raise first
+    # Of a place, `FILE, row 3, column "label"`, what the others share.
+    file, _, column = (*re.split(r"\b((?:row|line) \d+)", str(first.where), maxsplit=1), "", "")[:3]
+    named = "; ".join(
+        f"{str(error.where).removeprefix(file).removesuffix(column)}: {(error.got or error.what)[:_SHORT]}"
+        for error in others[:_NAMED]
+    )
+    more = f"{len(others):,} more: {named}" + "; …" * (len(others) > _NAMED)
+    raise type(first)(
+        first.what,
+        where=first.where,
+        got=f"{first.got}, and {more}" if first.got else more,
+        expected=first.expected,
+        fix=first.fix,
+    ) from first
 
 
 def causes_of(error: BaseException | None) -> list[BaseException]:

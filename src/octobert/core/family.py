@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octobert.core import plugins
+from octobert.core.errors import ModelError
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
 # width of the hidden state around attention and feed-forward. Most families have one of each of the others.
@@ -25,6 +27,10 @@ LINEAR_PARTS = (
     "bottleneck",
 )
 NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
+# Default of `pad_token_id` of the families whose positions start after it.
+_ROBERTA_PADDING = 1
+# Tokens of the shortest text: one, and one before and after it.
+_LEAST = 3
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
 BERT_PARTS = {
@@ -68,7 +74,8 @@ class EncoderFamily:
             the last have a suffix: `ffn_up.0`. Roles may be missing. `attention` is the module that computes the context;
             `ffn_up.gate` the layer before the activation, where another one computes what it multiplies.
         embeddings_norm: module path of the norm after the embeddings; empty for none.
-        position_offset: rows of the position table before the row of the first token.
+        position_offset: rows of the position table before the row of the first token; None where it is the row after that of
+            the config's `pad_token_id`.
         shared_layer: module path of the layer that holds the weights, where all layers share them.
         final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
         windowed: some layers attend to a window around each token, or to what precedes it, so that masks encode more than
@@ -84,7 +91,7 @@ class EncoderFamily:
     layer: str = "encoder.layer.{}"
     parts: dict[str, str] = field(default_factory=lambda: BERT_PARTS)
     embeddings_norm: str = "embeddings.LayerNorm"
-    position_offset: int = 0
+    position_offset: int | None = 0
     shared_layer: str = ""
     final_norm: str = ""
     windowed: bool = False
@@ -140,11 +147,25 @@ def longest_input(config: Mapping[str, Any]) -> int:
     Args:
         config: `config.json` of the model.
 
+    Raises:
+        ModelError: it has no positions for a text.
+
     Example:
         >>> longest_input({"model_type": "roberta", "max_position_embeddings": 514})
         512
     """
     family = family_of(str(config.get("model_type")))
-    return int(config.get("max_position_embeddings", 512)) - (
-        family.position_offset if family else 0
-    )
+    offset = family.position_offset if family else 0
+    rows = int(config.get("max_position_embeddings", 512))
+    if offset is None:
+        padding = config.get("pad_token_id", _ROBERTA_PADDING)
+        offset = rows if padding is None else int(padding) + 1
+    if rows - offset < _LEAST:
+        raise ModelError(
+            "the model has no positions for a text",
+            where="config.json",
+            got=f"max_position_embeddings {rows}, pad_token_id {json.dumps(config.get('pad_token_id'))}",
+            expected=f"positions of {config.get('model_type')} models start after the pad_token_id",
+            fix="correct the two, or download the model again",
+        )
+    return rows - offset

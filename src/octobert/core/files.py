@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from octobert.core.errors import StorageError
 
@@ -23,6 +24,8 @@ NO_FILE = "not a file"
 MOST_BYTES = 256 << 20
 # Opening does not wait for the other end of a pipe, nor take a terminal. Windows has neither.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+# How a file begins that `git clone` made without Git LFS.
+_POINTER = b"version https://git-lfs.github.com/spec/"
 # From Linux' headers: renameat2 in the working directory, and its flag.
 _HERE, _RENAME_EXCHANGE = -100, 2
 # The last line of a page.
@@ -52,16 +55,21 @@ def canonical_digest(data: Any) -> str:
     ).hexdigest()
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.BufferedReader:
     """Open a file of unknown origin to read it; a link is followed. It never waits, as opening a named pipe would.
 
     Raises:
-        OSError: it is missing, cannot be read, or is no regular file but a device, a pipe or a folder.
+        OSError: it is missing, cannot be read, is no regular file but a device, a pipe or a folder, or was not downloaded.
     """
     stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))  # noqa: SIM115  # the caller closes it
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         stream.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if stream.peek(len(_POINTER)).startswith(_POINTER):
+        stream.close()
+        raise OSError(
+            errno.EINVAL, "a pointer of Git LFS in place of the file; git lfs pull", str(path)
+        )
     return stream
 
 

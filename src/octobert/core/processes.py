@@ -20,6 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from octobert.core import environment
+
+# Variables of the thread pools of libraries.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _START = Path(__file__).with_name("_child_start.py")
 
 
@@ -83,6 +87,9 @@ def _environment(temporary: Path | None) -> dict[str, str]:
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
     # Libraries walk through sets of texts, such as transformers' ModernBERT when it is exported: in one order in every process.
     variables["PYTHONHASHSEED"] = "0"
+    # NumPy, SciPy and PyTorch start a thread for every core that they see, whatever a container may use of them.
+    if limit := environment.thread_limit():
+        variables = {**dict.fromkeys(_THREADS, str(limit)), **variables}
     if not entries:
         del variables["PYTHONPATH"]
     if temporary is not None:

@@ -73,6 +73,7 @@ class CaptureFacts(FrozenModel):
         parity: comparison with the original model.
         pooling: how token states become an embedding; None for other heads.
         source_bytes: size of the weights as the user gave them, in whatever type; 0 where that was not noted.
+        wrapped: parts of the names of the weights that were those of a wrapper, such as `module.`, and not read.
         left_out: class of the masked language model that was read as a plain encoder; empty for all else.
     """
 
@@ -82,6 +83,7 @@ class CaptureFacts(FrozenModel):
     parity: Parity
     pooling: Pooling | None = None
     source_bytes: int = 0
+    wrapped: tuple[str, ...] = ()
     left_out: str = ""
 
 

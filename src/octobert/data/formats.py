@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError, unreadable
+from octobert.core.errors import DataError, each, unreadable
 from octobert.core.files import content_of
 from octobert.core.plain import preview
 from octobert.data.sampling import Row
@@ -149,11 +149,8 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
 
 def _lines(path: Path, text: str) -> list[dict[str, Any]]:
     """The objects of JSON Lines."""
-    rows = []
-    # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in JSON Lines.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+
+    def row(number: int, line: str) -> dict[str, Any]:
         where = f"{path}, line {number}"
         try:
             value = json.loads(line)
@@ -164,8 +161,11 @@ def _lines(path: Path, text: str) -> list[dict[str, Any]]:
                 got=f"{error}: {line[:60]!r}",
                 fix="correct the line",
             ) from error
-        rows.append(_object(value, where))
-    return rows
+        return _object(value, where)
+
+    # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in JSON Lines.
+    lines = enumerate(text.split("\n"), start=1)
+    return each(row, ((number, line) for number, line in lines if line.strip()))
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError, hub_error, reason
+from octobert.core import environment
+from octobert.core.errors import DataError, each, hub_error, reason
 from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
 from octobert.data import beir, formats, sampling
@@ -139,7 +140,19 @@ def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ())
         raise DataError(
             "the file has no rows", where=str(path), expected="at least one row below the header"
         )
-    return rows
+    names = {name: name.strip() or name for name in rows[0]}
+    if len(set(names.values())) < len(names):
+        raise _twice(path, list(names))
+    return [{names[name]: cell for name, cell in row.items()} for row in rows]
+
+
+def _twice(path: Path, names: Sequence[str]) -> DataError:
+    return DataError(
+        "two columns have the same name",
+        where=str(path),
+        got=", ".join(names)[:200],
+        fix="rename one in the header",
+    )
 
 
 def _format(path: Path) -> str:
@@ -211,9 +224,7 @@ def _refuse_large(path: Path, held: int, size: int) -> None:
     Raises:
         DataError: they are larger than octobert reads at once.
     """
-    import psutil
-
-    most = min(formats.MOST_BYTES, psutil.virtual_memory().available // 2)
+    most = min(formats.MOST_BYTES, environment.memory().free // 2)
     if held > most:
         raise DataError(
             "the rows take too much memory",
@@ -279,13 +290,9 @@ def _delimited(
     else:
         names = records.pop(0)[1]
         if len(set(names)) < len(names):
-            raise DataError(
-                "two columns have the same name",
-                where=str(path),
-                got=", ".join(names),
-                fix="rename one in the header",
-            )
-    for number, record in records:
+            raise _twice(path, names)
+
+    def row(number: int, record: list[str]) -> Row:
         if len(record) != len(names) and not columns:
             raise DataError(
                 "the line has another number of columns than the header",
@@ -296,10 +303,9 @@ def _delimited(
                 else f"{len(names)}, as {delimiter!r} divides the header",
                 fix="correct the line",
             )
-    return [
-        dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True))
-        for _, record in records
-    ]
+        return dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True))
+
+    return each(row, records)
 
 
 def _delimiter_of(header: str, usual: str) -> str:

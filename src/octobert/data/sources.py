@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from octobert.config.recipe import AUTO, SPLITS, Data
-from octobert.core import user_code
+from octobert.core import environment, user_code
 from octobert.core.errors import DataError, did_you_mean, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp, looks_local
 from octobert.core.frozen import FrozenModel
@@ -106,7 +104,7 @@ class RowFunction(FrozenModel):
                 expected="an iterable of mappings, or a Dataset",
             )
         rows: list[Row] = []
-        free = psutil.virtual_memory().available
+        free = environment.memory().free
         for number, row in enumerate(value, start=1):
             if not isinstance(row, Mapping):
                 raise DataError(
@@ -116,7 +114,7 @@ class RowFunction(FrozenModel):
                     expected="a dict",
                 )
             rows.append(dict(row))
-            if number % _BETWEEN == 0 and psutil.virtual_memory().available < free // 2:
+            if number % _BETWEEN == 0 and environment.memory().free < free // 2:
                 raise DataError(
                     "the rows take too much memory",
                     where=self.where,
@@ -192,6 +190,7 @@ class Places:
 
     Args:
         calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub; with a slice behind it or without.
+            `evaluate` is None where nothing is evaluated, and there are no rows for it.
         how: the choice in words, for the report.
         tune: as `calibrate`, for rows to search on; None without a search.
         train: the same, for rows to fine-tune on; None without training.
@@ -202,7 +201,7 @@ class Places:
     """
 
     calibrate: str
-    evaluate: str
+    evaluate: str | None
     how: str
     tune: str | None = None
     train: str | None = None
@@ -284,11 +283,17 @@ def file_of(place: str) -> tuple[Path, str]:
 
 
 def places(
-    settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()
+    settings: Data,
+    *,
+    evaluate: bool = True,
+    tune: bool = False,
+    train: bool = False,
+    prefer: Sequence[str] = (),
 ) -> Places:
     """Find the rows that a recipe asks for, before anything is read.
 
     Args:
+        evaluate: rows to evaluate are needed. Otherwise they are kept apart from the others where there are some.
         tune: rows to search on are names too.
         train: rows to fine-tune on are names too.
         prefer: words in the names of files that a task prefers.
@@ -354,15 +359,20 @@ def places(
             split_names if hub is None else hub_splits(hub.name, hub.config, settings.revision)
         )
         usual = "test" if "test" in available and "validation" not in available else "validation"
+        if not evaluate and names["evaluate"] == AUTO and usual not in available:
+            names["evaluate"] = None
         names = {key: usual if name == AUTO else name for key, name in names.items()}
         note = ", as there is no validation split" if usual == "test" else ""
     if hub is not None:
-        names = {key: name + spans[key] for key, name in names.items()}
+        names = {key: name and name + spans[key] for key, name in names.items()}
         how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
         return Places(**names, how=how, hub=hub)
-    functions_of, called = functions(settings, names.values(), splits), {}
+    functions_of, called = functions(settings, filter(None, names.values()), splits), {}
     chosen: dict[str, Any] = {}
     for key, name in names.items():
+        if name is None:
+            chosen[key] = None
+            continue
         if name in functions_of:
             function = functions_of[name].model_copy(update={"span": spans[key]})
             chosen[key], called[function.where] = function.where, function
@@ -374,7 +384,8 @@ def places(
                 "there is no such file or folder", where=str(path), fix="check the path"
             )
         chosen[key] = f"{path}{spans[key]}"
-    how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
+    evaluated = Path(chosen["evaluate"]).name if chosen["evaluate"] else "no rows"
+    how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {evaluated}{note}"
     return Places(**chosen, how=how, functions=called)
 
 

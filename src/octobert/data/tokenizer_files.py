@@ -13,7 +13,7 @@ from typing import Any
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.files import content_of
+from octobert.core.files import content_of, opened
 from octobert.core.model_config import (
     MODULES,
     SENTENCE_CONFIG,
@@ -27,7 +27,10 @@ from octobert.core.plain import preview
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 # What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
 _CONVERTED = (VOCABULARY, "vocab.json", "*.model")
+_MERGES = "merges.txt"
 SPECIAL_TOKENS = "special_tokens_map.json"
+# Files that alone make no tokenizer.
+_PARTS = (TOKENIZER_CONFIG, SPECIAL_TOKENS, _MERGES, "added_tokens.json")
 # Classes of transformers that read a vocab.txt as BERT's, and the class of each type of model for which no file states one.
 _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 _TYPES = {
@@ -98,6 +101,7 @@ def open_tokenizer(folder: Path) -> Any:
         raise ModelError(
             "there is no tokenizer beside the model",
             where=str(folder),
+            got=", ".join(name for name in _PARTS if (folder / name).is_file()) or None,
             expected=f"{TOKENIZER} or {VOCABULARY}",
             fix="save the model's tokenizer into that folder",
         )
@@ -116,7 +120,15 @@ def open_tokenizer(folder: Path) -> Any:
         return tokenizer
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated)
-    return _converted(folder)
+    if file.name == "vocab.json" and not (folder / _MERGES).is_file():
+        raise ModelError(
+            "a file of the tokenizer is missing",
+            where=str(folder),
+            got="vocab.json",
+            expected=_MERGES,
+            fix="copy it there",
+        )
+    return _converted(file, _class_of(folder, stated))
 
 
 def _check_normalizer(folder: Path, config: Mapping[str, Any], content: str) -> None:
@@ -147,11 +159,15 @@ def _check_normalizer(folder: Path, config: Mapping[str, Any], content: str) -> 
     for key in _OPTIONS[kind]:
         if options[key] != found[key]:
             origin = "" if key in config else f", the default of {kind}"
+            what = f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other"
+            if not (folder / TOKENIZER_CONFIG).is_file():
+                what = f"there is no {TOKENIZER_CONFIG}, and transformers would read texts otherwise than {TOKENIZER} says"
             raise ModelError(
-                f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other",
+                what,
                 where=str(folder / TOKENIZER_CONFIG),
                 got=f"{key}: {json.dumps(options[key])[:60]}{origin}, and the normalizer {written[:200]}",
-                fix=f"state {key} as it is meant, or tokenizer_class: PreTrainedTokenizerFast, which reads {TOKENIZER} alone",
+                fix=f"copy the model's own, or state {key} there as it is meant, or tokenizer_class: PreTrainedTokenizerFast, "
+                f"which reads {TOKENIZER} alone",
             )
 
 
@@ -255,26 +271,55 @@ def _check_uncased(path: Path, vocabulary: Mapping[str, int]) -> None:
         )
 
 
-def _converted(folder: Path) -> Any:
-    """A tokenizer that transformers makes."""
+def _converted(file: Path, kind: str | None) -> Any:
+    """A tokenizer that transformers makes.
+
+    Args:
+        file: that it is made of.
+        kind: the class that the files beside it state.
+    """
+    folder, fix = file.parent, f"save the fast tokenizer ({TOKENIZER}) into that folder"
+    package: str | None = None
     try:
-        from transformers import AutoTokenizer
-    except ModuleNotFoundError:
+        opened(file).close()
+        package = "transformers"
+        import transformers
+
+        known = getattr(transformers, kind or "AutoTokenizer", None)
+        if kind and not (isinstance(known, type) and hasattr(known, "backend_tokenizer")):
+            raise ModelError(
+                "the tokenizer has no form without Python code of its own, which prediction does not run",
+                where=str(folder),
+                got=f"tokenizer_class {preview(kind)}",
+                expected=TOKENIZER,
+                fix="choose a model with a tokenizer that transformers has as a fast one",
+            )
+        if file.suffix == ".model":
+            package = "sentencepiece"
+            import sentencepiece  # noqa: F401  # transformers would ask for tiktoken
+
+        package = None
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False
+        ).backend_tokenizer
+    except ModelError:
+        raise
+    except (
+        Exception
+    ) as error:  # transformers raises many types here: missing files, missing packages, bad config
+        package = package or (isinstance(error, ImportError) and error.name) or None
+        if package in ("transformers", "sentencepiece"):
+            fix = f"{environment.install('torch')}, or {fix}"
+        elif isinstance(error, ImportError):
+            fix = f"install the package that is named, or {fix}"
         raise ModelError(
-            "the tokenizer beside the model must be converted, which needs transformers",
-            where=str(folder),
+            f"the tokenizer beside the model must be converted, which needs {package}"
+            if package
+            else "the tokenizer beside the model cannot be converted",
+            where=str(file),
+            got=None if package else f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             expected=TOKENIZER,
-            fix=f"{environment.install('torch')}, or save the fast tokenizer ({TOKENIZER}) into that folder",
-        ) from None
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
-    except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
-        raise ModelError(
-            "the tokenizer beside the model cannot be converted",
-            where=str(folder),
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            expected=TOKENIZER,
-            fix=f"save the fast tokenizer ({TOKENIZER}) into that folder",
+            fix=fix,
         ) from error
 
 

@@ -21,7 +21,7 @@ from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.inference.opened import FinishedModel, files_of
-from octobert.models import checkpoint
+from octobert.models import weights
 from octobert.targets import runtimes
 
 Source = Literal["checkpoint", "graph", "package"]
@@ -240,8 +240,7 @@ class Candidate(FrozenModel):
         path = Path(self.path)
         if path.is_dir():
             return sum(
-                f.stat().st_size
-                for f in checkpoint.weight_files(path, allow_pickle=self.allow_pickle)
+                f.stat().st_size for f in weights.weight_files(path, allow_pickle=self.allow_pickle)
             )
         if self.outputs:
             return sum(file.stat().st_size for file in files_of(path))

@@ -206,9 +206,10 @@ def rows_of(
         place = data["source"] + sampling.split_of(split)[1]
         return readers.read(place, hub=None, revision=None, columns=columns)
     places = sources.places(Data.model_validate({**data, "calibrate": split}), prefer=prefer)
-    if places.evaluate in places.functions:
-        return places.functions[places.evaluate].read()
-    return readers.read(places.evaluate, hub=places.hub, revision=data["revision"], columns=columns)
+    place = str(places.evaluate)
+    if place in places.functions:
+        return places.functions[place].read()
+    return readers.read(place, hub=places.hub, revision=data["revision"], columns=columns)
 
 
 def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ParityError
+from octobert.core.errors import ModelError, ParityError
 from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
 from octobert.core.session import STATES, Feeds
@@ -122,6 +122,7 @@ def compare(
 
     Raises:
         ParityError: the difference exceeds the tolerance.
+        ModelError: the reference has no finite numbers.
     """
     names = [str(v.name) for v in model.graph.outputs]
     layouts = shapes.measure(model, list(model.graph.outputs))
@@ -131,6 +132,13 @@ def compare(
     worst = largest_difference(_picked(results, real), _picked(reference, real))
     sizes = tuple((f["input_ids"].shape[0], f["input_ids"].shape[1]) for f in batches)
     if not worst <= tolerance:
+        if not all(np.isfinite(array).all() for arrays in reference for array in arrays):
+            raise ModelError(
+                "the answers of the model are not finite numbers",
+                where=against,
+                got="NaN or infinity",
+                fix="take a model whose sums do not overflow float32",
+            )
         raise ParityError(
             f"{what} does not compute what {against} computes",
             got=f"a relative difference of {worst:.2e}",

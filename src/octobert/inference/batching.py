@@ -3,8 +3,8 @@
 The time of a batch grows with its tokens, padding included, and has a constant part, because weights are read once for all its
 rows. Rows are sorted by length, and of all ways to cut the sorted list into batches the cheapest by the cost model is taken.
 Where the measured times have steps, a batch, or a single row, is padded to the end of its step if that is faster beyond noise.
-Some runtimes compile a kernel for each new shape. With them fewer shapes are used, and shapes that were used before are
-preferred.
+Some runtimes compile kernels for each new shape, and keep them. With them fewer shapes are used, so that time and memory stay
+bounded, and shapes that were used before are preferred.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_ROWS = 64
 # Most numbers of one output of a batch: 128 MiB of float32. Only outputs over a vocabulary come near.
 MAX_NUMBERS = 2**25
 _COUNTS = np.arange(1, MAX_ROWS + 1)
-# Where a new shape is slow, batches have one of these numbers of rows, and lengths are rounded up to a multiple of 8 if it
-# pays.
+# Where a new shape is slow, batches have one of these numbers of rows, lengths are `shared_length`s, and are rounded up to a
+# multiple of 8 if it pays.
 _SHARED_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MAX_ROWS])
 _LENGTH_MULTIPLE = 8
 
@@ -54,6 +54,19 @@ class Batch:
             rows: all rows, of which this batch holds some.
         """
         return feeds_of([rows[index] for index in self.rows], pad_id, self.length)
+
+
+def shared_length(tokens: int) -> int:
+    """Return the length to which rows are padded where each shape takes time and memory: by a sixteenth at most.
+
+    There are 80 such lengths up to 256, and 96 up to 512.
+
+    Example:
+        >>> [shared_length(tokens) for tokens in (7, 32, 33, 65, 200)]
+        [7, 32, 34, 68, 200]
+    """
+    step = 1 << max(0, (tokens - 1).bit_length() - 5)
+    return -(-tokens // step) * step
 
 
 def most_tokens(rows: Sequence[Encoded], tokens: int = MAX_RUN_TOKENS) -> int:
@@ -91,8 +104,9 @@ def make_batches(
     best[0] = 0.0
     came_from = np.zeros((len(order) + 1, 2), dtype=np.int64)
     for start, index in enumerate(order):
-        exact = max(lengths[index], 1)
-        counts = _SHARED_COUNTS if cost.new_shape_ms else _COUNTS
+        exact, counts = max(lengths[index], 1), _COUNTS
+        if cost.new_shape_ms:
+            exact, counts = min(shared_length(exact), max_length), _SHARED_COUNTS
         counts = counts[counts <= max(1, min(most // exact, len(order) - start))]
         for length, ms in ways(exact):
             reached = best[start] + ms[counts - 1]

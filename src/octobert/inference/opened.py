@@ -17,6 +17,7 @@ import numpy as np
 
 from octobert import targets
 from octobert.config.loading import choice_of
+from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
@@ -472,6 +473,7 @@ class PooledSession:
         append_pooling_(model, states, pooler_of(folder), name)
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
+        settings.intra_op_num_threads = environment.thread_limit()
         content = ir.to_proto(model).SerializeToString()
         self._pooling = ort.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
         self._session, self.outputs = session, (name,)

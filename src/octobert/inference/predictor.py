@@ -250,7 +250,9 @@ def _engine(
     tokenizer, session = model.tokenizer(task), model.session(options)
     cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
     static = static_lengths(options.static_up_to) if model.ignores_padding else ()
-    scheduler = Scheduler(task, tokenizer, session, cost, setting.tokens, static)
+    scheduler = Scheduler(
+        task, tokenizer, session, cost, setting.tokens, static, pads=model.ignores_padding
+    )
     return _Engine(tokenizer, session, scheduler)
 
 

@@ -19,7 +19,7 @@ from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference import forks
-from octobert.inference.batching import Batch, collected, make_batches, most_tokens
+from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
 from octobert.inference.cost_model import CostModel
 from octobert.tasks import Result, Task
 
@@ -56,6 +56,7 @@ class Scheduler:
         cost: decides which rows run together.
         tokens: most tokens of a batch, padding included.
         static: lengths, ascending, for which the session has models of a static shape: a single row is padded to the next.
+        pads: pad single rows to shared lengths, where the runtime prepares each shape: padding does not change answers.
     """
 
     def __init__(
@@ -66,10 +67,13 @@ class Scheduler:
         cost: CostModel,
         tokens: int,
         static: Sequence[int] = (),
+        *,
+        pads: bool = False,
     ) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._static = [length for length in static if length <= tokenizer.max_length]
+        self._shares = pads and session.prepares_shapes
         self._seen = set[tuple[int, int]]()
         # For single rows, which come again and again: that a shape is slow at first does not count.
         self._steady, self._padded = cost.model_copy(update={"new_shape_ms": 0.0}), dict[int, int]()
@@ -134,7 +138,8 @@ class Scheduler:
         """Return the length to which a single row is padded."""
         if tokens not in self._padded:
             longest = self._tokenizer.max_length
-            (batch,) = make_batches([tokens], self._steady, max_length=longest)
+            least = min(shared_length(tokens), longest) if self._shares else tokens
+            (batch,) = make_batches([least], self._steady, max_length=longest)
             static = (length for length in self._static if length >= tokens)
             self._padded[tokens] = next(static, batch.length)
         return self._padded[tokens]

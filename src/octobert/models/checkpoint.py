@@ -10,104 +10,25 @@ Source: Sajjad et al., On the Effect of Dropping Layers of Pre-trained Transform
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from octobert.core import environment, model_config
 from octobert.core.errors import ModelError, RecipeError, reason
-from octobert.core.family import EncoderFamily
+from octobert.core.family import EncoderFamily, family_of
 from octobert.core.files import is_disk_error
+from octobert.models import weights
 from octobert.models.heads import head_of, unused_weights
-from octobert.models.locating import PICKLES, pickle_only
 from octobert.models.source import ModelSource, read_config
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_config.json"
 _LAYERS_KEY = "finetune.layers"
 # Ends of keys of a config that choose code: auto_map, attn_implementation, _attn_implementation, …
 _NAMES_CODE = ("auto_map", "_implementation", "_implementation_internal")
-
-
-def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """The files that hold the weights of a checkpoint folder. Headers and sizes of safetensors files are checked.
-
-    Raises:
-        ModelError: there are none, they are damaged, or there are only pickle files and those are not allowed.
-    """
-    safe = sorted(folder.glob("*.safetensors"))
-    if safe:
-        _check_safetensors(folder, safe)
-        return safe
-    pickles = [folder / name for name in PICKLES if (folder / name).exists()]
-    if pickles and allow_pickle:
-        return pickles
-    if pickles:
-        raise pickle_only(str(pickles[0]))
-    exports = sorted(folder.rglob("*.onnx"))
-    raise ModelError(
-        "the checkpoint has no weights",
-        where=str(folder),
-        expected="model.safetensors",
-        fix=f"give its ONNX file instead: {exports[0]}" if exports else "check the download",
-    )
-
-
-def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
-    """Refuse files that are cut off or damaged, and an index whose files are not all there."""
-    _need("safetensors")
-    from safetensors import SafetensorError, safe_open
-
-    again = "download or copy it again"
-    for file in files:
-        try:
-            with safe_open(file, framework="numpy") as weights:
-                weights.keys()
-        except OSError as error:
-            raise ModelError(
-                "the weights cannot be read",
-                where=str(file),
-                got=str(error)[:200],
-                fix="check its permissions",
-            ) from error
-        except SafetensorError as error:
-            raise ModelError(
-                "the weights are cut off or damaged",
-                where=str(file),
-                got=f"{file.stat().st_size:,} bytes; {reason(error, longest=200)}",
-                fix=again,
-            ) from error
-    index = folder / _INDEX
-    if not index.is_file() or (folder / _WHOLE).is_file():
-        return
-    shards = model_config.read_object(index).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise ModelError(
-            f"{_INDEX} cannot be read",
-            where=str(index),
-            expected='{"weight_map": {tensor: file}}',
-            fix=again,
-        )
-    missing = sorted(set(shards.values()) - {file.name for file in files})
-    if missing:
-        raise ModelError(
-            "files of the checkpoint's weights are missing",
-            where=str(index),
-            got=f"no {', '.join(missing[:4])}"[:200],
-            fix="download the whole checkpoint",
-        )
-
-
-def _need(*packages: str) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(
-                f"opening a checkpoint needs {package}", fix=environment.install("torch")
-            )
 
 
 def load_torch(
@@ -130,17 +51,22 @@ def load_torch(
     model, info = _from_pretrained(
         folder, head, allow_pickle=allow_pickle, attn_implementation=attention
     )
+    unused = unused_weights(head_of(head), folder, info["unexpected_keys"])
     missing = sorted(
         key for key in info["missing_keys"] if "pooler" not in key or head_of(head).pooler
     )
+    _refuse_missing(folder, model, missing, unused)
     if missing:
+        other = ", ".join(unused[:4])
         raise ModelError(
             f"the checkpoint has no weights for its {head} head",
             where=str(folder),
-            got=f"missing {', '.join(missing[:4])}",
-            fix="fine-tune it for the task first, or choose the task that it was trained for",
+            got=f"{other}, and no {missing[0]}" if other else f"missing {', '.join(missing[:4])}",
+            fix="give the ONNX file of the whole model, or rename the weights"
+            if other
+            else "fine-tune it for the task first, or choose the task that it was trained for",
         )
-    _refuse_unused(folder, unused_weights(head_of(head), folder, info["unexpected_keys"]))
+    _refuse_unused(folder, unused)
     return model.eval()
 
 
@@ -184,24 +110,31 @@ def load_base(
         ignore_sizes=True,
         **classes,
     )
-    prefix = f"{model.base_model_prefix}."
-    missing = sorted(
-        key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key
-    )
-    if missing:
-        raise ModelError(
-            "the checkpoint does not hold the encoder's weights",
-            where=str(folder),
-            got=f"missing {', '.join(missing[:4])}",
-            fix="check the checkpoint",
-        )
-    # Another head is replaced, but a part of the encoder is not left out.
-    parts = {name for name, _ in getattr(model, model.base_model_prefix, model).named_children()}
     unused = unused_weights(head_of(head), folder, info["unexpected_keys"])
+    _refuse_missing(folder, model, sorted(info["missing_keys"]), unused)
+    # Another head is replaced, but a part of the encoder is not left out.
+    prefix = f"{model.base_model_prefix}."
+    parts = {name for name, _ in getattr(model, model.base_model_prefix, model).named_children()}
     _refuse_unused(
         folder, [key for key in unused if key.removeprefix(prefix).partition(".")[0] in parts]
     )
     return model
+
+
+def _refuse_missing(
+    folder: Path, model: Any, missing: Sequence[str], unused: Sequence[str]
+) -> None:
+    """Refuse a checkpoint without the encoder's weights: they have other names, or it is another model than its config says."""
+    prefix = f"{model.base_model_prefix}."
+    encoder = [key for key in missing if key.startswith(prefix) and "pooler" not in key]
+    if encoder:
+        raise ModelError(
+            f"the checkpoint does not hold the encoder's weights under the names of {type(model).__name__}",
+            where=str(folder),
+            got=f"{', '.join(unused[:2]) or 'fewer weights'}, and no {', '.join(encoder[:2])}",
+            fix="correct config.json where it describes another model, write the model again (save_pretrained), or give its "
+            "ONNX file",
+        )
 
 
 def _refuse_unused(folder: Path, names: Sequence[str]) -> None:
@@ -253,8 +186,8 @@ def _from_pretrained(
     **settings: Any,
 ) -> tuple[Any, dict[str, list[str]]]:
     """(the model in float32, transformers' report on the weights that it loaded)."""
-    _need("torch", "transformers")
-    safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
+    weights.need("torch", "transformers")
+    files = weights.weight_files(folder, allow_pickle=allow_pickle)
     if (folder / _ADAPTER).exists():
         # With peft, transformers would load the model that this file names; without, it would ignore the adapter.
         raise ModelError(
@@ -273,16 +206,28 @@ def _from_pretrained(
     torch.manual_seed(seed)
     try:
         config = _config(stated, settings, dropout=dropout)
+        kind: Any = getattr(transformers, head_of(head).auto_class)
+        shapes = weights.shapes_of(files)
+        with torch.device("meta"):
+            # Nothing is allocated for a model that a config of unknown origin states before its weights are there.
+            empty = kind.from_config(config)
+        parts = weights.wrappers(shapes, family_of(config.model_type))
+        named = {weights.plain(name, parts): shape for name, shape in shapes.items()}
+        _check_shapes(folder, named, empty, encoder_only=ignore_sizes)
         # transformers loads the type that was saved (often float16); octobert compares everything with float32.
-        model, info = getattr(transformers, head_of(head).auto_class).from_pretrained(
-            folder,
+        state = weights.read(files, parts) if parts else None
+        model, info = type(empty).from_pretrained(
+            folder if state is None else None,
             config=config,
+            state_dict=state,
             dtype=torch.float32,
-            use_safetensors=safe,
+            use_safetensors=files[0].suffix == ".safetensors",
             trust_remote_code=False,
             ignore_mismatched_sizes=ignore_sizes,
             output_loading_info=True,
         )
+    except ModelError:
+        raise
     except Exception as error:  # transformers checks little of what it reads, so damaged files give errors of any type
         if is_disk_error(error):
             raise
@@ -292,7 +237,40 @@ def _from_pretrained(
             got=f"{type(error).__name__}: {reason(error)}",
             fix="download or copy it again, or give its ONNX file",
         ) from error
+    weights.check_finite(model.state_dict().items(), folder)
     return model, info
+
+
+def _check_shapes(
+    folder: Path, named: Mapping[str, tuple[int, ...]], empty: Any, *, encoder_only: bool
+) -> None:
+    """Refuse weights of another size than the model that a config describes.
+
+    Args:
+        named: the shapes of the weights.
+        empty: the model, without memory for its weights.
+        encoder_only: the head may be another one.
+    """
+    prefix = f"{empty.base_model_prefix}."
+    expected = {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items()}
+    size, there = sum(map(math.prod, expected.values())), sum(map(math.prod, named.values()))
+    problem = f"{there:,} numbers", f"{size:,} numbers"
+    for name, shape in named.items():
+        full = name if name in expected else f"{prefix}{name}"
+        counts = not encoder_only or full.startswith(prefix)
+        if counts and expected.get(full, shape) != shape:
+            problem = f"{name} {list(shape)}", f"{list(expected[full])}"
+            break
+    else:
+        if there >= size / 2:
+            return
+    raise ModelError(
+        "the weights are not those of the model that config.json describes",
+        where=str(folder),
+        got=problem[0],
+        expected=problem[1],
+        fix="correct config.json, or download the whole checkpoint",
+    )
 
 
 def _config(stated: Mapping[str, Any], settings: Mapping[str, Any], *, dropout: bool) -> Any:

@@ -22,6 +22,7 @@ from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.locating import TOKENIZER_FILES, completed, locate
 from octobert.models.sentence_transformers import ABOUT, check_kind, module_files
+from octobert.models.weights import other_kind
 
 _DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
@@ -196,7 +197,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / model_config.CONFIG
     if not path.is_file():
         check_kind(folder)
-        raise ModelError(
+        raise other_kind(folder) or ModelError(
             "not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path"
         )
     config = model_config.read_config(folder)

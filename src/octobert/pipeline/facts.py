@@ -208,6 +208,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(
         recipe.data,
+        evaluate=recipe.measure,
         tune=tune or recipe.prune is not None,
         train=trains,
         prefer=files_of(recipe.task.name),

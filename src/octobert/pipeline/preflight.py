@@ -14,7 +14,7 @@ from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
-from octobert.models import checkpoint, heads
+from octobert.models import checkpoint, heads, weights
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
@@ -72,7 +72,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     if model.is_checkpoint:
         # Also refuses model types that are not supported: they have no family.
         heads.check_class(model, task.head)
-        checkpoint.weight_files(model.path, allow_pickle=recipe.allow_pickle)
+        weights.weight_files(model.path, allow_pickle=recipe.allow_pickle)
         if recipe.finetune is None:
             heads.check_head(model, task.head)
     for name in ("finetune", "qat"):

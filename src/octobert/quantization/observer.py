@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
@@ -221,6 +222,7 @@ def open_with_outputs(
         del model, by_name, outputs
         options = ort.SessionOptions()
         options.enable_cpu_mem_arena = False
+        options.intra_op_num_threads = environment.thread_limit()
         chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
         session = ort.InferenceSession(str(path), options, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():

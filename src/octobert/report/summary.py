@@ -402,6 +402,11 @@ def _few_resamples(report: Report) -> list[str]:
 def caveats(report: Report) -> list[str]:
     """Return sentences on what changes the meaning of the results: few rows, leakage, chance, noise."""
     data, sentences = report.data, []
+    if report.model.wrapped:
+        sentences.append(
+            "The names of the checkpoint's weights have parts of a wrapper, which were left out to read them: "
+            f"{', '.join(report.model.wrapped)}."
+        )
     if report.model.left_out:
         sentences.append(
             f"The embeddings are means of the encoder's token states: the language-model head of the checkpoint "

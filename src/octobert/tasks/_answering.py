@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
@@ -170,21 +170,25 @@ class Answering(Task):
         _, context, answers = self.columns
         table.need(answers)
         table.need(context)
-        gold = []
-        for row, (cell, place) in zip(table.rows, table.cells(answers), strict=True):
-            texts, starts = _squad.answers_of(cell, place)
-            for text, start in zip(texts, starts, strict=False):
-                _squad.check_place(str(row[context]), text, start, place)
-            if (not texts or row.get("is_impossible")) and not self.unanswerable:
-                raise DataError(
-                    "the question has no answer, and in this task every question has an answer",
-                    where=place,
-                    got="is_impossible: true" if row.get("is_impossible") else "no answers",
-                    expected="at least one answer, as in SQuAD 1.1",
-                    fix="use the task squad-v2 (or question-answering with unanswerable: true), or leave the row out",
-                )
-            gold.append({"texts": [] if row.get("is_impossible") else texts, "starts": starts})
-        return gold
+        rows = zip(table.rows, table.cells(answers), strict=True)
+        return each(
+            self._answers_of,
+            ((str(row[context]), bool(row.get("is_impossible")), *cell) for row, cell in rows),
+        )
+
+    def _answers_of(self, context: str, impossible: bool, cell: Any, place: str) -> dict[str, Any]:
+        texts, starts = _squad.answers_of(cell, place)
+        for text, start in zip(texts, starts, strict=False):
+            _squad.check_place(context, text, start, place)
+        if (not texts or impossible) and not self.unanswerable:
+            raise DataError(
+                "the question has no answer, and in this task every question has an answer",
+                where=place,
+                got="is_impossible: true" if impossible else "no answers",
+                expected="at least one answer, as in SQuAD 1.1",
+                fix="use the task squad-v2 (or question-answering with unanswerable: true), or leave the row out",
+            )
+        return {"texts": [] if impossible else texts, "starts": starts}
 
     def targets(
         self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
@@ -38,6 +38,8 @@ from octobert.tasks._task import (
 )
 from octobert.tasks._texts import LabelledTexts
 
+# The two classes of a data set in their order, where it names them so.
+BOOLEANS = ("false", "true")
 # Labels that a message spells out.
 _SHOWN = 8
 # Classes that are tried as the answer to everything.
@@ -70,7 +72,7 @@ class Classification(LabelledTexts):
         return {name: index for index, name in reversed(list(enumerate(self.labels)))}
 
     def read_gold(self, table: Table) -> list[int]:
-        return [self._class_of(*cell) for cell in self.labelled(table)]
+        return each(self._class_of, self.labelled(table))
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
@@ -175,7 +177,17 @@ class Classification(LabelledTexts):
         return classes
 
     def _class_of(self, value: Any, place: str) -> int:
+        if isinstance(value, (list, tuple)):
+            raise DataError(
+                "the cell lists labels, and the model gives one label to a text",
+                where=place,
+                got=preview(value),
+                fix="set problem: multi-label, if the model gives any number of them",
+            )
         name = str(value).strip()
+        is_class = label_index(name, self.labels) is not None or name.lower() in self.spellings
+        if not is_class and name.lower() in BOOLEANS and len(self.labels) in (0, 2):
+            name = str(BOOLEANS.index(name.lower()))
         number = name.removesuffix(".0")
         for spelling in (name, number):
             if spelling in self._numbers:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octobert.core.errors import ColumnError, DataError, did_you_mean
+from octobert.core.errors import ColumnError, DataError, did_you_mean, each
 from octobert.core.plain import preview
 from octobert.data.sampling import ROW_NUMBER, Row
 
@@ -110,7 +110,7 @@ class Table:
         Raises:
             DataError: a cell is empty, or is not a text.
         """
-        return [text_of(*cell) for cell in self.cells(column)]
+        return each(text_of, self.cells(column))
 
 
 def is_number(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
@@ -152,7 +152,7 @@ class Pairs(Embedding, Correlated):
 
     def read_gold(self, table: Table) -> list[float]:
         table.need(self.score)
-        return [number_of(*cell) for cell in table.cells(self.score)]
+        return each(number_of, table.cells(self.score))
 
     def judged(self, result: Result) -> Predictions:
         """Similarities and gold scores."""

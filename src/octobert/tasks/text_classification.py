@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata, Problem
@@ -66,6 +66,17 @@ class Options(TextOptions):
         Literal["accuracy", "f1", "macro_f1", "matthews", "micro_f1", "spearman", "pearson"] | None
     ) = None
     max_length: int | None = Field(default=None, ge=2)
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """YAML has numbers and booleans, which rows write as texts."""
+        plain = (int, float, bool)
+        return (
+            tuple(str(name).lower() if isinstance(name, plain) else name for name in value)
+            if isinstance(value, (list, tuple))
+            else value
+        )
 
     @field_validator("labels")
     @classmethod
@@ -159,15 +170,12 @@ class MultiLabel(LabelledTexts):
     def read_gold(self, table: Table) -> list[list[int]]:
         """Indices of the labels of each row, in order."""
         if self.labels and table.rows and set(self.labels) <= set(table.rows[0]):
-            flags = [
-                [_flag(*cell) for cell in cells]
-                for cells in zip(*map(table.cells, self.labels), strict=True)
+            flags = [each(_flag, table.cells(label)) for label in self.labels]
+            return [
+                [index for index, flag in enumerate(row) if flag]
+                for row in zip(*flags, strict=True)
             ]
-            return [[index for index, flag in enumerate(row) if flag] for row in flags]
-        return [
-            sorted({self._index(name, place) for name in self._names(cell, place)})
-            for cell, place in self.labelled(table)
-        ]
+        return each(self._indices, self.labelled(table))
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """The labels that occur, in order."""
@@ -288,6 +296,9 @@ class MultiLabel(LabelledTexts):
             )
         return [index for index, cell in enumerate(cells) if cell]
 
+    def _indices(self, cell: Any, place: str) -> list[int]:
+        return sorted({self._index(name, place) for name in self._names(cell, place)})
+
     def _index(self, name: Any, place: str) -> int:
         index = label_index(str(name), self.labels)
         if index is not None:
@@ -349,7 +360,7 @@ class Scores(LabelledTexts, Correlated):
     activation: str
 
     def read_gold(self, table: Table) -> list[float]:
-        return [number_of(*cell) for cell in self.labelled(table)]
+        return each(number_of, self.labelled(table))
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """One: a head with one logit."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.core.errors import DataError, did_you_mean
+from octobert.core.errors import DataError, did_you_mean, each
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
@@ -114,19 +114,7 @@ class Tagging(Task):
     head: str = "token-classification"
 
     def read_inputs(self, table: Table) -> list[Text]:
-        texts = []
-        for cell, place in table.cells(table.first_column(self.words)):
-            words = _list(cell, place)
-            if not all(isinstance(word, str) for word in words):
-                raise DataError(
-                    "a word is not a text",
-                    where=place,
-                    got=preview(words),
-                    fix="write every word as text",
-                )
-            check_texts([" ".join(words)], where=place, fix="remove the row or fill it in")
-            texts.append(tuple(words))
-        return texts
+        return each(_words_of, table.cells(table.first_column(self.words)))
 
     def parse(self, user_input: Any, *, where: str) -> Text:
         """A text, which is split into words and signs, or a list of words.
@@ -164,20 +152,22 @@ class Tagging(Task):
     def read_gold(self, table: Table) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
         tags, words = map(table.first_column, (self.tags, self.words))
-        gold = []
-        for row, (cell, place) in zip(table.rows, table.cells(tags), strict=True):
-            sentence_tags = [self._name(tag, place) for tag in _list(cell, place)]
-            count = len(row[words])
-            if len(sentence_tags) != count:
-                raise DataError(
-                    "a sentence has another number of tags than words",
-                    where=place,
-                    got=str(len(sentence_tags)),
-                    expected=str(count),
-                )
-            gold.append(iob2(sentence_tags))
+        rows = zip(table.rows, table.cells(tags), strict=True)
+        gold = each(self._tags_of, ((len(row[words]), *cell) for row, cell in rows))
         self._check_types(gold, table.where)
         return gold
+
+    def _tags_of(self, count: int, cell: Any, place: str) -> list[str]:
+        """The tags of a sentence with so many words."""
+        tags = [self._name(tag, place) for tag in _list(cell, place)]
+        if len(tags) != count:
+            raise DataError(
+                "a sentence has another number of tags than words",
+                where=place,
+                got=str(len(tags)),
+                expected=str(count),
+            )
+        return iob2(tags)
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags without changes."""
@@ -402,6 +392,16 @@ def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
     shown = [f"{kind} {first + 1}–{last + 1}" for kind, first, last in entities(tags)]
     return ", ".join(shown) or _NO_ENTITY
+
+
+def _words_of(cell: Any, place: str) -> Text:
+    words = _list(cell, place)
+    if not all(isinstance(word, str) for word in words):
+        raise DataError(
+            "a word is not a text", where=place, got=preview(words), fix="write every word as text"
+        )
+    check_texts([" ".join(words)], where=place, fix="remove the row or fill it in")
+    return tuple(words)
 
 
 def _list(value: Any, place: str) -> list[Any]:

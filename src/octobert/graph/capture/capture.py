@@ -22,7 +22,7 @@ from octobert.core.results import Parity, Sizes
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models import checkpoint
+from octobert.models import checkpoint, weights
 from octobert.models.heads import head_of, outputs_of
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
@@ -66,6 +66,10 @@ def capture(
         for graph in (model, original):
             _name_outputs_(graph, names)
     sizes = canonicalize_(model, family)
+    if not source.is_checkpoint:
+        # Masks of exporters are infinite; the canonical one is not.
+        values = model.graph.initializers.values()
+        weights.check_finite(((str(v.name), operators.const_array(v)) for v in values), source.path)
     if pooler is not None:
         for graph in (model,) if source.is_checkpoint else (model, original):
             append_pooling_(graph, graph.graph.outputs[-1], pooler, chosen.outputs[-1])

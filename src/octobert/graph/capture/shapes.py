@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, reason
 from octobert.graph import operators, parts
 
@@ -166,6 +167,7 @@ def open_session(
 
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
+    settings.intra_op_num_threads = environment.thread_limit()
     if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:

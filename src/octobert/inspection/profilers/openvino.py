@@ -40,12 +40,12 @@ def profile(
     path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
 ) -> Profile:
     """Run a model and read its execution graph; see `Profiler.profile`."""
-    import openvino
 
     try:
-        model = openvino.Core().read_model(str(path))
+        core = _openvino.new_core()
+        model = core.read_model(str(path))
         settings = {**_openvino.settings_of(options, _openvino.group_of(model)), "PERF_COUNT": True}
-        compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
+        compiled: Any = core.compile_model(model, "CPU", settings)
         inputs = sessions.Inputs(
             [_openvino.port_of(port) for port in model.inputs], path
         ).model_feeds(feeds)

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
@@ -76,7 +77,7 @@ def profile(
     with tempfile.TemporaryDirectory() as folder:
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
-        settings.intra_op_num_threads = options.threads
+        settings.intra_op_num_threads = options.threads or environment.thread_limit()
         _ort.set_entries_(settings, options.entries)
         settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))

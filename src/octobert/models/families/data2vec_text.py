@@ -2,4 +2,4 @@
 
 from octobert.core.family import EncoderFamily
 
-FAMILY = EncoderFamily(model_types=("data2vec-text",), prefix="data2vec_text", position_offset=2)
+FAMILY = EncoderFamily(model_types=("data2vec-text",), prefix="data2vec_text", position_offset=None)

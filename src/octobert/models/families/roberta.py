@@ -5,5 +5,5 @@ from octobert.core.family import EncoderFamily
 FAMILY = EncoderFamily(
     model_types=("roberta", "xlm-roberta", "camembert"),
     prefix="roberta",
-    position_offset=2,
+    position_offset=None,
 )

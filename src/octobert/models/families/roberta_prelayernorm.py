@@ -10,6 +10,6 @@ FAMILY = EncoderFamily(
         "attention_norm": "attention.LayerNorm",
         "ffn_norm": "intermediate.LayerNorm",
     },
-    position_offset=2,
+    position_offset=None,
     final_norm="LayerNorm",
 )

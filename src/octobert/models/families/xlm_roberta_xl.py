@@ -11,6 +11,6 @@ FAMILY = EncoderFamily(
         "ffn_norm": "LayerNorm",
     },
     embeddings_norm="",
-    position_offset=2,
+    position_offset=None,
     final_norm="encoder.LayerNorm",
 )

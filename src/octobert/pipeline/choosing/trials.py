@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import psutil
 
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import NOT_TRIED
+from octobert.core import environment
 from octobert.core.errors import KilledError, OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
@@ -278,7 +278,7 @@ class Trials:
         fit = [v for v in self.make(variants, draft=True) if v.name != self.reference.name]
         sizes = [self._size(v) for v in (*fit, self.reference)]
         memory = _COPIES * max(sizes) + _RUNTIME_BYTES
-        most = max(_FEWEST, int(_SHARE * psutil.virtual_memory().total / memory)) - 1
+        most = max(_FEWEST, int(_SHARE * environment.memory().total / memory)) - 1
         leader = fit[:1]
         groups = [
             fit[:most],

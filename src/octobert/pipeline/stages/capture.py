@@ -16,7 +16,7 @@ from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
-from octobert.models import checkpoint, heads
+from octobert.models import heads, weights
 from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -70,16 +70,18 @@ def run(
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
     if source.is_checkpoint:
-        weights = checkpoint.weight_files(source.path, allow_pickle=allow_pickle)
+        files = weights.weight_files(source.path, allow_pickle=allow_pickle)
+        wrapped = weights.wrappers(weights.shapes_of(files), source.family)
     else:
-        weights = [source.path, *external_files(source.path)]
+        files, wrapped = [source.path, *external_files(source.path)], ()
     facts = CaptureFacts(
         family=captured.family.model_types[0],
         head=head,
         sizes=captured.sizes,
         parity=captured.parity,
         pooling=captured.pooling,
-        source_bytes=sum(file.stat().st_size for file in weights),
+        source_bytes=sum(file.stat().st_size for file in files),
+        wrapped=wrapped,
         left_out=heads.masked_lm(source, heads.head_of(head)),
     )
     context.write(_artifacts.CAPTURED, facts)

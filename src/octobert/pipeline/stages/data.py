@@ -69,7 +69,7 @@ def run(
     task, samples = spec.build(), calibrate.samples or 0
     reader = _Reader(task, spec.name, places, functions, hub, revision, columns, preprocess, alone)
     # Evaluated rows first, as they need most columns.
-    target, evaluated = ("", []) if alone else reader.load("evaluate")
+    target, evaluated = reader.load("evaluate") if "evaluate" in places and not alone else ("", [])
     source, rows = reader.load("calibrate")
     tuning: list[Row] = []
     if alone:
@@ -127,8 +127,12 @@ def run(
     if "corpus" in places:
         # Searched, but not scored.
         evaluated += task.searched(reader.load("corpus")[1])
-    calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
-    gold = task.gold(evaluated, where=target)
+    calibrated = task.inputs(rows, where=source)
+    inputs, gold = (
+        (task.inputs(evaluated, where=target), task.gold(evaluated, where=target))
+        if evaluated
+        else ([], [])
+    )
     context.write_json(
         "calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)}
     )

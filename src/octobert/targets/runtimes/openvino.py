@@ -54,6 +54,11 @@ _WITHOUT_F16 = (*_WITHOUT_BF16, "AVX512_CORE_BF16")
 # Precision → its name, OpenVINO's name for CPUs that compute in it, and limits that exclude it.
 _NATIVE = {"bf16": ("bfloat16", "BF16", _WITHOUT_BF16), "f16": ("float16", "FP16", _WITHOUT_F16)}
 
+_THREADS = "INFERENCE_NUM_THREADS"
+# Kernels that each stream of a model on the CPU keeps, of shapes that it has seen: about ten for a shape and 0.15 MB each, for
+# MiniLM. OpenVINO keeps 5,000 (2026.4), so that the memory of a service grows with every other length.
+CPU_CACHE = {"CPU_RUNTIME_CACHE_CAPACITY": 1000}
+
 # Devices that choose among others: the first may choose among all; the others need a list, `MULTI:GPU,CPU`.
 _CHOOSERS = ("AUTO", "MULTI", "HETERO")
 
@@ -97,9 +102,20 @@ def _core(what: str, where: str) -> Any:
     problem = _unavailable()
     if problem is not None:
         raise TargetError(what, where=where, got=problem.missing, fix=problem.install)
+    return new_core()
+
+
+def new_core() -> Any:
+    """Return a core whose CPU keeps to the cores of this process, and keeps a limited number of kernels.
+
+    These are defaults of the device, so that they also hold where AUTO chooses it; options of a session go before them.
+    """
     import openvino
 
-    return openvino.Core()
+    core = openvino.Core()
+    # OpenVINO knows the cores on which a process may run, and no quota of a container; 0 leaves the number to it.
+    core.set_property("CPU", {**CPU_CACHE, _THREADS: environment.thread_limit()})
+    return core
 
 
 @functools.cache
@@ -172,7 +188,7 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     core, short = openvino.Core(), device.split()[-1]
     if short not in {name.split(".")[0] for name in core.available_devices}:
         return
-    properties = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
+    properties = (*map(str, core.get_property(short, "SUPPORTED_PROPERTIES")), *CPU_CACHE)
     for name in entries.options:
         if name not in properties:
             raise RecipeError(
@@ -279,7 +295,7 @@ def settings_of(options: SessionOptions, group: str = "0") -> dict[str, Any]:
     if options.streams > 1:
         settings["NUM_STREAMS"] = options.streams
     if options.threads:
-        settings["INFERENCE_NUM_THREADS"] = options.threads * options.streams
+        settings[_THREADS] = options.threads * options.streams
     return {**settings, **options.runtime_options, **options.entries.options}
 
 
@@ -339,7 +355,7 @@ class OpenvinoSession:
             _ = openvino.Tensor(np.zeros(1, np.int64)).data, openvino.Type.i64.to_dtype()
         if options.threads:
             options = sessions.with_streams(options)
-        core, self._path, self._chosen = openvino.Core(), path, options.device
+        core, self._path, self._chosen = new_core(), path, options.device
         with sessions.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
             # Once compiled, an output also has the names of values that were merged into it, and says one of them.
@@ -383,9 +399,7 @@ class OpenvinoSession:
         ]
         self.precision = ", ".join(dict.fromkeys(used)) or "unknown"
         # Only CPUs have threads.
-        threads = max(
-            (int(value) for value in _property(compiled, "INFERENCE_NUM_THREADS")), default=1
-        )
+        threads = max((int(value) for value in _property(compiled, _THREADS)), default=1)
         self.threads = max(1, threads // self.streams)
 
     @property

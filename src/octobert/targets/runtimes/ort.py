@@ -355,7 +355,7 @@ def _settings(
         "debug" if options.log else logs.level() or "error"
     )
     # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
-    if options.threads or options.streams > 1 or environment.restricted():
+    if options.threads or options.streams > 1 or environment.thread_limit():
         settings.intra_op_num_threads = threads
     _set_runtime_options_(settings, options.runtime_options)
     if refuse_fallback and not options.allow_fallback:
