@@ -135,3 +135,72 @@ def test_a_vocabulary_that_cannot_be_used(golden, tmp_path, change, monkeypatch)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with golden.raises(ModelError):
         Tokenizer(folder)
+
+
+SENTENCES = [
+    f"the {a} {b} of {c}." for a in ("old", "new") for b in ("cat", "hat") for c in "abcdef"
+]
+# Type of model → the name of its sentencepiece vocabulary.
+SENTENCEPIECE = {
+    "xlm-roberta": "sentencepiece.bpe.model",
+    "camembert": "sentencepiece.bpe.model",
+    "albert": "spiece.model",
+    "deberta-v2": "spm.model",
+    "rembert": "sentencepiece.model",
+}
+
+
+def of_sentencepiece(folder: Path, kind: str) -> Path:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    with (folder / SENTENCEPIECE[kind]).open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(SENTENCES),
+            model_writer=file,
+            vocab_size=40,
+            hard_vocab_limit=False,
+            control_symbols=["[CLS]", "[SEP]", "[MASK]", "<pad>"] if kind == "albert" else [],
+            minloglevel=2,
+        )
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, "pad_token_id": 1}))
+    return folder
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+def test_sentencepiece_vocabularies_are_those_of_transformers(tmp_path, kind) -> None:
+    from transformers import AutoTokenizer
+
+    folder = of_sentencepiece(tmp_path, kind)
+    expected = AutoTokenizer.from_pretrained(folder)(SENTENCES[:3])["input_ids"]
+    rows = Tokenizer(folder).encode([(text,) for text in SENTENCES[:3]])
+    assert [row.ids.tolist() for row in rows] == expected
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, kind) -> None:
+    folder = of_sentencepiece(tmp_path, kind)
+    for name in ("sentencepiece", "tiktoken"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModelError, match=r"needs sentencepiece .*\[torch\]"):
+        Tokenizer(folder)
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+ALONE: dict[str, tuple[str, dict[str, str]]] = {
+    "Japanese": ("bert", {"tokenizer_config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}),
+    "Vietnamese": ("roberta", {"tokenizer_config.json": '{"tokenizer_class": "PhobertTokenizer"}'}),
+    "own class": ("bert", {"tokenizer_config.json": '{"tokenizer_class": "MyTokenizer"}'}),
+    "no merges": ("roberta", {"vocab.json": '{"a": 0}'}),
+    "no vocabulary": ("roberta", {"merges.txt": "a b", "special_tokens_map.json": "{}"}),
+    "pointer": ("xlm-roberta", {"sentencepiece.bpe.model": LFS}),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_files_that_make_no_tokenizer(golden, tmp_path, name) -> None:
+    kind, files = ALONE[name]
+    if "tokenizer_config.json" in files:
+        written(tmp_path, None)
+    for file, text in {"config.json": json.dumps({"model_type": kind}), **files}.items():
+        (tmp_path / file).write_text(text)
+    with golden.raises(ModelError):
+        Tokenizer(tmp_path)
