@@ -13,12 +13,13 @@ from octobert import targets
 from octobert.core import capability, environment, plugins
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan
-from octobert.core.session import SessionOptions
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.quantization import placements
 from octobert.quantization.methods import dynamic, static
+from octobert.targets import runtimes
 from tests.support.checkpoints import batch, exact_options
 from tests.support.graphs import (
     capabilities,
@@ -386,8 +387,9 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
         model = written(float_path, plan, tmp_path / f"{kind}.onnx")
         assert model.opset_imports[""] == (18 if kind == "auto" else 21)
         onnx.checker.check_model(str(tmp_path / f"{kind}.onnx"), full_check=True)
+        entries = runtimes.entries_in(SessionEntries(), table, plan.float_parts, per_token=False)
         session = plugins.load("targets", "ort-cpu").open_session(
-            tmp_path / f"{kind}.onnx", SessionOptions()
+            tmp_path / f"{kind}.onnx", SessionOptions(entries=entries)
         )
         results[kind] = session.run(feeds)["logits"]
     assert relative_error(results[activations], float_logits) < relative_error(

@@ -36,17 +36,19 @@ def computes(monkeypatch: pytest.MonkeyPatch, *precisions: str) -> None:
 def test_types_are_options_of_the_runtime_where_the_cpu_computes_in_them(monkeypatch) -> None:
     own = SessionEntries(options={"ENABLE_CPU_PINNING": False})
     computes(monkeypatch, "bf16")
-    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16").options == {
+    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16", per_token=False).options == {
         HINT: "bf16",
         "ENABLE_CPU_PINNING": False,
     }
-    assert runtimes.entries_in(own, CAPABILITIES, "float32") is own
-    assert runtimes.entries_in(own, CAPABILITIES, "float16") is own
+    assert runtimes.entries_in(own, CAPABILITIES, "float32", per_token=False) is own
+    assert runtimes.entries_in(own, CAPABILITIES, "float16", per_token=False) is own
     # What the user sets is used, and none of it is lost in a package.
     set_ = SessionEntries(options={HINT: "f32"})
-    assert runtimes.entries_in(set_, CAPABILITIES, "bfloat16").options == {HINT: "f32"}
+    assert runtimes.entries_in(set_, CAPABILITIES, "bfloat16", per_token=False).options == {
+        HINT: "f32"
+    }
     computes(monkeypatch)
-    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16") is own
+    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16", per_token=False) is own
     assert runtimes.float_problems(CAPABILITIES) == {
         "float32": None,
         "bfloat16": "no bf16 here",
@@ -123,7 +125,7 @@ def test_packages_are_opened_in_the_type_where_the_cpu_computes_in_it(
 
 def test_the_runtime_reports_the_type_that_it_computes_in(float_path) -> None:
     pytest.importorskip("openvino")
-    entries = runtimes.entries_in(SessionEntries(), CAPABILITIES, "bfloat16")
+    entries = runtimes.entries_in(SessionEntries(), CAPABILITIES, "bfloat16", per_token=False)
     session = targets.load("openvino-cpu").open_session(float_path, SessionOptions(entries=entries))
     assert session.precision == ("bf16" if openvino.precision_problem("bf16") is None else "f32")
 

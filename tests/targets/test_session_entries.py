@@ -14,7 +14,7 @@ import octobert
 from octobert import targets
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
-from octobert.core.session import SessionEntries, SessionOptions
+from octobert.core.session import KEEP_FLOAT, SessionEntries, SessionOptions
 from octobert.evaluation import candidates
 from octobert.pipeline import preflight
 from octobert.pipeline.planner import steps_of
@@ -37,9 +37,12 @@ def recipe_of(finished: Any, session: dict[str, Any], **keys: Any) -> octobert.R
 def test_every_step_that_opens_a_target_has_its_entries(finished) -> None:
     steps = {step.name: step for step in steps_of(recipe_of(finished, {"ort-cpu": ONE}))}
     given = SessionEntries.model_validate(ONE)
-    for name in ("evaluate/ort-cpu", "evaluate/ort-f32", "package/ort-cpu"):
+    for name in ("evaluate/ort-f32", "package/ort-cpu"):
         assert steps[name].options.entries == given, name
-    assert steps["benchmark"].options.session["ort-cpu"] == given
+    # Float products stay float.
+    opened = SessionEntries(options={**KEEP_FLOAT, **given.options})
+    assert steps["evaluate/ort-cpu"].options.entries == opened
+    assert steps["benchmark"].options.session["ort-cpu"] == opened
     assert steps["evaluate/openvino-cpu"].options.entries == SessionEntries()
 
 

@@ -26,6 +26,7 @@ class Activations(FrozenModel):
         dynamic: the dynamically quantized activations that the target computes in integers: with one interval per `batch`,
             or per `token` and group of channels; None for none. Before 4-bit weights always per token.
         smallest_range: smallest width of an interval.
+        keep_float: options of the runtime without which it may quantize float activations before 8-bit weights.
     """
 
     computed: tuple[tuple[DType, bool], ...]
@@ -33,6 +34,7 @@ class Activations(FrozenModel):
     symmetric_int8: tuple[str, ...] = ()
     dynamic: Literal["batch", "token"] | None = None
     smallest_range: float = 0.0
+    keep_float: dict[str, RuntimeOption] = Field(default_factory=dict)
 
     @property
     def accepted(self) -> tuple[tuple[DType, bool], ...]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Feeds = dict[str, "np.ndarray"]
 # The value of a runtime option.
 RuntimeOption = bool | int | str
+# An option of onnxruntime. From 1.32 on, products of float or 16-bit activations and 8-bit weights are MatMulNBits, which
+# quantizes the activations to 8 bits unless this says float32. 4-bit weights are such products in all versions, and meant so.
+KEEP_FLOAT: dict[str, RuntimeOption] = {"session.qdq_matmulnbits_accuracy_level": "1"}
 # The output with the states of all tokens.
 STATES = "last_hidden_state"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -26,6 +27,8 @@ PAIR = ("QuantizeLinear", "DequantizeLinear")
 MICROSOFT = "com.microsoft"
 # A protobuf message holds at most 2 GiB. Larger models store their weights in a second file.
 MAX_SINGLE_FILE_BYTES = 1_800_000_000
+# The version of the file format with functions, of 2021.
+LEAST_IR_VERSION = 8
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value:
@@ -375,9 +378,12 @@ def initializer_bytes(model: ir.Model) -> int:
 def save(model: ir.Model, path: Path) -> None:
     """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it.
 
-    Weights that are still in a file beside another model are read, as that file is not beside the new one.
+    It has the least version of the file format that its opset needs, as runtimes refuse later ones. Weights that are still in a
+    file beside another model are read, as that file is not beside the new one.
     """
     external = f"{path.name}.data" if initializer_bytes(model) > MAX_SINGLE_FILE_BYTES else None
     if external is None:
         ir.external_data.load_to_model(model)
+    opset = onnx.helper.make_opsetid("", model.opset_imports[""])
+    model.ir_version = max(LEAST_IR_VERSION, int(onnx.helper.find_min_ir_version_for([opset])))
     ir.save(model, path, external_data=external)

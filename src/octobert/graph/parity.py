@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError, ParityError
+from octobert.core.errors import ParityError
 from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
 from octobert.core.session import STATES, Feeds
@@ -121,8 +121,7 @@ def compare(
         optimized: as for `onnx_outputs`.
 
     Raises:
-        ParityError: the difference exceeds the tolerance.
-        ModelError: the reference has no finite numbers.
+        ParityError: the difference exceeds the tolerance, or the reference has numbers that are not finite.
     """
     names = [str(v.name) for v in model.graph.outputs]
     layouts = shapes.measure(model, list(model.graph.outputs))
@@ -133,7 +132,7 @@ def compare(
     sizes = tuple((f["input_ids"].shape[0], f["input_ids"].shape[1]) for f in batches)
     if not worst <= tolerance:
         if not all(np.isfinite(array).all() for arrays in reference for array in arrays):
-            raise ModelError(
+            raise ParityError(
                 "the answers of the model are not finite numbers",
                 where=against,
                 got="NaN or infinity",

@@ -171,8 +171,12 @@ class FinishedModel:
         """
         if self.manifest is None or device is not None:
             return self.entries
+        plan = self.manifest.plan
         return runtimes.entries_in(
-            self.entries, targets.load(self.target).CAPABILITIES, self.manifest.plan.float_parts
+            self.entries,
+            targets.load(self.target).CAPABILITIES,
+            plan.float_parts,
+            per_token=plan.group is not None,
         )
 
     def precision(self, reported: str) -> str:
@@ -469,7 +473,7 @@ class PooledSession:
             shape=ir.Shape(["batch", "sequence"]),
         )
         graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
-        model = ir.Model(graph, ir_version=10)
+        model = ir.Model(graph, ir_version=8)
         append_pooling_(model, states, pooler_of(folder), name)
         settings = ort.SessionOptions()
         settings.log_severity_level = 3

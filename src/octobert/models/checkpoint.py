@@ -62,7 +62,8 @@ def load_torch(
             f"the checkpoint has no weights for its {head} head",
             where=str(folder),
             got=f"{other}, and no {missing[0]}" if other else f"missing {', '.join(missing[:4])}",
-            fix="give the ONNX file of the whole model, or rename the weights"
+            fix="choose the task that it was trained for; if these are the head's weights, rename them, or give the ONNX "
+            "file of the whole model"
             if other
             else "fine-tune it for the task first, or choose the task that it was trained for",
         )

@@ -167,6 +167,7 @@ class RunFacts:
             self.session(candidate),
             targets.load(candidate).CAPABILITIES,
             self.float_parts(candidate),
+            per_token=self.recipe.quantize.options.get("bits") == 4,
         )
 
     def simulated(self, candidate: str) -> StepResult | None:

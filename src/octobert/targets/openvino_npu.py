@@ -45,7 +45,6 @@ Device = Literal["CPU", "GPU", "NPU"]
 
 SOURCE = "OpenVINOExecutionProvider"
 OP_TYPE = "EPContext"
-_IR_VERSION = 10
 # The opset imports that ONNX Runtime writes into such files, in versions that every release with EPContext accepts.
 _OPSETS = {
     "com.microsoft.nchwc": 1,
@@ -132,7 +131,7 @@ def write_context(xml: Path, out: Path, *, device: Device, sdk_version: str | No
     graph = ir.Graph(
         values, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model"
     )
-    operators.save(ir.Model(graph, ir_version=_IR_VERSION), out)
+    operators.save(ir.Model(graph, ir_version=operators.LEAST_IR_VERSION), out)
 
 
 def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:

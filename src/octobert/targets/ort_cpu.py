@@ -17,7 +17,7 @@ from octobert.core.capability import (
     Weights,
 )
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import ExportOptions
+from octobert.core.session import KEEP_FLOAT, ExportOptions
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -36,6 +36,7 @@ CAPABILITIES = Capabilities(
             ("float8e4m3", True),
         ),
         dynamic="batch",
+        keep_float=KEEP_FLOAT,
     ),
     weights=Weights(types=("int8", "int4", "uint8", "float8e4m3"), zero_points="any"),
     float_parts=FloatParts(in_files=("float32", "float16")),

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
+from octobert.core.session import KEEP_FLOAT
 from octobert.graph import operators, parts
 
 # (rows, tokens): sizes that no fixed axis of a real encoder is likely to have.
@@ -168,6 +169,8 @@ def open_session(
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = environment.thread_limit()
+    for name, value in KEEP_FLOAT.items():
+        settings.add_session_config_entry(name, str(value))
     if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:

@@ -31,8 +31,6 @@ from octobert.graph import operators, parts
 from octobert.graph.passes import Pass
 
 OPSET = 19
-# The IR version of that opset.
-_IR_VERSION = 9
 LARGEST = float(np.finfo(np.float16).max)
 # The smallest float16 number with full precision, 11 binary digits.
 SMALLEST = float(np.finfo(np.float16).tiny)
@@ -120,7 +118,6 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> int:
         model.opset_imports[""] = OPSET
         for node in graph:
             node.version = None
-    model.ir_version = max(model.ir_version, _IR_VERSION)
     operators.clean_(model)
     return len(nodes) - len(unconverted)
 

@@ -76,7 +76,6 @@ def convert_(
     Raises:
         ModelError: the opset cannot hold the graph; the message names the least that can.
     """
-    import onnx
 
     graph, before = model.graph, model.opset_imports[""]
     if opset == before:
@@ -110,9 +109,6 @@ def convert_(
         _write_older_(graph, node, opset)
         node.version = None
     graph.opset_imports[""] = opset
-    # The first version of the file format that has the opset.
-    ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
-    model.ir_version = max(model.ir_version, int(ir_version))
     operators.clean_(model)
     return Converted(opset, before, len(norms), len(moved))
 

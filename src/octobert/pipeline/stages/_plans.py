@@ -51,7 +51,9 @@ def opened(
         session: what the recipe sets for the target's sessions.
     """
     module = targets.load(target)
-    entries = runtimes.entries_in(session, module.CAPABILITIES, plan.float_parts)
+    entries = runtimes.entries_in(
+        session, module.CAPABILITIES, plan.float_parts, per_token=plan.group is not None
+    )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / _artifacts.QUANTIZED
         write_quantized(graph, plan, changes, path)

@@ -72,7 +72,10 @@ class _Models:
     def entries(self, plan: QuantPlan) -> SessionEntries:
         """What models of a plan are opened with."""
         return runtimes.entries_in(
-            self.session, targets.load(self.target).CAPABILITIES, plan.float_parts
+            self.session,
+            targets.load(self.target).CAPABILITIES,
+            plan.float_parts,
+            per_token=plan.group is not None,
         )
 
     def opened(self, plan: QuantPlan) -> Session:

@@ -81,19 +81,24 @@ def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
 
 
 def entries_in(
-    entries: SessionEntries, capabilities: Capabilities, float_parts: FloatType
+    entries: SessionEntries, capabilities: Capabilities, float_parts: FloatType, *, per_token: bool
 ) -> SessionEntries:
-    """Return entries of sessions that also make a target compute float operators in a type.
+    """Return entries of sessions that also make a target compute float operators in a type, and float products in float.
 
-    They stay as they are where this machine does not compute in the type: some runtimes would imitate it, slowly. What the
-    entries set themselves stays, too.
+    Where this machine does not compute in the type, it is left out: some runtimes would imitate it, slowly. What the entries
+    set themselves stays, too.
 
     Args:
         entries: what the recipe sets.
         capabilities: of the target.
         float_parts: of the plan.
+        per_token: the runtime quantizes activations of the plan per token, before 4-bit weights.
     """
-    added = capabilities.float_parts.by_options.get(float_parts, {})
-    if not added or float_problems(capabilities)[float_parts] is not None:
-        return entries
-    return entries.model_copy(update={"options": {**added, **entries.options}})
+    kept = {} if per_token else capabilities.activations.keep_float
+    typed = capabilities.float_parts.by_options.get(float_parts, {})
+    if typed and float_problems(capabilities)[float_parts] is not None:
+        typed = {}
+    added = {**kept, **typed}
+    return (
+        entries.model_copy(update={"options": {**added, **entries.options}}) if added else entries
+    )
