@@ -2,7 +2,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests that need nothing beside the repository.
 ALONE := not needs_network and not needs_shared and not needs_cluster and not needs_browser
-TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+TESTING := python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/$(TESTING)
+# What depends on versions of other packages.
+NEWEST := $(addprefix tests/,graph targets models quantization inference cli)
 
 # SIGKILLs of `make soak-kills`, and what is killed.
 KILLS := 1000
@@ -14,7 +17,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients test-newest coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -66,6 +69,15 @@ test-clients: install
 
 wheel-test: install
 	$(BIN)/python -m pytest tests/docs/test_wheel.py -m needs_network
+
+# The newest version of everything but torch, whose newest build brings gigabytes of CUDA, and files of octobert in the oldest
+# onnxruntime that this Python installs: environments of their own, in runs/newest and runs/oldest.
+test-newest: install
+	$(PYTHON) -m venv runs/newest
+	runs/newest/bin/pip install --quiet --upgrade pip
+	runs/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager $$(grep ^torch== constraints.txt) -e ".[dev,demo]"
+	runs/newest/bin/$(TESTING) $(NEWEST)
+	$(BIN)/python -m pytest -m needs_network tests/targets/test_oldest_onnxruntime.py
 
 # Each version in an environment of its own, beside the packages of this one.
 test-reference: install

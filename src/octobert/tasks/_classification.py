@@ -185,9 +185,9 @@ class Classification(LabelledTexts):
                 fix="set problem: multi-label, if the model gives any number of them",
             )
         name = str(value).strip()
-        is_class = label_index(name, self.labels) is not None or name.lower() in self.spellings
-        if not is_class and name.lower() in BOOLEANS and len(self.labels) in (0, 2):
-            name = str(BOOLEANS.index(name.lower()))
+        if name.lower() in BOOLEANS and len(self.labels) in (0, 2):
+            is_class = label_index(name, self.labels) is not None or name.lower() in self.spellings
+            name = name if is_class else str(BOOLEANS.index(name.lower()))
         number = name.removesuffix(".0")
         for spelling in (name, number):
             if spelling in self._numbers:
