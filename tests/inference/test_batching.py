@@ -15,7 +15,7 @@ import octobert
 from octobert import targets
 from octobert.core.session import MAX_RUN_TOKENS, Feeds, SessionOptions
 from octobert.inference import batching, cost_model
-from octobert.inference.batching import Batch, make_batches
+from octobert.inference.batching import Batch, make_batches, shared_length
 from octobert.inference.cost_model import (
     CostModel,
     measure_cost_model,
@@ -84,7 +84,10 @@ def test_batches_are_the_cheapest(seed: int, new_shape_ms: float) -> None:
         if new_shape_ms and any(len(part) in (5, 7, 9) for part in parts):
             continue
         widths = [
-            {lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]}
+            {
+                shared_length(lengths[part[0]]) if new_shape_ms else lengths[part[0]],
+                -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]],
+            }
             for part in parts
         ]
         every += [

@@ -10,7 +10,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.estimate import Estimate
-from octobert.core.session import Setting, Tuned
+from octobert.core.session import KEEP_FLOAT, Setting, Tuned
 from octobert.inference import package_files
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _artifacts, tune
@@ -42,7 +42,7 @@ def test_a_step_for_each_target_that_can_run_here(finished) -> None:
     assert [name for name in steps if name.startswith("tune/")] == ["tune/ort-cpu"]
     options = steps["tune/ort-cpu"].options
     assert (options.goals, options.quick) == (("latency", "throughput"), True)
-    assert options.entries.options == {"intra_op_num_threads": 1}
+    assert options.entries.options == {**KEEP_FLOAT, "intra_op_num_threads": 1}
     assert "tune/ort-cpu" in steps["report"].inputs.steps
     assert (
         list(steps).index("tune/ort-cpu")

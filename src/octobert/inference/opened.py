@@ -17,7 +17,6 @@ import numpy as np
 
 from octobert import targets
 from octobert.config.loading import choice_of
-from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
@@ -457,8 +456,8 @@ class PooledSession:
 
     def __init__(self, session: Session, folder: Path, name: str) -> None:
         import onnx_ir as ir
-        import onnxruntime as ort
 
+        from octobert.graph.capture import shapes
         from octobert.graph.capture.pooling import append_pooling_
         from octobert.models.pooling import pooler_of
 
@@ -475,11 +474,7 @@ class PooledSession:
         graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
         model = ir.Model(graph, ir_version=8)
         append_pooling_(model, states, pooler_of(folder), name)
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 3
-        settings.intra_op_num_threads = environment.thread_limit()
-        content = ir.to_proto(model).SerializeToString()
-        self._pooling = ort.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+        self._pooling = shapes.open_session(model)
         self._session, self.outputs = session, (name,)
         self.precision, self.threads = session.precision, session.threads
         self.streams, self.prepares_shapes = session.streams, session.prepares_shapes

@@ -19,6 +19,7 @@ from octobert.core import environment, model_config
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.files import opened
+from octobert.core.onnx_files import external_files
 from octobert.models.locating import PICKLES, pickle_only
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -76,6 +77,17 @@ _OTHERS: dict[str, tuple[str, str]] = {
     ),
     "*/config.json": ("a folder of models", "give the folder of one, such as FOUND"),
 }
+
+
+def files_of(path: Path, *, allow_pickle: bool) -> list[Path]:
+    """The files that hold the weights of a checkpoint folder or an ONNX file.
+
+    Raises:
+        ModelError: as `weight_files`.
+    """
+    if path.is_dir():
+        return weight_files(path, allow_pickle=allow_pickle)
+    return [path, *external_files(path)]
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -213,7 +225,7 @@ def wrappers(names: Collection[str], family: EncoderFamily | None) -> tuple[str,
         Parts that stand anywhere, then what stands before all names.
 
     Example:
-        >>> wrappers(["_orig_mod.model.bert.encoder.layer.0.output.dense.weight"], family_of("bert"))
+        >>> wrappers(["_orig_mod.model.bert.encoder.layer.0.output.dense.weight"], EncoderFamily((), "bert"))
         ('_orig_mod.', 'model.')
     """
     inside = tuple(part for part in _WRAPPERS if any(part in name for name in names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from octobert.config.recipe import Recipe
@@ -34,6 +34,7 @@ def publish_run(
     *,
     names: Mapping[str, str],
     pages: Mapping[str, str],
+    fetch: Callable[[str], None],
 ) -> list[str]:
     """Publish what a run has made.
 
@@ -44,6 +45,7 @@ def publish_run(
         lock: of the output directory.
         names: target → name of its package in the output directory, where that is another one.
         pages: further files to publish: name → text.
+        fetch: as of `publish`.
 
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
@@ -76,7 +78,7 @@ def publish_run(
         target: digests_below(out / places[target], files) == files
         for target, files in published.items()
     }
-    notes = publish(out, folders, {**pages, **texts}, lock, needed=read_in(out, steps))
+    notes = publish(out, folders, {**pages, **texts}, lock, fetch=fetch, needed=read_in(out, steps))
     for target, tuned in report.tuned.items():
         try:
             for result in tuned:
@@ -97,12 +99,12 @@ def folder_of(result: StepResult, inner: str = "") -> Folder:
         for name, digest in files.items()
         if name.is_relative_to(inner)
     }
-    return Folder(result.path(inner), below)
+    return Folder(result.path(inner), below, result.step)
 
 
 def file_of(result: StepResult, name: str) -> Folder:
     """One file of a result, to be published by itself."""
-    return Folder(result.path(name), {ITSELF: manifest_of(result).files[name]})
+    return Folder(result.path(name), {ITSELF: manifest_of(result).files[name]}, result.step)
 
 
 def example(out: Path, report: Report) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +59,12 @@ class Folder:
     Args:
         path: where it is in the store.
         files: those to publish: relative path → sha256. A file has one relative path, which is empty.
+        step: whose result it is.
     """
 
     path: Path
     files: Mapping[str, str]
+    step: str
 
 
 class Publication(FrozenModel):
@@ -156,6 +158,7 @@ def publish(
     pages: Mapping[str, str],
     lock: FolderLock,
     *,
+    fetch: Callable[[str], None],
     needed: Collection[str] | None = None,
 ) -> list[str]:
     """Publish the results of a run.
@@ -164,6 +167,7 @@ def publish(
         folders: name in OUT → folder, or file.
         pages: name in OUT → text of a file.
         lock: of OUT.
+        fetch: called with the name of a step before files of its result are copied.
         needed: packages of other targets, which an earlier run published, are removed unless the user changed them or they are
             named here; None to remove nothing.
 
@@ -201,6 +205,8 @@ def publish(
         files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped)
     )
     if replaced or dropped or publication.files != last.files:
+        for folder in (folders[name] for name in replaced if name not in pages):
+            fetch(folder.step)
         _prepare(out / HIDDEN / _STAGE, publication, folders, pages)
         lock.check()
         _commit(out / HIDDEN / _STAGE, publication)

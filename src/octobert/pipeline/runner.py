@@ -6,6 +6,7 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,14 +16,15 @@ from typing import Literal
 from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.files import storage_errors
-from octobert.core.lock import FolderLock
 from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.selection import BEST
 from octobert.evaluation import candidates
+from octobert.models import weights
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
+from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
@@ -32,14 +34,18 @@ from octobert.pipeline.planner import (
     steps_of,
     sweep_steps,
 )
-from octobert.pipeline.publishing import check_output, publish
+from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
-from octobert.pipeline.work import at_work, key_of, store_home
+from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
 from octobert.report import choices
-from octobert.report.events import ProgressCallback, ignore
+from octobert.report.events import ProgressCallback, ProgressEvent, ignore
+
+# In sizes of the checkpoint: float graphs that all targets share, and what each target adds, with its package (measured: 6.7
+# for two targets).
+_SHARED, _EACH = 2.2, 2.4
 
 
 def dry_run(
@@ -116,6 +122,7 @@ def run(
     searches = recipe.choose is not None or recipe.search is not None
     facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
     names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
+    progress(ProgressEvent("disk", "note", _disk(facts, out, searches=searches)))
     check_output(steps_for(facts), out, names=names)
     with at_work(recipe, out, progress, executor) as (work, notes):
         chosen = None
@@ -141,9 +148,30 @@ def run(
         with storage_errors(out):
             results = work.results(artifacts)
             notes += publish_run(
-                facts.recipe, steps, results, report, out, work.lock, names=names, pages=pages
+                facts.recipe,
+                steps,
+                results,
+                report,
+                out,
+                work.lock,
+                names=names,
+                pages=pages,
+                fetch=lambda name: work.make_whole(artifacts[name]),
             )
     return report
+
+
+def _disk(facts: RunFacts, out: Path, *, searches: bool) -> str:
+    """What a run writes, in words: at most while it is at work, and what stays."""
+    files = weights.files_of(facts.model.path, allow_pickle=facts.recipe.allow_pickle)
+    size = sum(file.stat().st_size for file in files) / 1e9
+    most = size * (_SHARED + _EACH * len(facts.recipe.targets))
+    place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    more = f", and up to {_EACH * size:.1f} GB for each model that it tries" * searches
+    return (
+        f"the run writes up to {most:.1f} GB{more}; {KEPT * size:.1f} GB of it stay in {out / HIDDEN} beside the packages. "
+        f"{shutil.disk_usage(place).free / 1e9:.0f} GB are free"
+    )
 
 
 def finetune(
@@ -163,11 +191,13 @@ def finetune(
     """
     with _carried_out(finetune_steps(recipe), recipe, out, progress, executor) as (
         results,
-        lock,
+        work,
         notes,
+        fetch,
     ):
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        notes += publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, lock)
+        folders = {CHECKPOINT: folder_of(trained, CHECKPOINT)}
+        notes += publish(out, folders, {}, work.lock, fetch=fetch)
         return Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
@@ -191,6 +221,7 @@ def sweep(
         results,
         _,
         _,
+        _,
     ):
         return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
 
@@ -198,15 +229,21 @@ def sweep(
 @contextmanager
 def _carried_out(
     steps: Sequence[Step], recipe: Recipe, out: Path, progress: ProgressCallback, executor: Executor
-) -> Iterator[tuple[dict[str, StepResult], FolderLock, list[str]]]:
+) -> Iterator[tuple[dict[str, StepResult], Work, list[str], Callable[[str], None]]]:
     """Make or reuse every step under the lock.
 
     Yields:
-        (The results by the names of their steps, the lock, notes for the user, to which more may be added).
+        (The results by the names of their steps, what has carried them out, notes for the user, to which more may be added, a
+        function that makes a result whole by the name of its step).
     """
     check_output(steps, out)
     with at_work(recipe, out, progress, executor) as (work, notes):
         work.teller.planned(steps)
         artifacts = work.carry_out_all(steps)
         with storage_errors(out):
-            yield work.results(artifacts), work.lock, notes
+            yield (
+                work.results(artifacts),
+                work,
+                notes,
+                lambda name: work.make_whole(artifacts[name]),
+            )

@@ -4,10 +4,14 @@ It is `.octobert/store` of an output directory, or of the folder of `cache`.
 
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
     STORE/<stage>-<key>/artifact.sha256   digest of the manifest
+    STORE/<stage>-<key>/artifact.without  names of large files that were removed after the run
     STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
     STORE/work-temporary-<pid>-<thread>/  temporary files of the processes that make it
     STORE/work-remote-<token>/            what machines of a cluster make (`executors/ray.py`)
+
+After a run its store has a limited size: of results that were made fast for their size, the large files are removed. Such a
+result is still known by its manifest, and is made again when something reads it.
 
 Only entries with these names are ever removed, and nothing through a link. A failure is never stored. Nothing in the store is
 trusted: a result of which any byte is missing, changed, added or replaced by a link is not found, and is made again.
@@ -15,6 +19,7 @@ trusted: a result of which any byte is missing, changed, added or replaced by a 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -32,6 +37,7 @@ from octobert.core.files import (
     digests_of,
     file_digest,
     files_in,
+    is_file,
     is_folder,
     remove,
     storage_errors,
@@ -39,7 +45,10 @@ from octobert.core.files import (
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline.contract import StepResult
 
-MANIFEST, SEAL = "artifact.json", "artifact.sha256"
+MANIFEST, SEAL, WITHOUT = "artifact.json", "artifact.sha256", "artifact.without"
+# Files that are worth removing: bytes, and ends of names. Others are also read where nobody makes them again.
+_LARGE = 1 << 20
+_WEIGHTS = (".onnx", ".data", ".npz", ".bin", ".safetensors", ".zip")
 
 
 # File in the hidden folder of an output directory: the folder of `cache`, whose own hidden folder has the store.
@@ -115,21 +124,57 @@ class Store:
         return self.root / f"{stage}-{key[:16]}"
 
     def find(self, stage: str, key: str) -> Artifact | None:
-        """A result that is exactly as it was stored, or None."""
+        """A result that is exactly as it was stored, or without its large files; or None."""
         folder = self.path(stage, key)
         try:
             if not is_folder(folder):
                 return None
-            digests = digests_of(folder)
+            digests, without = digests_of(folder), _without(folder)
+            digests.pop(WITHOUT, None)
             seal = content_of(folder / SEAL).decode("ascii")
             artifact = Artifact.model_validate_json(content_of(folder / MANIFEST))
         except (OSError, ValueError):
             return None
+        files = {name: digest for name, digest in artifact.files.items() if name not in without}
         intact = (
-            digests == {**artifact.files, MANIFEST: seal, SEAL: digests.get(SEAL)}
+            digests == {**files, MANIFEST: seal, SEAL: digests.get(SEAL)}
             and NO_FILE not in digests.values()
         )
         return artifact if intact and artifact.key == key else None
+
+    def is_whole(self, artifact: Artifact) -> bool:
+        """Whether a result has its large files."""
+        return not _without(self.path(artifact.stage, artifact.key))
+
+    def shrink(self, most: int) -> None:
+        """Remove large files of results until those that are left take at most so many bytes, to be called under the lock.
+
+        What took the longest to make for its size stays. Files that are links to one content count once.
+        """
+        results = []
+        for folder in (path for path in self.root.glob("*") if re.fullmatch(_RESULT, path.name)):
+            with suppress(OSError, ValueError):
+                seconds = Artifact.model_validate_json(content_of(folder / MANIFEST)).seconds
+                large = {
+                    path: status
+                    for path in files_in(folder)
+                    if path.name.endswith(_WEIGHTS) and (status := path.lstat()).st_size >= _LARGE
+                }
+                size = sum(status.st_size for status in large.values())
+                results.append((seconds / max(size, 1), folder, large))
+        kept: set[int] = set()
+        for _, folder, large in sorted(results, key=lambda result: (-result[0], result[1])):
+            new = {s.st_ino: s.st_size for s in large.values() if s.st_ino not in kept}
+            if sum(new.values()) <= most:
+                most -= sum(new.values())
+                kept |= new.keys()
+                continue
+            names = [*_without(folder), *(path.relative_to(folder).as_posix() for path in large)]
+            with suppress(OSError):
+                # First the names: files that are removed without them would be damage.
+                (folder / WITHOUT).write_text(json.dumps(names), encoding="utf-8")
+                for path in large:
+                    path.unlink()
 
     @contextmanager
     def making(self, stage: str, key: str) -> Iterator[tuple[Path, Path]]:
@@ -197,6 +242,13 @@ class Store:
             with suppress(OSError):
                 remove(self.root / name)
         return names
+
+
+def _without(folder: Path) -> list[str]:
+    """Names of the large files that were removed from a result."""
+    path = folder / WITHOUT
+    names = json.loads(content_of(path)) if is_file(path) else []
+    return [name for name in names if str(name).endswith(_WEIGHTS)]
 
 
 def _size(path: Path) -> int:

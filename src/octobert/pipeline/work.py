@@ -48,6 +48,8 @@ from octobert.report.events import ProgressCallback
 
 M = TypeVar("M", bound=FrozenModel)
 _DECISION = "decided.json"
+# The size of the store after a run, in sizes of the checkpoint.
+KEPT = 2
 
 
 def key_of(step: Step, artifacts: Mapping[str, Artifact]) -> str:
@@ -78,6 +80,7 @@ class Work:
         entries: names of the results in the store that the run has used; it grows.
         known: key → a result that this run has made, or has found and verified; it is not verified again.
         reused: keys of those that were found.
+        origins: key of a result without its large files → what makes it again.
         locks: name of a result → held by the thread that makes it.
     """
 
@@ -90,6 +93,7 @@ class Work:
     entries: set[str] = field(default_factory=set)
     known: dict[str, Artifact] = field(default_factory=dict)
     reused: set[str] = field(default_factory=set)
+    origins: dict[str, tuple[Step, Mapping[str, Artifact]]] = field(default_factory=dict)
     locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def carry_out(self, step: Step, artifacts: Mapping[str, Artifact]) -> Artifact:
@@ -112,6 +116,7 @@ class Work:
             if stored is not None:
                 self.known[key] = stored
                 self.reused.add(key)
+                self.origins[key] = step, dict(artifacts)
                 self.log.write("reused", step=step.name, key=key)
                 self.teller.finished(step, stored, reused=True)
                 return stored
@@ -220,6 +225,27 @@ class Work:
         self.entries.add(path.name)
         return StepResult(step=name, folder=path).read(_DECISION, kind)
 
+    def checkpoint_bytes(self) -> int:
+        """The size of the weights of the models that were captured; 0 where none was."""
+        captured = (a.summary for a in self.known.values() if a.stage == "capture")
+        return max((int(summary.get("source_bytes", 0)) for summary in captured), default=0)
+
+    def make_whole(self, artifact: Artifact) -> None:
+        """Make a result again whose large files were removed after an earlier run.
+
+        Raises:
+            StorageError: it is not what it was.
+        """
+        with self.locks.setdefault(
+            self.store.path(artifact.stage, artifact.key).name, threading.Lock()
+        ):
+            if self.store.is_whole(artifact):
+                return
+            step, earlier = self.origins[artifact.key]
+            self.teller.started(step)
+            self._make(step, artifact.key, earlier, stored=artifact)
+            self.teller.finished(step, artifact, reused=False)
+
     def results(self, artifacts: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
         folders = {
@@ -228,9 +254,21 @@ class Work:
         }
         return {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
 
-    def _make(self, step: Step, key: str, artifacts: Mapping[str, Artifact]) -> Artifact:
-        """Run a step's stage and store what it made."""
+    def _make(
+        self,
+        step: Step,
+        key: str,
+        artifacts: Mapping[str, Artifact],
+        stored: Artifact | None = None,
+    ) -> Artifact:
+        """Run a step's stage and store what it made.
+
+        Args:
+            stored: what it made before, and must make again.
+        """
         store = self.store
+        for name in dict.fromkeys(step.needs.values()):
+            self.make_whole(artifacts[name])
         folders = {
             name: store.path(artifacts[name].stage, artifacts[name].key)
             for name in step.needs.values()
@@ -268,8 +306,15 @@ class Work:
                 seconds=response.seconds,
                 peak_memory_bytes=response.peak_memory_bytes,
             )
+            if stored is not None and artifact.files != stored.files:
+                raise StorageError(
+                    "a result that was made again is not what it was",
+                    where=str(store.path(step.stage, key)),
+                    got=step.name,
+                    fix="octobert clean OUT, and run the same command again",
+                )
             self.store_lock.check()
-            store.commit(work, artifact)
+            store.commit(work, stored or artifact)
         return artifact
 
 
@@ -305,6 +350,9 @@ def at_work(
                 with storage_errors(out):
                     notes = list(recover(out))
                 yield work, notes
+                if store_lock is lock and (most := work.checkpoint_bytes()):
+                    # A cache in another folder belongs to many runs, and is the user's to clean.
+                    store.shrink(KEPT * most)
             except Exception as error:
                 # Without its folder a run fails in many ways; the folder is the cause.
                 lock.check()

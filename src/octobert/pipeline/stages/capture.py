@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 from octobert.core.files import content_of
-from octobert.core.onnx_files import external_files
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
@@ -69,11 +68,10 @@ def run(
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
-    if source.is_checkpoint:
-        files = weights.weight_files(source.path, allow_pickle=allow_pickle)
-        wrapped = weights.wrappers(weights.shapes_of(files), source.family)
-    else:
-        files, wrapped = [source.path, *external_files(source.path)], ()
+    files = weights.files_of(source.path, allow_pickle=allow_pickle)
+    wrapped = (
+        weights.wrappers(weights.shapes_of(files), source.family) if source.is_checkpoint else ()
+    )
     facts = CaptureFacts(
         family=captured.family.model_types[0],
         head=head,
