@@ -59,7 +59,8 @@ def test_a_run_tells_what_it_does(finished, tmp_path) -> None:
     events: list[octobert.ProgressEvent] = []
     again = octobert.run(recipe, shutil.copytree(out, tmp_path / "out"), progress=events.append)
     assert again.scores == report.scores
-    planned = events.pop(0)
+    note, planned = events.pop(0), events.pop(0)
+    assert (note.step, note.state) == ("disk", "note")
     assert planned.state == "planned"
     assert list(planned.plan) == [event.step for event in events]
     assert set(planned.plan["export/ort-cpu"]) == {"quantize/ort-cpu"}
