@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
 import octobert
 from octobert.core.results import PACKAGE_FILE
@@ -55,7 +56,7 @@ def test_the_card_has_the_figures_of_the_report(package: Path, finished) -> None
             assert f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]" in card.text
     assert "ort-cpu: speed" in card.text
     assert report.environment.cpu in card.text
-    assert "| `linear.weight` |" in card.text
+    assert "| linear.weight |" in card.text
     assert manifest.files["onnx/model_quantized.onnx"] in card.text
     assert f'snapshot_download("{REPO}")' in card.text
     assert str(Path(manifest.recipe["model"]).parent) not in pushed.card.read_text()
@@ -146,6 +147,10 @@ def test_a_private_repository_gets_the_package_and_a_public_one_does_not(
                 "commitUrl": f"{web.address}/{REPO}/commit/{'1' * 40}",
             },
         }
+        secret = package.parent / "id_rsa"
+        secret.write_text("a private key")
+        (package / "notes.link").symlink_to(secret)
+        (package / "onnx" / "notes.txt").write_text("of the user")
         web.files |= {path: json.dumps(answer).encode() for path, answer in answers.items()}
         done = pushed(web, package, "--private", "--revision", "int8")
         sent = dict(web.sent)
@@ -166,6 +171,24 @@ def test_a_private_repository_gets_the_package_and_a_public_one_does_not(
         if line["key"] == "file"
     }
     assert files == {name: (package / name).read_bytes() for name in names}
+
+
+def test_texts_of_a_package_are_no_markup(package: Path) -> None:
+    """Whoever made the package does not write the card that is published in the name of its user."""
+    hostile = "a\n\n# x <img src=x> [y](javascript:z) `q` | w *v*"
+    manifest = json.loads((package / PACKAGE_FILE).read_text())
+    manifest["octobert"] = manifest["environment"]["cpu"] = manifest["recipe"]["model"] = hostile
+    for scores in manifest["scores"].values():
+        for score in scores:
+            score["metric"] = hostile
+    manifest["task"]["prompts"] = {"query": "```\n# x"}
+    (package / PACKAGE_FILE).write_text(json.dumps(manifest))
+    card = octobert.push(package, REPO, dry_run=True).card.read_text()
+    text = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
+    kinds = {t.type for token in text for t in (token, *(token.children or ()))}
+    assert not kinds & {"html_block", "html_inline", "image", "link_open", "em_open"}
+    headings = [text[i + 1].content for i, token in enumerate(text) if token.type == "heading_open"]
+    assert headings[1:] == ["Measured", "Quantized", "Use"]
 
 
 def test_a_hub_that_does_not_answer_is_a_sentence(package: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import octobert
+from octobert.api.clients import CLIENTS
 from octobert.core.errors import ModelError
 from octobert.core.results import PACKAGE_FILE
 from tests.support.cli import octobert as octobert_cli
@@ -34,13 +36,73 @@ def test_a_package_as_it_was_packaged(package: Path) -> None:
     assert verified.files == octobert.manifest(package).files
     assert verified.added == ("notes.txt",)
     assert len(octobert.load(package, verify=True)([("the of", "and a")])) == 1
-    done = octobert_cli("verify", str(package))
+    done = octobert_cli("verify", str(package), "--no-run")
     assert (done.returncode, done.stdout) == (
         0,
         f"{package}: {len(verified.files)} files as packaged; added since: notes.txt\n",
     )
     (shown,) = json.loads(octobert_cli("verify", str(package), "--json").stdout)
     assert shown["files"] == verified.files
+    assert shown["batches"]["state"] == "bounded"
+
+
+# Everything that hands files of a package on, or opens them.
+READERS: dict[str, Callable[[Path], object]] = {
+    "verify": octobert.verify,
+    "load": octobert.load,
+    "load and verify": lambda package: octobert.load(package, verify=True),
+    "push": lambda package: octobert.push(package, "me/model", dry_run=True),
+    "merge": lambda package: octobert.merge([package, package], package.parent / "merged"),
+    **{
+        f"export for {client}": lambda package, client=client: octobert.export(package, client)
+        for client in CLIENTS
+    },
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_links_are_not_followed(package: Path, tmp_path: Path, reader: str) -> None:
+    """A link of a package of unknown origin may lead to a private key, which would be served, or published."""
+    key, before = tmp_path / "key", {path.name for path in tmp_path.iterdir()} | {"key"}
+    weights = next(name for name in model_files(package) if name.endswith(".bin"))
+    for name in ("tokenizer.json", weights, "onnx", PACKAGE_FILE):
+        place = package / name
+        place.rename(key)
+        place.symlink_to(key)
+        with pytest.raises(ModelError, match="is a link") as error:
+            READERS[reader](package)
+        assert name in error.value.got
+        place.unlink()
+        key.rename(place)
+    assert {path.name for path in tmp_path.iterdir()} <= before
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "load"])
+def test_files_that_were_changed_are_not_handed_on(package: Path, reader: str) -> None:
+    with (package / "tokenizer.json").open("a") as stream:
+        stream.write(" ")
+    with pytest.raises(ModelError, match=r"tokenizer\.json has another content"):
+        READERS[reader](package)
+
+
+def test_links_of_the_hubs_cache_lead_to_its_own_files(package: Path, tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / ("1" * 40)
+    blobs.mkdir(parents=True)
+    for number, name in enumerate([*octobert.manifest(package).files, PACKAGE_FILE]):
+        (package / name).rename(blobs / f"{number}")
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).symlink_to(os.path.relpath(blobs / f"{number}", (snapshot / name).parent))
+    assert octobert.verify(snapshot).added == ()
+    assert len(octobert.load(snapshot)([("the of", "and a")])) == 1
+
+
+@pytest.mark.parametrize("name", ["*", "a?", "[ab]", "onnx/*.onnx", "a\nb", "a\x1b[2J"])
+def test_a_name_that_means_other_files(package: Path, name: str) -> None:
+    manifest = json.loads((package / PACKAGE_FILE).read_text())
+    manifest["files"][name] = "0" * 64
+    (package / PACKAGE_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match=r"octobert\.json cannot be read"):
+        octobert.verify(package)
 
 
 def test_every_changed_and_missing_file_is_named(package: Path) -> None:

@@ -11,6 +11,7 @@ checkpoint's scale.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -242,14 +243,14 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 
     Raises:
         RecipeError: There is no such client.
-        ModelError: The folder is not a package, or the client cannot open such a model.
+        ModelError: The folder is not a package, its files are not those that were packaged, or the client cannot open it.
         StorageError: The folder exists already.
 
     Example:
         >>> octobert.export("out/ort-cpu", "optimum").snippet             # doctest: +SKIP
     """
     from octobert.inference.machines import for_this_machine
-    from octobert.inference.package_files import read_manifest
+    from octobert.inference.package_files import read_manifest, verify
 
     if client not in CLIENTS:
         raise RecipeError(
@@ -257,6 +258,7 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
         )
     source = for_this_machine(Path(package))
     manifest = read_manifest(source)
+    verify(source)
     beside = Path(package).absolute()
     target = Path(out or beside.with_name(f"{beside.name}-{client}")).absolute()
     model = _opened(source, manifest, client, target)
@@ -369,8 +371,9 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
         # Weights beside a large model keep their name, by which the model refers to them.
         models = {client.file: weights}
         models |= {
-            str(Path(client.file).with_name(data.name)): data
-            for data in weights.parent.glob(f"{weights.name}.*")
+            str(Path(client.file).with_name(Path(name).name)): source / name
+            for name in manifest.files
+            if name.startswith(f"{weights.relative_to(source).as_posix()}.")
         }
     # Servers take folders whose names start with a number for versions of the model.
     beside = {
@@ -463,7 +466,10 @@ def snippet(client: str, model: Model) -> str:
 def rendered(template: str, **facts: object) -> str:
     """A template of `snippets`, which sees the constants of this module too."""
     constants = {name: value for name, value in globals().items() if name.isupper()}
-    return _templates().get_template(template).render(constants, **facts)
+    templates = _templates()
+    if template.endswith(".md.jinja"):
+        templates = templates.overlay(finalize=_as_text)
+    return templates.get_template(template).render(constants, **facts)
 
 
 @cache
@@ -481,6 +487,15 @@ def _templates() -> Environment:
     environment.filters["written"] = _written
     environment.globals["keywords"] = _keywords
     return environment
+
+
+def _as_text(value: object) -> object:
+    """A value in Markdown: nothing in it is markup, as packages come from anybody, unless the template says `safe`."""
+    from markupsafe import Markup
+
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return re.sub(r"[\\`*_\[\]<>|&#~]", r"\\\g<0>", " ".join(value.split()))
 
 
 def _written(value: object) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.api import clients
 from octobert.api._arguments import PathLike, path_of
 from octobert.core.errors import OctobertError, RecipeError, StorageError, reason
-from octobert.core.files import atomic_write, content_of, storage_errors
+from octobert.core.files import atomic_write, content_of, file_digest, is_file, storage_errors
 from octobert.core.frozen import FrozenModel
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def push(
 
     folder = path_of(package, "package")
     manifest = package_files.read_manifest(folder)
-    package_files.verify(folder)
+    added = package_files.verify(folder).added
     try:
         hf_hub_url(repo, CARD)
         is_whole = "/" in repo
@@ -96,38 +96,46 @@ def push(
     digest = manifest.files[weights.relative_to(folder).as_posix()]
     card = folder / CARD
     with storage_errors(card):
-        if not card.exists():
+        if CARD not in added and CARD not in manifest.files:
             text = card_of(folder, manifest, repo, digest, license)
             with atomic_write(card) as partial:
                 partial.write_text(text, encoding="utf-8")
-        elif digest not in content_of(card).decode(errors="replace"):
+        elif not is_file(card) or digest not in content_of(card).decode(errors="replace"):
             raise StorageError(
                 "the file is not the card of this model, whose sha256 it would name",
                 where=str(card),
                 expected=digest,
                 fix="remove it, and a card is made",
             )
-    files = (CARD, PACKAGE_FILE, *manifest.files)
-    commit = None if dry_run else _upload(folder, repo, files, private, revision)
+    files = tuple(dict.fromkeys((CARD, PACKAGE_FILE, *manifest.files)))
+    digests = {**manifest.files, **{name: file_digest(folder / name) for name in files[:2]}}
+    commit = None if dry_run else _upload(folder, repo, digests, private, revision)
     return Pushed(repo=repo, card=card, files=files, commit=commit)
 
 
 def _upload(
-    folder: Path, repo: str, files: Iterable[str], private: bool, revision: str | None
+    folder: Path, repo: str, files: Mapping[str, str], private: bool, revision: str | None
 ) -> str:
-    from huggingface_hub import HfApi
+    """Commit these files (relative path → sha256), and nothing else that is in the folder."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    from octobert.inference.package_files import other_files
 
     hub = HfApi()
+    added = [CommitOperationAdd(name, folder / name) for name in files]
+    if changed := [
+        a.path_in_repo for a in added if a.upload_info.sha256.hex() != files[a.path_in_repo]
+    ]:
+        raise other_files(folder, [f"{name} has another content" for name in changed])
     try:
         hub.create_repo(repo, private=private, exist_ok=True)
         is_public = private and not hub.model_info(repo).private
         if not is_public:
             if revision is not None:
                 hub.create_branch(repo, branch=revision, exist_ok=True)
-            done = hub.upload_folder(
-                repo_id=repo,
-                folder_path=folder,
-                allow_patterns=list(files),
+            done = hub.create_commit(
+                repo,
+                added,
                 revision=revision,
                 commit_message="Add a package of octobert",
             )

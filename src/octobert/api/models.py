@@ -74,6 +74,7 @@ def load(
     device: str | None = None,
     static_up_to: Natural | None = None,
     measure: bool = True,
+    alone: bool = False,
 ) -> Predictor:
     """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
 
@@ -95,6 +96,8 @@ def load(
             models on the CPU with the goal `latency`, unless `measure` is false.
         measure: Measure the time by length, which batches and padding follow, where that was not yet done on this machine: up
             to five seconds. False: the first answer comes sooner.
+        alone: Answer every text in an inference of its own: its answer is the same to the last bit, whatever other texts a call
+            or a stream has. Slower for many texts. Packages of ort-cpu with static quantization need it not.
 
     Returns:
         The model: call it with texts, or with an iterable via `stream`.
@@ -121,6 +124,7 @@ def load(
         device=device,
         static_up_to=static_up_to,
         measure=measure,
+        alone=alone,
     )
 
 

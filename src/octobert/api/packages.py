@@ -45,21 +45,31 @@ def manifest(package: PathLike) -> PackageManifest:
     return read_manifest(for_this_machine(path_of(package, "package")))
 
 
-def verify(package: PathLike) -> Verified:
-    """Compare the content of every file of a package with the sha256 in its manifest.
+def verify(package: PathLike, *, run: bool = True) -> Verified:
+    """Compare the content of every file of a package with the sha256 in its manifest, and measure what batches do to answers.
 
     Args:
-        package: A package, `OUT/TARGET`, or its zip file.
+        package: A package, `OUT/TARGET`, or its zip file, whose model is not run.
+        run: Run the model, where its target runs here: are answers the same alone, padded and in any batch? False: only the
+            files are compared, and the runtime does not open the model.
 
     Returns:
-        The files, and those that were added after it was packaged.
+        The files, those that were added after it was packaged, and what batches do.
 
     Raises:
         ModelError: Files are missing or have another content, all named; or the folder is not a package.
     """
+    from octobert import targets
     from octobert.inference import package_files
 
-    return package_files.verify(path_of(package, "package"))
+    path = path_of(package, "package")
+    verified = package_files.verify(path)
+    if not run or not path.is_dir() or not targets.load(manifest(path).target).probe().available:
+        return verified
+    from octobert.inference.invariance import batch_effect
+    from octobert.inference.opened import open_model
+
+    return verified.model_copy(update={"batches": batch_effect(open_model(path))})
 
 
 def check(model: PathLike, targets: Names = ()) -> list[Lint]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import octobert
 from octobert.cli import _show
 
@@ -15,14 +17,17 @@ EXAMPLES = ("octobert verify out",)
 
 def command(
     directory: Path,
+    run: bool = typer.Option(True, help="Also run the models: are answers the same in any batch?"),
 ) -> Iterator[Any]:
-    """Compare the content of every file of a package with the sha256 in octobert.json.
+    """Compare the content of every file of a package with the sha256 in octobert.json, and measure what batches do to answers.
 
     Args:
         directory: A package (folder or zip file), or an output directory with packages.
     """
-    packages = [octobert.verify(folder) for folder in octobert.packages(directory)]
+    packages = [octobert.verify(folder, run=run) for folder in octobert.packages(directory)]
     yield packages
     for package in packages:
         added = f"; added since: {', '.join(package.added)}" if package.added else ""
         _show.line(f"{package.package}: {len(package.files)} files as packaged{added}")
+        if package.batches is not None:
+            _show.line(f"  {package.batches}")

@@ -150,6 +150,7 @@ class Capabilities(FrozenModel):
         rewrites: what makes its files faster.
         shapes: batch and sequence are dynamic, fixed where the recipe says so (`either`), dynamic within profiles that are
             written next to the model, or fixed.
+        exact_rows: outputs of a row in static quantization are the same to the last bit alone, padded and in any batch.
         static_lengths: a session may have models of static lengths for single rows besides the one for all shapes.
         file: ONNX file of a package that the target opens, or from which its model file is made.
         formats: formats that are written into the package.
@@ -177,6 +178,7 @@ class Capabilities(FrozenModel):
     onnx: OnnxRules
     rewrites: Rewrites = Rewrites()
     shapes: Literal["dynamic", "either", "profiles", "fixed"] = "dynamic"
+    exact_rows: bool = False
     static_lengths: bool = False
     file: str = "onnx/model_quantized.onnx"
     formats: tuple[str, ...] = ("onnx",)

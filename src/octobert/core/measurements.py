@@ -452,3 +452,22 @@ def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
         sequence=ours.sequence,
         ratio=ratio,
     )
+
+
+class BatchEffect(FrozenModel):
+    """What other rows and padding do to the outputs of a row.
+
+    Args:
+        state: `exact`: nothing, to the last bit. `bounded`: they change its rounding. `depends`: ranges are computed from all
+            rows of a batch.
+        difference: the largest that was measured, relative to the largest output.
+    """
+
+    state: Literal["exact", "bounded", "depends"]
+    difference: float
+
+    def __str__(self) -> str:
+        if self.state == "exact":
+            return "answers are the same to the last bit alone, padded and in any batch"
+        how = "depend on the batch" if self.state == "depends" else "change by rounding in batches"
+        return f"answers {how}: by up to {self.difference:.1g} of the largest output; octobert.load(…, alone=True) is exact"

@@ -425,6 +425,8 @@ class Report(Tabular):
 def _inside(name: str) -> str:
     if not stays_inside(name) or not PurePosixPath(name).parts or set(name) & {"\\", ":"}:
         raise ValueError("the path leaves the package")
+    if set(name) & set("*?[") or not name.isprintable():
+        raise ValueError("the path is a pattern, or has characters that no file of a package has")
     return name
 
 

@@ -34,6 +34,7 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import Row, Tabular, first_problem
+from octobert.core.measurements import BatchEffect
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned
 
@@ -56,11 +57,13 @@ class Verified(Tabular):
         package: its folder.
         files: relative path → sha256.
         added: files that came later, such as `tuned.json`.
+        batches: what other texts of a batch do to an answer; None where it was not measured.
     """
 
     package: str
     files: dict[str, str]
     added: tuple[str, ...]
+    batches: BatchEffect | None = None
 
     def to_rows(self) -> list[Row]:
         """One row per file."""
@@ -80,6 +83,8 @@ def read_manifest(folder: Path) -> PackageManifest:
         ModelError: the folder has no such file, or the file cannot be read.
     """
     path = folder / PACKAGE_FILE
+    if _is_link(folder, PACKAGE_FILE):
+        raise other_files(folder, [f"{PACKAGE_FILE} is a link"])
     if not os.path.lexists(folder):
         raise ModelError(
             "there is no such folder", where=str(folder), expected="a package", fix="check the path"
@@ -130,7 +135,7 @@ def verify(package: Path) -> Verified:
     if _is_zip(package):
         return _verify_zip(package)
     manifest = read_manifest(package)
-    states = {name: _state(package / name, digest) for name, digest in manifest.files.items()}
+    states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
     return _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
 
@@ -255,7 +260,7 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
     Raises:
         ModelError: a file is missing or has another size.
     """
-    wrong = []
+    wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -269,8 +274,19 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
         raise other_files(folder, wrong)
 
 
-def _state(path: Path, digest: str) -> str:
+def _is_link(package: Path, name: str) -> bool:
+    """A link leads to whatever its reader may read. Those of the Hub's cache lead to its own files, and are none here."""
+    root = package.resolve()
+    place = (root / name).resolve()
+    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
+    return place != root / name and place.parent != blobs
+
+
+def _state(package: Path, name: str, digest: str) -> str:
     """Return the problem of a file; empty if there is none."""
+    path = package / name
+    if _is_link(package, name):
+        return "is a link"
     if not path.is_file():
         return "is missing"
     try:

@@ -81,6 +81,7 @@ class Predictor:
             the error of quantization. None: 128 with the goal `latency` on the CPU, where these copies are small; 0 with a
             device, and without `measure`.
         measure: measure the time by length where that was not yet done on this machine.
+        alone: answer every text in an inference of its own, so that its answer does not depend on other texts.
 
     Raises:
         RecipeError: there is no such goal, or the streams and threads are too many for this machine.
@@ -108,6 +109,7 @@ class Predictor:
         precision: str | None = None,
         static_up_to: int | None = None,
         measure: bool = True,
+        alone: bool = False,
     ) -> None:
         goal = goal_named(goal)
         self.opened = model if isinstance(model, FinishedModel) else open_model(Path(model))
@@ -141,7 +143,7 @@ class Predictor:
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(
-            partial(_engine, self.opened, goal, self.setting, options, measure=measure)
+            partial(_engine, self.opened, goal, self.setting, options, measure=measure, alone=alone)
         )
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
@@ -243,7 +245,13 @@ load = Predictor
 
 
 def _engine(
-    model: FinishedModel, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool
+    model: FinishedModel,
+    goal: Goal,
+    setting: Setting,
+    options: SessionOptions,
+    *,
+    measure: bool,
+    alone: bool,
 ) -> _Engine:
     """Open a model."""
     task = model.rebuilt()
@@ -251,7 +259,14 @@ def _engine(
     cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
     static = static_lengths(options.static_up_to) if model.ignores_padding else ()
     scheduler = Scheduler(
-        task, tokenizer, session, cost, setting.tokens, static, pads=model.ignores_padding
+        task,
+        tokenizer,
+        session,
+        cost,
+        setting.tokens,
+        static,
+        pads=model.ignores_padding,
+        alone=alone,
     )
     return _Engine(tokenizer, session, scheduler)
 

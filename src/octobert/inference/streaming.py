@@ -57,6 +57,7 @@ class Scheduler:
         tokens: most tokens of a batch, padding included.
         static: lengths, ascending, for which the session has models of a static shape: a single row is padded to the next.
         pads: pad single rows to shared lengths, where the runtime prepares each shape: padding does not change answers.
+        alone: every row is a batch of its own, so that no answer depends on others.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Scheduler:
         static: Sequence[int] = (),
         *,
         pads: bool = False,
+        alone: bool = False,
     ) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._static = [length for length in static if length <= tokenizer.max_length]
-        self._shares = pads and session.prepares_shapes
+        self._alone, self._shares = alone, pads and session.prepares_shapes
         self._seen = set[tuple[int, int]]()
         # For single rows, which come again and again: that a shape is slow at first does not count.
         self._steady, self._padded = cost.model_copy(update={"new_shape_ms": 0.0}), dict[int, int]()
@@ -141,7 +143,8 @@ class Scheduler:
             least = min(shared_length(tokens), longest) if self._shares else tokens
             (batch,) = make_batches([least], self._steady, max_length=longest)
             static = (length for length in self._static if length >= tokens)
-            self._padded[tokens] = next(static, batch.length)
+            # Measured times differ from one process to the next, and so would the answers.
+            self._padded[tokens] = least if self._alone else next(static, batch.length)
         return self._padded[tokens]
 
     def close(self) -> None:
@@ -190,8 +193,8 @@ class Scheduler:
         ]
         encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
-        if len(rows) == 1:
-            return encoded, [Batch([0], self.padded(len(rows[0])))]
+        if len(rows) == 1 or self._alone:
+            return encoded, [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)]
         batches = make_batches(
             [len(row) for row in rows],
             self._cost,

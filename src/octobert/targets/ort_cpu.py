@@ -41,6 +41,7 @@ CAPABILITIES = Capabilities(
     weights=Weights(types=("int8", "int4", "uint8", "float8e4m3"), zero_points="any"),
     float_parts=FloatParts(in_files=("float32", "float16")),
     shapes="either",
+    exact_rows=True,
     saturates_without=INTEGER_UNITS,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated_roles=(*RESIDUAL, *OUTPUTS),

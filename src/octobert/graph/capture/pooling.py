@@ -129,11 +129,14 @@ class _Builder:
         return self.chain.Add(path, product, self._weight(f"{path}.bias"))
 
     def _sums(self, states: ir.Value, weights: ir.Value, stem: str) -> tuple[ir.Value, ir.Value]:
-        """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded)."""
+        """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded).
+
+        A product adds the tokens of each row in one order, whatever the other rows are. ONNX Runtime's ReduceSum does not.
+        """
         axis = self._token_axis()
-        total = self.chain.ReduceSum(
-            f"{stem}.sum", self.chain.Mul(f"{stem}.masked", states, weights), axis, keepdims=0
-        )
+        row = self.chain.Transpose(f"{stem}.row", weights, perm=[0, 2, 1])
+        total = self.chain.MatMul(f"{stem}.product", row, states)
+        total = self.chain.Squeeze(f"{stem}.sum", total, axis)
         count = self.chain.ReduceSum(f"{stem}.count", weights, axis, keepdims=0)
         least = self._constant("min_tokens", MIN_TOKENS)
         return total, self.chain.Max(f"{stem}.bounded_count", count, least)

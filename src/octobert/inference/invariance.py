@@ -1,0 +1,71 @@
+"""Whether the answer to a text depends on what runs together with it: a measurement on rows of many lengths."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from octobert import targets
+from octobert.core.measurements import BatchEffect
+from octobert.core.session import Session, SessionOptions
+from octobert.data.tokenization import Encoded, feeds_of
+from octobert.inference.opened import FinishedModel
+
+# Lengths in tokens: one word, ends of the blocks of kernels and one beyond, and long rows.
+_LENGTHS = (1, 3, 5, 9, 16, 17, 31, 33, 64, 66, 127, 129, 255, 258)
+# Token ids where nothing states the size of the vocabulary.
+_VOCABULARY = 1000
+# Rows of batches that are drawn at random.
+_BATCHES = (2, 2, 3, 3, 4, 5, 7, 8)
+
+
+def batch_effect(model: FinishedModel) -> BatchEffect:
+    """Run rows alone, padded, and in batches, and compare their outputs.
+
+    Raises:
+        TargetError: the target does not run here.
+        ModelError: the model has other outputs than its task reads.
+    """
+    model.check_runs()
+    session, longest = model.session(SessionOptions()), model.longest or max(_LENGTHS)
+    generator = np.random.default_rng(0)
+    most = model.vocabulary or _VOCABULARY
+    rows = []
+    for length in sorted({min(length, longest) for length in _LENGTHS}):
+        ids = generator.integers(min(5, most - 1), most, length)
+        rows.append(Encoded(ids, np.zeros_like(ids), truncated=False))
+    alone = [_outputs(session, [row], len(row))[0] for row in rows]
+    ways = [(rows, len(rows[-1])), (rows[::-1], longest), (rows[: len(rows) // 2], len(rows[-1]))]
+    ways += [([row], min(len(row) + more, longest)) for row in rows for more in (1, 7)]
+    for count in _BATCHES:
+        drawn = [rows[i] for i in generator.permutation(len(rows))[:count]]
+        ways.append((drawn, max(map(len, drawn))))
+    worst = scale = 0.0
+    for together, length in ways:
+        for row, outputs in zip(together, _outputs(session, together, length), strict=True):
+            before = alone[next(index for index, other in enumerate(rows) if other is row)]
+            worst = max(
+                worst, *(float(np.abs(a - b).max()) for a, b in zip(outputs, before, strict=True))
+            )
+            scale = max(scale, *(float(np.abs(a).max()) for a in before))
+    return BatchEffect(state=_state(model, worst), difference=worst / scale if worst else 0.0)
+
+
+def _state(model: FinishedModel, worst: float) -> Literal["exact", "bounded", "depends"]:
+    """Rows that were tried cannot show alone that no others differ: the target must say so, too."""
+    if not model.ignores_padding:
+        return "depends"
+    manifest = model.manifest
+    static = manifest is not None and not any(q.dynamic for _, q in manifest.plan.quantized)
+    exact = static and targets.load(model.target).CAPABILITIES.exact_rows
+    return "exact" if exact and not worst else "bounded"
+
+
+def _outputs(session: Session, rows: list[Encoded], length: int) -> list[list[np.ndarray]]:
+    """The outputs of each row without those of padding."""
+    results = session.run(feeds_of(rows, 0, length)).values()
+    return [
+        [array[i, : len(row)] if array.shape[1:2] == (length,) else array[i] for array in results]
+        for i, row in enumerate(rows)
+    ]
