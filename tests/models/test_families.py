@@ -171,6 +171,28 @@ def test_8_bits_follow_the_float_model(family, name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_onnx_runtime_answers_a_row_the_same_in_any_batch(family, name: str) -> None:
+    """Every length alone, padded, and beside other rows: to the last bit."""
+    one, generator = family(name), np.random.default_rng(0)
+    every = [
+        Encoded(generator.integers(one.pad_id + 4, 90, n), np.zeros(n, dtype=np.int64), False)
+        for n in (*range(1, 35), 47, 48, 49, 60, 63)
+    ]
+    for placement in ("matmul", "matmul-attention"):
+        path = one.written(one.plan("ort-cpu", placement=placement), f"exact-{placement}")
+        session = opened("ort-cpu", path)
+        alone = [states(session, feeds_of([row], one.pad_id))[0] for row in every]
+        for row, expected in zip(every, alone, strict=True):
+            for length in {min(len(row) + 1, 63), 63}:
+                padded = states(session, feeds_of([row], one.pad_id, length))[0]
+                np.testing.assert_array_equal(padded, expected)
+        for _ in range(20):
+            drawn = generator.permutation(len(every))[: generator.integers(2, 9)]
+            together = states(session, feeds_of([every[i] for i in drawn], one.pad_id))
+            np.testing.assert_array_equal(together, np.stack([alone[i] for i in drawn]))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_pytorch_computes_what_is_written(family, name: str) -> None:
     """The float graph, and 8 bits in every kind of place: what ONNX Runtime computes operator by operator."""
     one = family(name)
