@@ -225,6 +225,7 @@ def test_timing_has_keys() -> None:
         ("OpenVINO", None, "openvino-ep"),
         ("OpenVINO", "npu", "openvino-npu"),
         ("MIGraphX", "gpu", "migraphx"),
+        ("Dml", "gpu", "ort-dml"),
     ],
 )
 def test_providers_are_targets(provider: str, device: str | None, target: str) -> None:
@@ -577,7 +578,7 @@ def test_the_head_of_a_loaded_model_is_read(
     assert task in (made["task"], *made["task"])
 
 
-@pytest.mark.parametrize("raw", [[1, 2], {}, {"passes": {}}, config({"q": {"type": "OnnxQuantisation"}}), config({"q": {"type": "GptqQuantizer"}}), config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), config({"q": {}}), config(builds={"a": {}}), config(evaluator="score"), config(pass_flows=[["convert"]]), config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), config(input_model={"type": "CompositeModel"}), config(**system("Dml", device="gpu"))])  # fmt: skip
+@pytest.mark.parametrize("raw", [[1, 2], {}, {"passes": {}}, config({"q": {"type": "OnnxQuantisation"}}), config({"q": {"type": "GptqQuantizer"}}), config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), config({"q": {}}), config(builds={"a": {}}), config(evaluator="score"), config(pass_flows=[["convert"]]), config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), config(input_model={"type": "CompositeModel"}), config(**system("CoreML", device="gpu"))])  # fmt: skip
 def test_what_would_change_the_result_is_one_sentence(golden, raw: Any) -> None:
     with golden.raises(RecipeError):
         olive.convert(raw)

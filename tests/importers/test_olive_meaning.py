@@ -252,13 +252,58 @@ def test_a_sum_of_slices_is_refused() -> None:
 
 
 def test_providers_without_a_target_are_named_beside_the_others() -> None:
-    imported = converted(config({"quant": STATIC}, **system("Dml", "ROCM")))
+    imported = converted(config({"quant": STATIC}, **system("CoreML", "ROCM")))
     assert imported.recipe["targets"] == ["migraphx"]
     field = outcome(imported, "systems.here.accelerators[0].execution_providers")
     assert (field.verdict, field.note) == (
         "mapped",
-        "migraphx; octobert has no target for DmlExecutionProvider",
+        "migraphx; octobert has no target for CoreMLExecutionProvider",
     )
+
+
+FLOAT16_GPU = {
+    "conversion": {
+        "type": "OnnxConversion",
+        "target_opset": 20,
+        "save_as_external_data": True,
+    },
+    "fusion": {
+        "type": "OrtTransformersOptimization",
+        "model_type": "bert",
+        "opt_level": 0,
+        "float16": True,
+        "use_gpu": True,
+        "keep_io_types": False,
+        "optimization_options": {"enable_attention": True, "use_multi_head_attention": True},
+    },
+}
+
+
+@pytest.mark.parametrize("task", ["text-classification", "feature-extraction"])
+def test_float16_for_directml_is_read_in_whole(task: str) -> None:
+    """The shape of olive-recipes' configs for DirectML: the host is a CPU, the target a GPU."""
+    is_pairs = task == "text-classification"
+    columns = ["sentence1", "sentence2"] if is_pairs else ["premise"]
+    rows = {"input_cols": columns, "padding": "max_length", "max_length": 128, "max_samples": 100}
+    scores = [metric("accuracy", sub("accuracy_score", 1), sub("f1_score"))] if is_pairs else []
+    timing = [metric("latency", sub("avg", 2)), metric("throughput", sub("max"))]
+    raw = config(
+        FLOAT16_GPU,
+        evaluators={"scores": {"metrics": [*scores, *timing]}},
+        data_configs=[
+            data_config(pre_process_data_config=rows, dataloader_config={"batch_size": 1})
+        ],
+        evaluate_input_model=False,
+        host="host",
+        **system("Dml", device="gpu"),
+    )
+    raw["input_model"]["task"] = task
+    raw["systems"]["host"] = system("CPU", device="cpu")["systems"]["here"]
+    imported = converted(raw)
+    assert imported.recipe["targets"] == ["ort-dml"]
+    assert imported.recipe["quantize"] == {"float": {"float_parts": "float16"}}
+    assert (imported.recipe["opset"], imported.recipe["benchmark"]["sequence"]) == (20, [128])
+    assert [each for each in imported.outcomes if each.verdict == "refused"] == []
 
 
 @pytest.mark.parametrize(
@@ -266,6 +311,7 @@ def test_providers_without_a_target_are_named_beside_the_others() -> None:
     [
         ("CUDA", {}, "float16"),
         ("Tensorrt", {}, "float16"),
+        ("Dml", {}, "float16"),
         ("CPU", {}, "static"),
         ("QNN", {}, "float"),
         ("MIGraphX", {}, "float"),

@@ -212,6 +212,45 @@ def test_migraphx_has_opset_19_and_float16(everywhere: Path) -> None:
     assert "FLOAT16" in {str(value.dtype) for value in model.graph.initializers.values()}
 
 
+def test_directml_has_uint8_activations_and_no_operator_between_pairs(everywhere: Path) -> None:
+    """All pairs end in products with weights: others would become operators whose scales are float32."""
+    model = ir.load(onnx_of(everywhere, "ort-dml"))
+    assert float16.OPSET <= model.graph.opset_imports[""] <= 20
+    assert npu.pair_types(model) == {"activation_dtype": "QUInt8", "weight_dtype": "QInt8"}
+    pairs = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    assert {reader.op_type for node in pairs for reader in operators.readers(node.outputs[0])} == {
+        "MatMul"
+    }
+    products = [node for node in model.graph if node.op_type == "MatMul"]
+    quantized = [
+        node for node in products if operators.producer(node.inputs[1], "DequantizeLinear")
+    ]
+    assert len(quantized) == 12
+    assert {str(node.inputs[0].dtype) for node in products} == {"FLOAT16"}
+    assert not [
+        reader
+        for node in quantized
+        for reader in operators.readers(node.outputs[0])
+        if reader.op_type == "QuantizeLinear"
+    ]
+    assert table("ort-dml").status == "structurally checked, not run"
+
+
+def test_sessions_of_directml_are_as_its_provider_demands(everywhere: Path, monkeypatch) -> None:
+    target = plugins.load("targets", "ort-dml")
+    monkeypatch.setattr(target, "_PROVIDER", onnxruntime.Provider(onnxruntime.CPU))
+    tuned = {"memory_pattern": True, "execution": "parallel", "denormals_as_zero": True}
+    options = SessionOptions(streams=4, threads=1, runtime_options=tuned)
+    path = onnx_of(everywhere, "ort-dml").with_name("model.onnx")
+    session = target.open_session(path, options)
+    settings = session._free.get().get_session_options()
+    assert not settings.enable_mem_pattern
+    assert settings.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
+    # One call at a time: the session is taken, and there is no other.
+    assert (session.streams, session._free.empty()) == (1, True)
+    assert not {"memory_pattern", "execution"} & set(target.RUNTIME_OPTIONS)
+
+
 def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path) -> None:
     from octobert.targets.runtimes import openvino
 

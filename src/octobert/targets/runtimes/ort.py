@@ -49,6 +49,7 @@ _IO_BINDING = "io_binding"
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "dml",
     "TensorrtExecutionProvider": "cuda",
     "NvTensorRTRTXExecutionProvider": "cuda",
     "MIGraphXExecutionProvider": "cuda",
