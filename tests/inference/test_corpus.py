@@ -22,47 +22,14 @@ from octobert.core.errors import BusyError, ColumnError, DataError, ModelError, 
 from octobert.core.lock import locked
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as command
-from tests.support.corpora import embedding, passages, write_corpus
+from tests.support.corpora import ROWS, embedding, passages, write_corpus
 
 # Sums of float32 in another order; the vectors of the tiny encoder have a length of about 1.
 SAME_FLOAT = 1e-5
-ROWS = 16
 # Of the tiny encoder.
 WIDTH = 32
 # Until a process has written its first part, on a busy machine.
 SECONDS = 60.0
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """Two files in a folder, 150 and 70 rows."""
-    write_corpus(tmp_path / "corpus" / "a.parquet", passages(150))
-    write_corpus(tmp_path / "corpus" / "b" / "a.parquet", passages(70, 150), 150)
-    return tmp_path / "corpus"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "vectors.parquet"
-
-
-@pytest.fixture
-def begun(embedding_package, corpus, out) -> Path:
-    """The folder of a run that was killed: its first parts."""
-    octobert.embed(embedding_package, corpus, out, rows=ROWS)
-    shutil.copy(out, out.with_name("undisturbed"))
-    out.unlink()
-
-    class Killed(BaseException):
-        pass
-
-    def kill(event: octobert.ProgressEvent) -> None:
-        if event.done > 3 * ROWS:
-            raise Killed
-
-    with pytest.raises(Killed):
-        octobert.embed(embedding_package, corpus, out, rows=ROWS, progress=kill)
-    return out.with_name(f".{out.name}.octobert")
 
 
 def files_beside(out: Path) -> list[str]:

@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 from tests.support.checkpoints import WORDS
 from tests.support.cli import PROGRAM
 
+# Of a part.
+ROWS = 16
+
 
 def passages(count: int, start: int = 0) -> list[str]:
     """Texts of one to twelve words."""

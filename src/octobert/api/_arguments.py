@@ -34,6 +34,8 @@ Names: TypeAlias = Annotated[str | Sequence[str], "names"]
 # A name, or one name with its options.
 TaskLike: TypeAlias = str | Mapping[str, Any]
 MetricLike: TypeAlias = str | Mapping[str, Any]
+# The largest whole number that runtimes and libraries take.
+_MOST = 2**31 - 1
 Positive: TypeAlias = Annotated[int, Least(1)]
 Natural: TypeAlias = Annotated[int, Least(0)]
 # Runs of which a spread is computed.
@@ -91,9 +93,12 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
         else tuple(value)
     )
     for item in values:
-        if isinstance(item, bool) or not isinstance(item, int) or item < least:
+        if isinstance(item, bool) or not isinstance(item, int) or not least <= item <= _MOST:
             raise RecipeError(
-                "not a whole number", where=name, got=preview(item), expected=f"{least} or more"
+                "not a whole number",
+                where=name,
+                got=preview(item),
+                expected=f"{least} or more" + ", at most 2,147,483,647" * (item > _MOST),
             )
     return values
 

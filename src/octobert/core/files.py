@@ -210,8 +210,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
         The temporary path to write to.
     """
     partial = path.with_name(f"partial-{path.name}")
-    if partial.is_symlink():
-        partial.unlink()
+    # A link or a pipe would be written into.
+    if not is_file(partial):
+        partial.unlink(missing_ok=True)
     try:
         yield partial
         partial.replace(path)

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, FiniteFloat, model_validator
 
 from octobert.core.errors import DataError
+from octobert.core.files import opened
 from octobert.core.frozen import FrozenModel
 
 VectorType = Literal["float32", "float16", "int8", "binary"]
 # Key of a Parquet file's metadata.
 NOTED = b"octobert.vectors"
 _STEPS = 255
+# As wide as a model can be.
+_MOST_DIMENSIONS = 2**20
 
 
 class StoredVectors(FrozenModel):
@@ -36,9 +39,18 @@ class StoredVectors(FrozenModel):
     """
 
     type: VectorType = "float32"
-    dimensions: int | None = Field(default=None, gt=0)
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    dimensions: int | None = Field(default=None, gt=0, le=_MOST_DIMENSIONS)
+    low: tuple[FiniteFloat, ...] = ()
+    high: tuple[FiniteFloat, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_an_interval_for_each_dimension(self) -> StoredVectors:
+        count = self.dimensions if self.low or self.high else 0
+        if not len(self.low) == len(self.high) == count:
+            raise ValueError("low and high: one number for each of the dimensions")
+        if any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("low: above high")
+        return self
 
     @classmethod
     def read(cls, path: str | Path) -> StoredVectors:
@@ -51,6 +63,7 @@ class StoredVectors(FrozenModel):
         import pyarrow.parquet as pq
 
         try:
+            opened(Path(path)).close()
             return cls.model_validate_json((pq.read_schema(path).metadata or {})[NOTED])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise DataError(
@@ -68,14 +81,7 @@ class StoredVectors(FrozenModel):
         Raises:
             DataError: they have fewer dimensions.
         """
-        if (most := vectors.shape[-1]) < (self.dimensions or 0):
-            raise DataError(
-                "the model's vectors have fewer dimensions",
-                where=where,
-                got=str(self.dimensions),
-                expected=f"at most {most}",
-            )
-        kept = self.cut(vectors)
+        kept = self.cut(vectors, where)
         known: dict[str, object] = {"dimensions": kept.shape[-1]}
         if self.type == "int8":
             known |= {
@@ -84,8 +90,22 @@ class StoredVectors(FrozenModel):
             }
         return self.model_copy(update=known)
 
-    def cut(self, vectors: np.ndarray) -> np.ndarray:
-        """The dimensions that are kept."""
+    def cut(self, vectors: np.ndarray, where: str = "dimensions") -> np.ndarray:
+        """The dimensions that are kept.
+
+        Args:
+            where: what the error names.
+
+        Raises:
+            DataError: the vectors have fewer.
+        """
+        if (most := vectors.shape[-1]) < (self.dimensions or 0):
+            raise DataError(
+                "the model's vectors have fewer dimensions",
+                where=where,
+                got=str(self.dimensions),
+                expected=f"at most {most}",
+            )
         return vectors[..., : self.dimensions]
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
@@ -93,6 +113,9 @@ class StoredVectors(FrozenModel):
 
         Args:
             vectors: of any number; for int8 the form is a `fitted` one.
+
+        Raises:
+            DataError: they have fewer dimensions, or the form has no intervals.
         """
         kept = self.cut(vectors)
         if self.type == "binary":
@@ -109,11 +132,23 @@ class StoredVectors(FrozenModel):
         Args:
             codes: [n, …] as `encode` gives them.
 
+        Raises:
+            DataError: they are not as wide as this form's.
+
         Example:
             >>> bits = StoredVectors(type="binary", dimensions=3)
             >>> bits.decode(bits.encode(np.array([[0.5, -0.1, 0.2]])))
             array([[ 1., -1.,  1.]], dtype=float32)
         """
+        width = (self.dimensions or 0) / (8 if self.type == "binary" else 1)
+        if width and codes.shape[-1:] != (np.ceil(width),):
+            raise DataError(
+                "the vectors are not as wide as those of this form",
+                where="StoredVectors",
+                got=f"shape {codes.shape}",
+                expected=f"[n, {np.ceil(width):.0f}]",
+                fix="read the form from the file of the vectors",
+            )
         if self.type == "binary":
             bits = np.unpackbits(codes, axis=-1, count=self.dimensions)
             return 2 * bits.astype(np.float32) - 1

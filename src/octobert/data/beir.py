@@ -54,14 +54,15 @@ def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
     The `own-document` of a query has its _id: BEIR leaves it out of what the query finds.
 
     Raises:
-        DataError: a line cannot be read, or names a query or a document that is not there.
+        DataError: a line cannot be read, or names a query or a document that is not there, or judges one in another way.
     """
     asked, found = _texts(asked_in, ("text",)), _texts(found_in, ("title", "text"))
     rows: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(
-        formats.decoded(place, formats.read(place)).splitlines(), start=1
-    ):
-        cells = line.split("\t")
+    judged: dict[tuple[str, str], str] = {}
+    # Not splitlines(): an _id may hold separators (U+2028, NEL) that end a line in Python only.
+    lines = formats.decoded(place, formats.read(place)).split("\n")
+    for number, line in enumerate(lines, start=1):
+        cells = line.rstrip("\r").split("\t")
         if (number == 1 and cells[0] == "query-id") or not line.strip():
             continue
         where = f"{place}, line {number}"
@@ -81,6 +82,10 @@ def queries(place: Path, asked_in: Path, found_in: Path) -> list[Row]:
                     where=where,
                     fix="remove the line, or use the files of one data set",
                 )
+        if (query, document) in judged:
+            _check_same(judged[query, document], score, f"the document {preview(document)}", where)
+            continue
+        judged[query, document] = score
         row = rows.setdefault(
             query,
             {
@@ -100,16 +105,44 @@ def _texts(file: Path, keys: tuple[str, ...]) -> Mapping[str, str]:
     """_id → the texts of these keys, joined by a blank, as BEIR's models read them.
 
     Raises:
-        DataError: a row has no _id.
+        DataError: a line has no _id, or that of another text, or a value that is no text.
     """
-    texts = {}
-    for number, row in enumerate(formats.json_rows(file, formats.read(file)), start=1):
+    texts: dict[str, str] = {}
+    lines = formats.json_lines(file, formats.decoded(file, formats.read(file)))
+    for number, row in lines.items():
+        where = f"{file}, line {number}"
+        for key in ("_id", *keys):
+            if isinstance(row.get(key), list | dict):
+                raise DataError(
+                    f"{key} is not a text",
+                    where=where,
+                    got=preview(row[key]),
+                    fix="correct the line",
+                )
         if row.get("_id") is None:
             raise DataError(
                 "the row has no _id",
-                where=f"{file}, row {number}",
-                got=preview(dict(row)),
+                where=where,
+                got=preview(row),
                 fix="remove the row or fill it in",
             )
-        texts[str(row["_id"])] = " ".join(str(row.get(key) or "") for key in keys).strip()
+        text = " ".join(str(row.get(key) or "") for key in keys).strip()
+        name = str(row["_id"])
+        _check_same(texts.setdefault(name, text), text, f"the _id {preview(name)}", where)
     return texts
+
+
+def _check_same(first: str, now: str, what: str, where: str) -> None:
+    """Make sure that a second line says what the first one said.
+
+    Raises:
+        DataError: it does not.
+    """
+    if first != now:
+        raise DataError(
+            f"{what} was there with another value",
+            where=where,
+            got=preview(now),
+            expected=preview(first),
+            fix="remove one of the two lines",
+        )

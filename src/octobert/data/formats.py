@@ -131,7 +131,7 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
                 got=str(error),
                 fix="download or write it again",
             ) from error
-        return _same_columns(path, _lines(path, text))
+        return _same_columns(path, list(json_lines(path, text).values()))
     articles = whole.get("data") if isinstance(whole, dict) else None
     if isinstance(articles, list) and all(
         isinstance(a, dict) and "paragraphs" in a for a in articles
@@ -147,10 +147,14 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
     )
 
 
-def _lines(path: Path, text: str) -> list[dict[str, Any]]:
-    """The objects of JSON Lines."""
+def json_lines(path: Path, text: str) -> dict[int, dict[str, Any]]:
+    """Number of the line → its object, of JSON Lines.
 
-    def row(number: int, line: str) -> dict[str, Any]:
+    Raises:
+        DataError: a line is not JSON, or is not an object.
+    """
+
+    def row(number: int, line: str) -> tuple[int, dict[str, Any]]:
         where = f"{path}, line {number}"
         try:
             value = json.loads(line)
@@ -161,11 +165,11 @@ def _lines(path: Path, text: str) -> list[dict[str, Any]]:
                 got=f"{error}: {line[:60]!r}",
                 fix="correct the line",
             ) from error
-        return _object(value, where)
+        return number, _object(value, where)
 
     # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in JSON Lines.
     lines = enumerate(text.split("\n"), start=1)
-    return each(row, ((number, line) for number, line in lines if line.strip()))
+    return dict(each(row, ((number, line) for number, line in lines if line.strip())))
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     .OUT.octobert/lock, process   of the run that is at work
     .OUT.octobert/run.json        what the answers depend on: a run of something else does not go on here
     .OUT.octobert/*.parquet       parts: rows with answers, each file renamed when it is whole
+    .OUT.octobert/*.part          of each part its run, number, first row, rows and digest; without it a part is made again
 
 At the end OUT is made of the parts, their vectors in the form that is asked for, a row group for each, and renamed. Batches
 follow from the lengths of the texts of one part, not from times, so that the bytes are those of an undisturbed run.
@@ -30,14 +31,20 @@ from octobert.core.errors import (
     StorageError,
     did_you_mean,
     reason,
+    unreadable,
 )
 from octobert.core.files import (
     atomic_write,
     canonical_digest,
+    digest_or_none,
     file_digest,
+    files_in,
+    opened,
+    read_sealed,
     remove,
     storage_errors,
     sync,
+    write_sealed,
 )
 from octobert.core.frozen import lazy
 from octobert.core.lock import locked
@@ -52,6 +59,8 @@ VECTORS = "embedding"
 _RUN = b"octobert"
 _BUFFER = 1 << 20
 PART = "{:08}.parquet"
+# Of files in a folder that Spark, Dask and Arrow leave out: markers, logs, and what is not finished.
+_HIDDEN = (".", "_")
 
 
 @dataclass(frozen=True)
@@ -107,11 +116,11 @@ class Embedder:
 
         Raises:
             DataError: A row has no text.
-            ColumnError: There is no column of texts, or there is one of vectors already.
+            ColumnError: There is no column of texts, or two, or there is one of vectors already.
         """
         table = batch if isinstance(batch, pa.Table) else pa.table(dict(batch))
         _check([self.column], table.schema, "the batch")
-        return _with_vectors(table, self.vectors(table[self.column].to_pylist()))
+        return _with_vectors(table, self.vectors(_values(table, self.column)))
 
     def vectors(self, texts: Iterable[str]) -> np.ndarray:
         """Return the embeddings of texts, float32 [texts, width].
@@ -134,15 +143,28 @@ class Embedder:
         Args:
             where: what stands before the number of a row in errors.
             first: number of the first row.
+
+        Raises:
+            DataError: A row has no text.
         """
-        prompt, parse = self.prompt, self.model.task.parse
-        return [
-            parse(
-                text if prompt is None else {"text": text, "prompt": prompt},
-                where=f"{where}row {row}",
-            )
-            for row, text in enumerate(texts, first)
-        ]
+        prompt, parse, parsed = self.prompt, self.model.task.parse, list[Text]()
+        try:
+            for row, text in enumerate(texts, first):
+                given = text if prompt is None else {"text": text, "prompt": prompt}
+                parsed.append(parse(given, where=f"{where}row {row}"))
+        except UnicodeDecodeError as error:
+            raise DataError(
+                "the text is not UTF-8",
+                where=f"{where}row {first + len(parsed)}",
+                got=str(error),
+                fix="write the column again from decoded texts",
+            ) from error
+        return parsed
+
+
+def _values(table: pa.Table, column: str) -> Iterator[Any]:
+    """The values of a column, one by one, so that whoever reads them knows at which a text cannot be decoded."""
+    return (value.as_py() for value in table[column])
 
 
 def _with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
@@ -186,19 +208,26 @@ def embed(
         The number of rows.
 
     Raises:
-        DataError: a file cannot be read, a row has no text, or vectors have fewer dimensions than asked for.
-        ColumnError: a column is missing.
+        DataError: a file cannot be read, or changes; a row has no text, or vectors have fewer dimensions than asked for.
+        ColumnError: a column is missing, or there are two of its name.
         StorageError: something else is at `out`, or a run of something else began there, or the disk is full.
         BusyError: another process is at work there.
     """
-    files, total = [file for path in paths for file in _files(path)], 0
+    if out.is_dir():
+        raise StorageError(
+            "a folder is there", where=str(out), fix="name a file, such as vectors.parquet"
+        )
+    files = [file for path in paths for file in _files(path, out)]
+    stamps = {file: _stamp(file) for file in files}
+    total, digests = 0, list[str]()
     schemas: list[pa.Schema] = []
     for file in files:
         with _readable(file):
-            opened = pq.ParquetFile(file)
-        keep = keep or opened.schema_arrow.names
-        _check((*keep, embedder.column), opened.schema_arrow, str(file))
-        schemas.append(pa.schema([opened.schema_arrow.field(name) for name in keep]))
+            schema = pq.ParquetFile(file).schema_arrow
+            keep = tuple(dict.fromkeys(keep or schema.names))
+            _check((*keep, embedder.column), schema, str(file))
+            digests.append(file_digest(file))
+        schemas.append(pa.schema([schema.field(name) for name in keep]))
         if schemas[-1] != schemas[0]:
             raise ColumnError(
                 f"the columns have other types than in {files[0]}",
@@ -206,36 +235,42 @@ def embed(
                 fix="write them alike",
             )
         # Nothing is made of rows of which one cannot be.
-        for first, table in _tables(file, [embedder.column], rows):
-            embedder.parsed(table[embedder.column].to_pylist(), f"{file}, ", first)
+        for first, table in _tables(file, stamps[file], [embedder.column], rows):
+            embedder.parsed(_values(table, embedder.column), f"{file}, ", first)
             total += len(table)
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
-    run, work = _run(embedder, files, keep, form, rows), out.with_name(f".{out.name}.octobert")
+    run, work = _run(embedder, digests, keep, form, rows), out.with_name(f".{out.name}.octobert")
     with storage_errors(out):
         if os.path.lexists(out):
             with _readable(out):
                 noted = pq.read_metadata(out).metadata or {}
-            _check_run(noted.get(_RUN, b"{}"), run, out)
+            _check_run(noted.get(_RUN, b""), run, out)
         else:
+            # As above. What is refused leaves no folder.
+            vectors = embedder.vectors([""])
+            _with_vectors(schemas[0].empty_table(), vectors[:0])
+            form.fitted(vectors)
             with locked(work):
                 began, whole = work / "run.json", work / "whole"
-                if (work / PART.format(0)).exists():
-                    _check_run(began.read_bytes(), run, work)
-                with atomic_write(began) as unfinished:
-                    unfinished.write_bytes(run)
-                count, form = _make_parts(
+                if (there := read_sealed(began)) and any(work.glob("[0-9]*.parquet")):
+                    _check_run(there, run, work)
+                for own in (began, whole):
+                    remove(own)
+                write_sealed(began, run)
+                columns = {*keep, embedder.column}
+                parts, form = _make_parts(
                     embedder,
-                    files,
+                    (t for file in files for _, t in _tables(file, stamps[file], columns, rows)),
                     work,
                     keep,
                     form,
-                    rows,
+                    canonical_digest(run.decode()),
                     lambda done: on_progress("rows", done, total),
                 )
-                tables = (_stored(work / PART.format(number), form) for number in range(count))
+                tables = (_stored(part, digest, form) for part, digest in parts.items())
                 _write(whole, tables, {_RUN: run, NOTED: form.model_dump_json().encode()})
-                whole.rename(out)
+                _place(whole, out)
                 sync(out.parent)
         remove(work)
     return total
@@ -243,51 +278,111 @@ def embed(
 
 def _make_parts(
     embedder: Embedder,
-    files: Sequence[Path],
+    tables: Iterator[pa.Table],
     work: Path,
     keep: Sequence[str],
     form: StoredVectors,
-    rows: int,
+    run: str,
     on_done: Callable[[int], None],
-) -> tuple[int, StoredVectors]:
-    """Write the rows with their embeddings, in files of a limited size, those that are not there.
+) -> tuple[dict[Path, str | None], StoredVectors]:
+    """Write the rows with their embeddings, in files of a limited size, those that are not there as this run wrote them.
 
     Returns:
-        (their number, the form fitted to the vectors of all).
+        (the files and their digests, the form fitted to the vectors of all).
     """
-    number = done = 0
-    fitted = form
+    done, fitted, parts = 0, form, dict[Path, str | None]()
     ends: list[np.ndarray] = []
-    for file in files:
-        for _, table in _tables(file, {*keep, embedder.column}, rows):
-            part = work / PART.format(number)
-            if part.exists():
-                vectors = _vectors(pq.ParquetFile(part).read([VECTORS]))
-            else:
-                vectors = embedder.vectors(table[embedder.column].to_pylist())
-                _write(part, iter([_with_vectors(table.select(keep), vectors)]), {})
-            # The intervals of all vectors are those of their least and greatest numbers.
-            seen = np.concatenate([*ends, vectors])
-            fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
-            number, done = number + 1, done + len(table)
-            on_done(done)
-    return number, fitted
+    for table in tables:
+        part = work / PART.format(len(parts))
+        seal, place = part.with_suffix(".part"), [run, len(parts), done, len(table)]
+        digest = digest_or_none(part)
+        if read_sealed(seal) == json.dumps([*place, digest]).encode():
+            vectors = _vectors(pq.ParquetFile(part).read([VECTORS]))
+        else:
+            remove(seal)
+            remove(part)
+            vectors = embedder.vectors(_values(table, embedder.column))
+            _write(part, iter([_with_vectors(table.select(keep), vectors)]), {})
+            digest = file_digest(part)
+            write_sealed(seal, json.dumps([*place, digest]).encode())
+        # The intervals of all vectors are those of their least and greatest numbers.
+        seen = np.concatenate([*ends, vectors])
+        fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
+        if not np.isfinite([fitted.low, fitted.high]).all():
+            raise ModelError(
+                "the model's vectors have numbers that are not finite, and int8 no interval for them",
+                where=f"rows {done + 1} to {done + len(table)}",
+                fix="check these texts and the model",
+            )
+        parts[part], done = digest, done + len(table)
+        on_done(done)
+    return parts, fitted
 
 
-def _stored(part: Path, form: StoredVectors) -> pa.Table:
-    """The rows of a part with their vectors in a form."""
+def _stored(part: Path, digest: str | None, form: StoredVectors) -> pa.Table:
+    """The rows of a part with their vectors in a form.
+
+    Raises:
+        StorageError: the part is not as it was written.
+    """
+    if digest_or_none(part) != digest:
+        raise StorageError(
+            "the file changed while the run was at work",
+            where=str(part),
+            fix="run the same command again, which makes it again",
+        )
     table = pq.ParquetFile(part).read()
     return _with_vectors(table.drop_columns(VECTORS), form.encode(_vectors(table)))
 
 
-def _tables(file: Path, columns: Iterable[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of a file, with the number of the first one, from 1. No whole row group is in memory."""
+def _place(whole: Path, out: Path) -> None:
+    """Give a file its name.
+
+    Raises:
+        StorageError: something is there by now.
+    """
+    try:
+        # Unlike a link, renaming would replace what is there.
+        os.link(whole, out)
+    except OSError as error:
+        if os.path.lexists(out):
+            raise StorageError(
+                "something else was put there while the run was at work",
+                where=str(out),
+                fix="move it away and run the same command again",
+            ) from error
+        # This file system has no links.
+        whole.rename(out)
+
+
+def _tables(
+    file: Path, stamp: tuple[int, ...], columns: Iterable[str], rows: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of a file, with the number of the first one, from 1. No whole row group is in memory.
+
+    Raises:
+        DataError: the file cannot be read, or is not what it was.
+    """
     first = 1
     with _readable(file):
-        opened = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
-        for batch in opened.iter_batches(rows, columns=list(columns)):
-            yield first, pa.Table.from_batches([batch])
-            first += len(batch)
+        batches = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+        for batch in itertools.chain(batches.iter_batches(rows, columns=list(columns)), [None]):
+            if _stamp(file) != stamp:
+                raise DataError(
+                    "the file changed while the run read it",
+                    where=str(file),
+                    fix="run the command again when nothing writes the file",
+                )
+            if batch is not None:
+                yield first, pa.Table.from_batches([batch])
+                first += len(batch)
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced, but not when somebody links it."""
+    with _readable(file):
+        status = file.stat()
+    return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino
 
 
 def _write(path: Path, tables: Iterator[pa.Table], noted: Mapping[bytes, bytes]) -> None:
@@ -305,7 +400,7 @@ def _write(path: Path, tables: Iterator[pa.Table], noted: Mapping[bytes, bytes])
 
 
 def _run(
-    embedder: Embedder, files: Sequence[Path], keep: Sequence[str], form: StoredVectors, rows: int
+    embedder: Embedder, digests: Sequence[str], keep: Sequence[str], form: StoredVectors, rows: int
 ) -> bytes:
     """What the answers depend on, by name, as JSON. The numbers of threads and streams are not among it."""
     model, opened = embedder.model, embedder.model.opened
@@ -317,7 +412,7 @@ def _run(
             opened.facts().model_dump(),
             *map(file_digest, [*files_of(opened.file), *beside]),
         ],
-        "input": [*map(file_digest, files)],
+        "input": [*digests],
         "options": [embedder.column, embedder.prompt, *keep, form.model_dump(), rows],
         "device": [model.device, model.precision],
         "version": [__version__],
@@ -331,7 +426,12 @@ def _check_run(noted: bytes, run: bytes, where: Path) -> None:
     Raises:
         StorageError: it is not; with what differs.
     """
-    there, now = json.loads(noted), json.loads(run)
+    now = json.loads(run)
+    try:
+        there = json.loads(noted)
+    except (ValueError, RecursionError):
+        there = {}
+    there = there if isinstance(there, dict) else {}
     if others := [name for name in now if there.get(name) != now[name]]:
         raise StorageError(
             "what is there is not of this run",
@@ -341,29 +441,58 @@ def _check_run(noted: bytes, run: bytes, where: Path) -> None:
         )
 
 
-def _files(path: Path) -> list[Path]:
-    """A file, or the Parquet files of a folder, without hidden ones."""
-    if path.is_file():
+def _files(path: Path, out: Path) -> list[Path]:
+    """A file, or the Parquet files of a folder and of the folders in it, without hidden ones.
+
+    Raises:
+        DataError: the folder cannot be read, or has none.
+        StorageError: `out` would be one of them.
+    """
+    if not path.is_dir():
         return [path]
-    found = [file for file in sorted(path.rglob("*.parquet")) if "/." not in file.as_posix()]
+
+    def taken(file: Path) -> bool:
+        names = file.relative_to(path).parts
+        return file.suffix == ".parquet" and not any(name.startswith(_HIDDEN) for name in names)
+
+    try:
+        found = [file for file in files_in(path) if taken(file)]
+    except OSError as error:
+        raise unreadable(DataError, error, error.filename) from error
+    folder, place = Path(os.path.realpath(path)), Path(os.path.realpath(out.parent), out.name)
+    if folder in place.parents and taken(path / place.relative_to(folder)):
+        raise StorageError(
+            "the file would be one of those that are read",
+            where=str(out),
+            fix=f"choose a place outside of {path}",
+        )
     if not found:
         raise DataError("there is no Parquet file", where=str(path), fix="check the path")
     return found
 
 
 def _check(names: Iterable[str], schema: pa.Schema, where: str) -> None:
+    """Make sure that a table has one column of each name.
+
+    Raises:
+        ColumnError: it has none, or several.
+    """
     for name in names:
-        if name not in schema.names:
+        if (count := schema.names.count(name)) != 1:
             raise ColumnError(
-                f'there is no column "{name}"', where=where, fix=did_you_mean(name, schema.names)
+                f'{count or "there is no"} column{"s have the name" if count else ""} "{name}"',
+                where=where,
+                fix="rename all but one" if count else did_you_mean(name, schema.names),
             )
 
 
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
+    """Turn errors of a Parquet file of unknown origin into sentences. A pipe is not waited for."""
     try:
+        opened(file).close()
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             "the file cannot be read as Parquet",
             where=str(file),
