@@ -22,6 +22,14 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_stands_where_a_file_is_written_is_not_written_into(tmp_path: Path) -> None:
+    for stand in (os.mkfifo, lambda path: path.symlink_to(tmp_path / "other")):
+        stand(tmp_path / "partial-a.txt")
+        with files.atomic_write(tmp_path / "a.txt") as partial:
+            partial.write_text("new")
+        assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_errors_of_the_disk_say_what_to_do(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageError, match=r"the disk is full .*; free some space"),

@@ -46,6 +46,18 @@ def test_a_constant_dimension_is_kept() -> None:
     np.testing.assert_allclose(form.decode(form.encode(np.full((1, 3), 0.25))), 0.25)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "binary"])
+def test_vectors_of_another_width_are_refused(kind: str) -> None:
+    form = StoredVectors(type=kind).fitted(vectors(9))
+    with pytest.raises(DataError, match=r"fewer dimensions .*got 24, expected at most 15"):
+        form.encode(vectors(3, 15))
+    assert form.encode(vectors(3, 33)).shape == form.encode(vectors(3)).shape
+    width = form.encode(vectors(3)).shape[-1]
+    for codes in (np.zeros((2, width - 1), np.uint8), np.zeros((2, 33), np.uint8), np.uint8(1)):
+        with pytest.raises(DataError, match=rf"not as wide .*shape .*expected \[n, {width}\]"):
+            form.decode(np.asarray(codes))
+
+
 @pytest.mark.parametrize("size", [8, 12, 24])
 def test_bits_are_signs(size: int) -> None:
     kept = vectors(20, size)

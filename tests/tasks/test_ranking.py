@@ -278,6 +278,49 @@ def test_wrong_judgements_are_named(tmp_path, line: str, what: str) -> None:
     assert "test.tsv, line 3" in str(error.value)
 
 
+def test_a_judgement_twice_counts_once_and_two_scores_of_one_are_refused(tmp_path) -> None:
+    folder = beir(tmp_path, "q1\td1\t1", "q1\td2\t2", "q1\td1\t1")
+    place = str(folder / "qrels" / "test.tsv")
+    (row,) = readers.read(place, hub=None, revision=None, columns=())[1]
+    assert (row["document"], row["relevance"]) == (["The one", "two"], ["1", "2"])
+    beir(tmp_path, "q1\td1\t1", "q1\td2\t2", "q1\td1\t0")
+    with pytest.raises(
+        DataError, match=r"test\.tsv, line 4: the document 'd1' .*got '0', expected '1'"
+    ):
+        readers.read(place, hub=None, revision=None, columns=())
+
+
+@pytest.mark.parametrize("separator", "\u2028\x85\x0b\x1c")
+def test_an_id_may_hold_what_ends_a_line_in_python_only(tmp_path, separator: str) -> None:
+    query, document = f"q{separator}1", f"d{separator}1"
+    judged = {"test": [f"{query}\t{document}\t1\r"]}
+    folder = write_beir(tmp_path, [(document, "", "found")], {query: "asked"}, judged)
+    place = str(folder / "qrels" / "test.tsv")
+    (row,) = readers.read(place, hub=None, revision=None, columns=())[1]
+    assert (row["query"], row["document"], row["relevance"]) == ("asked", ["found"], ["1"])
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ({"_id": "d1", "text": "another"}, "the _id 'd1' was there with another value"),
+        ({"_id": "d5", "text": ["one", "two"]}, "text is not a text"),
+        ({"_id": "d5", "title": {"a": 1}, "text": "t"}, "title is not a text"),
+        ({"_id": ["d5"], "text": "t"}, "_id is not a text"),
+        ({"text": "t"}, "the row has no _id"),
+    ],
+)
+def test_wrong_documents_are_named(tmp_path, line: dict, what: str) -> None:
+    """By their line, also below empty lines."""
+    corpus = beir(tmp_path) / "corpus.jsonl"
+    with corpus.open("a") as file:
+        file.write("\n" + json.dumps({"_id": "d1", "title": "The", "text": "one"}))
+        file.write("\n\n" + json.dumps(line) + "\n")
+    with pytest.raises(DataError, match=what) as error:
+        readers.read(str(corpus), hub=None, revision=None, columns=())
+    assert "corpus.jsonl, line 7" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("row", "what"),
     [

@@ -85,7 +85,7 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
         least: smallest number that is accepted.
 
     Raises:
-        RecipeError: one is not a whole number, or too small.
+        RecipeError: one is not a whole number, or too small or large.
     """
     values = (
         (value,)
@@ -93,12 +93,16 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
         else tuple(value)
     )
     for item in values:
-        if isinstance(item, bool) or not isinstance(item, int) or not least <= item <= _MOST:
+        if isinstance(item, bool) or not isinstance(item, int) or item < least:
             raise RecipeError(
-                "not a whole number",
+                "not a whole number", where=name, got=preview(item), expected=f"{least} or more"
+            )
+        if item > _MOST:
+            raise RecipeError(
+                "the number is too large",
                 where=name,
                 got=preview(item),
-                expected=f"{least} or more" + ", at most 2,147,483,647" * (item > _MOST),
+                expected=f"at most {_MOST:,}",
             )
     return values
 

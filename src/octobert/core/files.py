@@ -360,6 +360,26 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
+def rename_to_new(source: Path, target: Path) -> None:
+    """Rename a file to a name that nothing has. `source` may keep its name too.
+
+    Raises:
+        StorageError: something has it by now.
+    """
+    try:
+        # Unlike a link, renaming would replace what is there.
+        os.link(source, target)
+    except OSError as error:
+        if os.path.lexists(target):
+            raise StorageError(
+                "something else was put there while the run was at work",
+                where=str(target),
+                fix="move it away and run the same command again",
+            ) from error
+        # This file system has no links.
+        source.rename(target)
+
+
 def exchange(one: Path, other: Path) -> bool:
     """Exchange two paths in one step; False where the system cannot."""
     if sys.platform != "linux":

@@ -42,6 +42,7 @@ from octobert.core.files import (
     opened,
     read_sealed,
     remove,
+    rename_to_new,
     storage_errors,
     sync,
     write_sealed,
@@ -270,7 +271,7 @@ def embed(
                 )
                 tables = (_stored(part, digest, form) for part, digest in parts.items())
                 _write(whole, tables, {_RUN: run, NOTED: form.model_dump_json().encode()})
-                _place(whole, out)
+                rename_to_new(whole, out)
                 sync(out.parent)
         remove(work)
     return total
@@ -333,26 +334,6 @@ def _stored(part: Path, digest: str | None, form: StoredVectors) -> pa.Table:
         )
     table = pq.ParquetFile(part).read()
     return _with_vectors(table.drop_columns(VECTORS), form.encode(_vectors(table)))
-
-
-def _place(whole: Path, out: Path) -> None:
-    """Give a file its name.
-
-    Raises:
-        StorageError: something is there by now.
-    """
-    try:
-        # Unlike a link, renaming would replace what is there.
-        os.link(whole, out)
-    except OSError as error:
-        if os.path.lexists(out):
-            raise StorageError(
-                "something else was put there while the run was at work",
-                where=str(out),
-                fix="move it away and run the same command again",
-            ) from error
-        # This file system has no links.
-        whole.rename(out)
 
 
 def _tables(
