@@ -71,7 +71,8 @@ def main() -> int:
     print(f"opened: {megabytes():.0f} MB", flush=True)
     lock, marks = threading.Lock(), [round(part * given.calls) for part in PARTS]
     done, words, started = 0, 0, time.perf_counter()
-    seen: list[float] = []
+    # Calls → MB.
+    seen: dict[int, float] = {}
 
     def work(seed: int) -> None:
         nonlocal done, words
@@ -85,10 +86,11 @@ def main() -> int:
             with lock:
                 done, words = done + 1, words + sum(text.count(" ") + 1 for text in texts)
                 if done in marks:
-                    seen.append(megabytes())
+                    seen[done] = megabytes()
                     each = (time.perf_counter() - started) / words * 1000
                     print(
-                        f"{done:>7,} calls: {seen[-1]:>6.0f} MB, {each:.3f} ms per word", flush=True
+                        f"{done:>7,} calls: {seen[done]:>6.0f} MB, {each:.3f} ms per word",
+                        flush=True,
                     )
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(given.threads)]
@@ -96,9 +98,9 @@ def main() -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    middle = seen[PARTS.index(0.5)]
-    print(f"the last half of the calls added {seen[-1] - middle:.0f} MB")
-    return int(seen[-1] > FLAT * middle)
+    middle, end = seen[marks[PARTS.index(0.5)]], seen[marks[-1]]
+    print(f"the last half of the calls added {end - middle:.0f} MB")
+    return int(end > FLAT * middle)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from octobert.api.setup import DRIVERS
+from tests.docs import markdown
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
@@ -80,6 +82,33 @@ def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
         (ROOT / name).exists() and any(fnmatch.fnmatch(name, rule) for rule in allowed)
         for name in copied
     )
+
+
+def test_the_service_has_whole_cores_and_the_program_of_its_page() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+    (service,) = compose["services"].values()
+    build = service["build"]
+    steps = instructions(ROOT / "docker" / build["context"] / build["dockerfile"])
+    arguments = {text.partition("=")[0] for word, text in steps if word == "ARG"}
+    assert build["args"].keys() <= arguments
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert all(f"\n{package}==" in pins for package in build["args"]["PACKAGES"].split())
+    places = [volume.removesuffix(":ro").rpartition(":")[2] for volume in service["volumes"]]
+    assert f"{places}".replace("'", '"') == dict(steps)["VOLUME"]
+    # The page starts the same program, on the same port.
+    (line,) = (
+        line
+        for block in markdown.blocks()
+        if block.document == "docs/guides/service.md" and block.language == "bash"
+        for line in markdown.commands(block.text)
+        if "uvicorn" in line and line.startswith("python")
+    )
+    assert [
+        word for word in service["entrypoint"] if word not in ("--host", "0.0.0.0")
+    ] == line.split()
+    # octobert rounds a quota down, and what is lost with a part of a core is in docs/install.md.
+    assert service["cpus"] == int(service["cpus"]) >= 1
+    assert re.fullmatch(r"\d+g", service["mem_limit"])
 
 
 def test_the_page_names_every_driver_and_extra() -> None:
