@@ -11,6 +11,7 @@ import pytest
 
 import octobert
 from octobert.config.loading import parse
+from octobert.core import plugins
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.cli import octobert as octobert_cli
@@ -87,3 +88,12 @@ def test_static_forms_of_onnx_runtime_need_no_option(finished) -> None:
         alone = [model([pair])[0] for pair in asked]
         assert model(asked) == alone
         assert list(model.stream([*others, *asked]))[len(others) :] == alone
+
+
+def test_no_target_claims_what_was_not_tried() -> None:
+    claims = {
+        name
+        for name in plugins.names("targets")
+        if plugins.load("targets", name).CAPABILITIES.exact_rows
+    }
+    assert claims == {"ort-cpu"}
