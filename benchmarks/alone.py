@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import octobert
 
@@ -49,7 +50,7 @@ def main() -> None:
         print(f"{package}: {octobert.verify(package).batches}")
         for goal in ("latency", "throughput"):
             plain, alone = (octobert.load(package, goal=goal, alone=a) for a in (False, True))
-            ways: dict[str, Callable[[octobert.Predictor], object]] = {
+            ways: dict[str, Callable[[Any], object]] = {
                 "one at a time": lambda model: [model(text) for text in texts[:50]],
                 "a stream": lambda model: list(model.stream(texts)),
             }
