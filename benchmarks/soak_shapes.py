@@ -16,6 +16,7 @@ import random
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -93,11 +94,9 @@ def main() -> int:
                         flush=True,
                     )
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(given.threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(given.threads) as pool:
+        # An error of a thread ends the program.
+        list(pool.map(work, range(given.threads)))
     middle, end = seen[marks[PARTS.index(0.5)]], seen[marks[-1]]
     print(f"the last half of the calls added {end - middle:.0f} MB")
     return int(end > FLAT * middle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -287,6 +288,29 @@ def test_damaged_results_are_named(
     damage(speed_results.write(made(), tmp_path))
     with pytest.raises(OctobertError, match=message):
         speed_results.read_all(tmp_path)
+
+
+def test_a_soak_of_random_shapes_says_what_the_last_half_added(
+    finished: Any,
+    workspace: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever the number of calls: small ones have several marks at the same call."""
+    path = speed_results.RESULTS.parent / "soak_shapes.py"
+    given = "--calls 40 --threads 8 --rows 3 --words 9 --option CPU_RUNTIME_CACHE_CAPACITY=100"
+    main = runpy.run_path(str(path))["main"]
+    package = workspace("docs/guides/service.md") / "out" / "openvino-cpu"
+    monkeypatch.setattr(sys, "argv", [path.name, str(package), *given.split()])
+    # A process of tests may well grow.
+    assert main() in (0, 1)
+    shown = capsys.readouterr().out
+    assert "     20 calls: " in shown
+    assert "     40 calls: " in shown
+    assert "the last half of the calls added" in shown
+    monkeypatch.setattr(sys, "argv", [path.name, str(finished[1] / "openvino-cpu")])
+    with pytest.raises(DataError, match="the model reads pairs of texts"):
+        main()
 
 
 def test_a_trained_checkpoint_needs_its_data(
