@@ -247,6 +247,10 @@ def test_what_is_in_the_cache_is_used_only_as_it_came(web, checkpoint, cache) ->
         path.write_bytes(damaged)
         assert resolve(url).digest == first.digest
         assert path.read_bytes() != damaged
+    for damage in (b"[]", b"\xff", b"[" * 100_000):
+        for record in cache.glob("downloads/*/download.json"):
+            record.write_bytes(damage)
+        assert resolve(url).digest == first.digest
     assert archive.read_bytes() == content
     (cache / "downloads" / archive.parent.name / "download.json").write_text(
         '{"files": {"m.zip": 1}}'

@@ -383,7 +383,7 @@ def test_a_line_that_was_cut_short_does_not_spoil_the_next_one(tmp_path) -> None
         stream.write(b'{"event": "tw')
     log.write("three")
     with path.open("ab") as stream:
-        stream.write(b'\xff\xfe\n[]\n{"event": 4}\n')
+        stream.write(b'\xff\xfe\n[]\n{"event": 4}\n' + b"[" * 100_000 + b"\n")
     log.write("four")
     assert [event["event"] for event in events.read(path)] == ["one", "three", "four"]
     assert events.read(tmp_path / "none") == []

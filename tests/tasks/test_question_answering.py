@@ -819,6 +819,11 @@ def test_the_official_form_is_read_with_its_ids(golden, tmp_path) -> None:
     assert [task("squad-v2").expected(one) for one in gold] == ["Ada", "(no answer)"]
 
 
+def test_an_answer_may_be_any_text() -> None:
+    for text in ("[sic]", "{", "[" * 100_000):
+        assert _squad.answers_of(text, "row 1") == ([text], [])
+
+
 def test_plausible_answers_of_impossible_questions_are_not_gold() -> None:
     row = {**QUESTION, "answers": [{"text": "Ada", "answer_start": 7}], "is_impossible": True}
     assert task("squad-v2").gold([row], where="rows")[0]["texts"] == []

@@ -445,7 +445,7 @@ def _files(path: Path, out: Path) -> list[Path]:
         raise StorageError(
             "the file would be one of those that are read",
             where=str(out),
-            fix=f"choose a place outside of {path}",
+            expected=f"a place outside of {path}",
         )
     if not found:
         raise DataError("there is no Parquet file", where=str(path), fix="check the path")

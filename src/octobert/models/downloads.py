@@ -151,7 +151,9 @@ class _Redirects(HTTPRedirectHandler):
 
 def _record_of(folder: Path, name: str) -> dict[str, Any]:
     """The record of a complete download; empty where there is none, or a file has changed since."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(
+        OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError
+    ):
         record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
         files = record["files"]
         if name in files and all(

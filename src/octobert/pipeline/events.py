@@ -70,7 +70,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         lines = content_of(path).splitlines() if path.is_file() else []
     events = []
     for line in lines:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and isinstance(event.get("event"), str):
                 events.append(event)

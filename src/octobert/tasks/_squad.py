@@ -230,7 +230,7 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
     """
     if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
         # An answer may be a text that begins with a bracket.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             cell = json.loads(cell)
     if cell is None or cell == "":
         return [], []
