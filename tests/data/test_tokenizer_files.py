@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octobert.core.errors import ModelError
+from octobert.data import tokenizer_limits
 from octobert.data.tokenization import Tokenizer, save_tokenizer, state_length
 from tests.support.checkpoints import make_tokenizer
 
@@ -25,7 +29,7 @@ def changed(folder: Path, change: Any) -> Path:
 
 def test_a_file_that_is_no_tokenizer(tmp_path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {')
-    with pytest.raises(ModelError, match=r"tokenizer.json cannot be read \(got EOF while parsing"):
+    with pytest.raises(ModelError, match=r"tokenizer.json is not JSON"):
         Tokenizer(tmp_path, 16)
 
 
@@ -310,3 +314,132 @@ def test_packages_state_the_inputs_that_transformers_5_would_leave_out(tmp_path)
     state_length(tmp_path, 16, segments=False)
     stated = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert stated["model_input_names"] == SEGMENTS[::2]
+
+
+def replaced(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """A normalizer that replaces texts."""
+    parts = [{"type": "Replace", "pattern": {"String": a}, "content": b} for a, b in pairs]
+    return {"type": "Sequence", "normalizers": parts}
+
+
+def charsmap(text: bytes) -> dict[str, Any]:
+    """A table of sentencepiece without entries, and a replacement."""
+    table = base64.b64encode((0).to_bytes(4, "little") + text + b"\0").decode()
+    return {"type": "Precompiled", "precompiled_charsmap": table}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
+CLS = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda t: t["model"].update(max_input_chars_per_word=10**9), "max_input_chars_per_word"),
+        (lambda t: t["model"].update(continuing_subword_prefix="#" * 10**6), "characters of cont"),
+        (lambda t: t.update(normalizer=replaced(*[("a", "a" * 30)] * 4)), "texts grow: 810000"),
+        (lambda t: t.update(normalizer=replaced(("a", "ﷺ"), ("ﷺ", "ﷺ" * 150))), "grow: 150"),
+        (
+            lambda t: t.update(
+                normalizer={"type": "Sequence", "normalizers": [BERT, charsmap(b"a" * 40)]}
+            ),
+            "grow: 120",
+        ),
+        (
+            lambda t: t.update(
+                normalizer={"type": "Replace", "pattern": {"Regex": "a*"}, "content": "b" * 100}
+            ),
+            "grow: 101",
+        ),
+        (lambda t: t.update(normalizer={"type": "Prepend", "prepend": "b" * 100}), "grow: 101"),
+        (lambda t: t.update(normalizer={"type": "Prepend", "prepend": "b" * 10**6}), "of prepend"),
+        (
+            lambda t: t.update(normalizer={"type": "Sequence", "normalizers": [BERT] * 2000}),
+            "entries",
+        ),
+        (
+            lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTES] * 4}),
+            "grow: 768",
+        ),
+        (
+            lambda t: t.update(
+                decoder={
+                    "type": "Sequence",
+                    "decoders": replaced(*[("a", "aa")] * 7)["normalizers"],
+                }
+            ),
+            "grow: 128",
+        ),
+        (lambda t: t["post_processor"].update(single=TWICE), "times that single has 'A'"),
+        (lambda t: t["post_processor"].update(pair=[*TWICE, CLS]), "times that pair has 'A'"),
+        (lambda t: t["post_processor"]["pair"].extend([CLS] * 62), "special tokens"),
+        (
+            lambda t: t["post_processor"]["special_tokens"]["[CLS]"]["ids"].extend([1] * 999),
+            "entries",
+        ),
+        (lambda t: t.update(unread=[10**5000]), "is not JSON"),
+        (
+            lambda t: t["model"].update(
+                type="Unigram", unk_id=0, vocab=[["[UNK]", 0.0], ["a" * 10**6, -1.0]]
+            ),
+            "characters of a token",
+        ),
+    ],
+)
+def test_a_tokenizer_that_takes_memory_or_time_without_a_limit(
+    tmp_path: Path, change: Any, found: str
+) -> None:
+    sys.set_int_max_str_digits(0)
+    folder = changed(tmp_path, change)
+    sys.set_int_max_str_digits(4300)
+    with pytest.raises(ModelError, match=found):
+        Tokenizer(folder, 16)
+
+
+def test_components_of_stock_tokenizers_are_no_growth(tmp_path: Path) -> None:
+    """Umlauts are replaced after each other; ALBERT's and XLM-R's tables, with a mark of spaces after them."""
+    umlauts = [*zip("äöüÄÖÜß", ("ae", "oe", "ue", "Ae", "Oe", "Ue", "ss"), strict=True)]
+    for normalizer in (
+        replaced(*umlauts),
+        {"type": "Sequence", "normalizers": [*LOWERED["normalizers"], charsmap(b"a" * 18)]},
+    ):
+        folder = changed(tmp_path, lambda t, parts=normalizer: t.update(normalizer=parts))
+        (folder / "config.json").write_text("{}")
+        assert (
+            tokenizer_limits.check(folder, json.loads((folder / "tokenizer.json").read_text()))
+            is False
+        )
+
+
+SLOW = """
+import sys
+from pathlib import Path
+from octobert.core.errors import ModelError
+from octobert.data import tokenizer_limits
+from octobert.data.tokenization import Tokenizer
+
+tokenizer_limits._SECONDS, tokenizer_limits._PACE = 0.5, 10**9
+tokenizer = Tokenizer(Path(sys.argv[1]), 16)
+for encoded in (tokenizer.offsets, tokenizer.encode):
+    try:
+        encoded(["a" * 200_000] if encoded == tokenizer.offsets else [("a",)])
+    except ModelError as error:
+        print(error)
+"""
+
+
+def test_a_regular_expression_that_takes_for_ever_is_left(tmp_path: Path) -> None:
+    """In a process of its own: nothing ends the call of the library but the end of its process."""
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": "a*[^a]"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    folder = changed(tmp_path, lambda t: t.update(pre_tokenizer=split))
+    command = [sys.executable, "-c", SLOW, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    first, second = result.stdout.splitlines()
+    assert "no answer for 200,000 characters in 1 s" in first
+    assert second == first

@@ -27,6 +27,7 @@ from octobert.core.model_config import (
     read_object,
 )
 from octobert.core.session import Feeds
+from octobert.data import tokenizer_limits
 from octobert.data.tokenizer_files import (
     BACKEND,
     FAST,
@@ -160,12 +161,15 @@ class Tokenizer:
         self._has_segments = has_segments(folder)
         self._path = tokenizer_file(folder) or folder
         with self._errors("cannot be read"):
-            self._tokenizer = open_tokenizer(folder)
+            self._tokenizer, self._has_patterns = open_tokenizer(folder)
+            tokenizer_limits.check_special(self._path, self._tokenizer)
             lower_(self._tokenizer, folder)
             self.side = truncation_side(folder, self._tokenizer.truncation)
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
+        # What texts are refused with after one took too long.
+        self._late: TimeoutError | None = None
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
 
@@ -182,7 +186,9 @@ class Tokenizer:
             try:
                 yield
             finally:
-                self._tokenizer.enable_truncation(self.max_length, direction=self.side)
+                # Where a text took too long, the library still works on it, and nothing can be changed.
+                if self._late is None:
+                    self._tokenizer.enable_truncation(self.max_length, direction=self.side)
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
@@ -199,7 +205,7 @@ class Tokenizer:
 
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """All tokens of texts, with their places in the texts."""
-        with self._untruncated(), self._errors():
+        with self._errors(), self._untruncated():
             encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
         return [
             TokenOffsets(
@@ -209,10 +215,29 @@ class Tokenizer:
         ]
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
-        """Encode texts or pairs: several of them on the threads of the library, which take longer to wake than a text takes."""
+        """Encode texts or pairs, in time.
+
+        Several are encoded on the threads of the library, which take longer to wake than a text takes.
+        """
+        if self._late is not None:
+            raise self._late
+        length = sum(len(part) for text in texts for part in text)
+        if not self._has_patterns and length <= tokenizer_limits.SHORT:
+            return self._encoded(texts, add_special_tokens, is_alone=len(texts) == 1)
+        try:
+            return tokenizer_limits.within(
+                length, lambda: self._encoded(texts, add_special_tokens, is_alone=False)
+            )
+        except TimeoutError as error:
+            self._late = error
+            raise
+
+    def _encoded(
+        self, texts: Sequence[Text], add_special_tokens: bool, *, is_alone: bool
+    ) -> list[Any]:
         # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there,
         # but not where the user set the variable for them.
-        if len(texts) == 1 or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
+        if is_alone or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
             return [
                 self._tokenizer.encode(*text, add_special_tokens=add_special_tokens)
                 for text in texts

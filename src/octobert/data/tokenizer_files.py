@@ -23,6 +23,7 @@ from octobert.core.model_config import (
     read_object,
 )
 from octobert.core.plain import preview
+from octobert.data import tokenizer_limits
 
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 # What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
@@ -84,11 +85,12 @@ def tokenizer_file(folder: Path) -> Path | None:
     )
 
 
-def open_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder, of the `tokenizers` library.
+def open_tokenizer(folder: Path) -> tuple[Any, bool]:
+    """The tokenizer of a folder, of the `tokenizers` library, and whether it has regular expressions.
 
     Raises:
-        ModelError: there is none, or it cannot be converted. A damaged `tokenizer.json` raises what the library raises.
+        ModelError: there is none, it cannot be converted, or it passes a limit. A damaged `tokenizer.json` raises what the
+            library raises.
     """
     import tokenizers
 
@@ -107,7 +109,9 @@ def open_tokenizer(folder: Path) -> Any:
         )
     if file.name == TOKENIZER:
         content = content_of(file).decode()
-        _check_normalizer(folder, stated, content)
+        read = read_object(file)
+        has_patterns = tokenizer_limits.check(file, read)
+        _check_normalizer(folder, stated, read)
         tokenizer = tokenizers.Tokenizer.from_str(content)
         there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         if missing := sorted(_added_tokens(folder, stated) - there):
@@ -117,9 +121,9 @@ def open_tokenizer(folder: Path) -> Any:
                 got=preview(", ".join(missing)),
                 fix="write it again: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
             )
-        return tokenizer
+        return tokenizer, has_patterns
     if file.name == VOCABULARY and _is_bert(folder, stated):
-        return _wordpiece(file, stated)
+        return _wordpiece(file, stated), False
     if file.name == "vocab.json" and not (folder / _MERGES).is_file():
         raise ModelError(
             "a file of the tokenizer is missing",
@@ -128,19 +132,19 @@ def open_tokenizer(folder: Path) -> Any:
             expected=_MERGES,
             fix="copy it there",
         )
-    return _converted(file, _class_of(folder, stated))
+    tokenizer = _converted(file, _class_of(folder, stated))
+    return tokenizer, tokenizer_limits.check(file, json.loads(tokenizer.to_str()))
 
 
-def _check_normalizer(folder: Path, config: Mapping[str, Any], content: str) -> None:
+def _check_normalizer(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> None:
     """Refuse a `tokenizer.json` that reads texts otherwise than the options of its class say, which transformers follows."""
     kind = _class_of(folder, config)
     if kind not in _OPTIONS:
         return
     try:
-        tokenizer = json.loads(content)
         normalizer, pieces = tokenizer["normalizer"] or {}, tokenizer["model"]["type"] == "Unigram"
         bert = normalizer if normalizer.get("type") == "BertNormalizer" else {}
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         return  # damage is found by the library
     if pieces != ("tokenize_chinese_chars" not in _OPTIONS[kind]):
         return  # that class does not read such a vocabulary
@@ -419,9 +423,11 @@ def lower_(tokenizer: Any, folder: Path) -> None:
     """Let a tokenizer of the `tokenizers` library begin with lower case, where sentence-transformers states that."""
     from tokenizers import normalizers
 
+    if not lowers(folder):
+        return
     normalizer = tokenizer.normalizer
     written = json.dumps(json.loads(tokenizer.to_str())["normalizer"])
-    if lowers(folder) and '"Lowercase"' not in written and '"lowercase": true' not in written:
+    if '"Lowercase"' not in written and '"lowercase": true' not in written:
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Lowercase(), *([normalizer] if normalizer is not None else [])]
         )

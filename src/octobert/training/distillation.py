@@ -179,7 +179,7 @@ def check_teacher(
         )
     folders = [model.tokenizer_folder for model in (teacher, student)]
     vocabularies = [
-        canonical_digest(open_tokenizer(folder).get_vocab())
+        canonical_digest(open_tokenizer(folder)[0].get_vocab())
         for folder in folders
         if tokenizer_file(folder)
     ]
