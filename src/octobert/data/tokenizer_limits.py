@@ -52,7 +52,9 @@ def check(path: Path, content: Mapping[str, Any]) -> bool:
     }
     _check_most(path, "max_input_chars_per_word", model.get("max_input_chars_per_word"), _WORD)
     if model.get("type") == "Unigram" and isinstance(vocabulary, list):
-        lengths = (len(e[0]) for e in vocabulary if isinstance(e, list) and isinstance(e[0], str))
+        lengths = (
+            len(e[0]) for e in vocabulary if isinstance(e, list) and e and isinstance(e[0], str)
+        )
         _check_most(path, "characters of a token", max(lengths, default=0), _WORD)
     entries, has_patterns, stack = 0, False, [("", others)]
     while stack:
