@@ -169,7 +169,8 @@ def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
     for ours, theirs in zip(run(tmp_path / "half.onnx", source.feeds), source.outputs, strict=True):
         assert ours.dtype == np.float32
         assert 1e-5 < relative_error(ours, theirs) < HALF
-    products = [n for n in model.graph if n.op_type == "MatMul"]
+    # Sums over tokens could overflow.
+    products = [n for n in model.graph if n.op_type == "MatMul" and "pooling" not in str(n.name)]
     assert products
     assert all(v.dtype == ir.DataType.FLOAT16 for n in products for v in (*n.inputs, *n.outputs))
     # Half the bytes, except for norms and names.

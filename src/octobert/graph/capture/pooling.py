@@ -134,7 +134,9 @@ class _Builder:
         A product adds the tokens of each row in one order, whatever the other rows are. ONNX Runtime's ReduceSum does not.
         """
         axis = self._token_axis()
-        row = self.chain.Transpose(f"{stem}.row", weights, perm=[0, 2, 1])
+        row = self.chain.Reshape(
+            f"{stem}.row", weights, operators.reshape_target(self._graph, [0, 1, -1])
+        )
         total = self.chain.MatMul(f"{stem}.product", row, states)
         total = self.chain.Squeeze(f"{stem}.sum", total, axis)
         count = self.chain.ReduceSum(f"{stem}.count", weights, axis, keepdims=0)
