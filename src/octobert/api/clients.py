@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import Field
 
+from octobert.api.client_files import WRITERS, name_no_file
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import SENTENCE_CONFIG
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from octobert.core.model_config import Pooling
     from octobert.core.onnx_files import ModelSignature, TensorInfo
     from octobert.core.results import PackageManifest
 
 _IR = ("openvino_model.xml", "openvino_model.bin")
-_TOKENIZER_IR = "openvino_tokenizer.xml"
 # Kinds of models: heads, and of classifiers what they read.
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
 SINGLE, PAIRS, RERANKER = "classifier of single texts", "classifier of pairs", "reranker"
@@ -92,7 +92,7 @@ class Client(FrozenModel):
     file: str = "onnx/model.onnx"
     ir: str = ""
     folder: str = ""
-    outputs: Literal["all", "vector", "token"] = "all"
+    outputs: Literal["all", "vector", "token", "states"] = "all"
     writes: str | None = None
     templates: dict[str, str] = Field(default_factory=dict)
 
@@ -167,57 +167,6 @@ def _named(prompts: Mapping[str, str], endings: tuple[str, ...]) -> str | None:
     return next((name for name in (*exact, *prompts) if name.endswith(endings)), None)
 
 
-def _name_no_file(folder: Path) -> None:
-    """Packages name the 8-bit file beside the float one; here it has the default name."""
-    from octobert.models.sentence_transformers import FILE_KEY
-
-    path = folder / SENTENCE_CONFIG
-    if path.is_file():
-        config = json.loads(path.read_text(encoding="utf-8"))
-        config.pop(FILE_KEY, None)
-        path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-
-def _state_positions(folder: Path) -> None:
-    """infinity cuts texts at the number of positions in `config.json`."""
-    config, tokenizer = (
-        json.loads((folder / name).read_text(encoding="utf-8"))
-        for name in ("config.json", "tokenizer_config.json")
-    )
-    config["max_position_embeddings"] = tokenizer["model_max_length"]
-    (folder / "config.json").write_text(
-        json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8"
-    )
-
-
-def _write_tokenizer_ir(folder: Path) -> None:
-    """openvino-genai runs the tokenizer with OpenVINO too.
-
-    Raises:
-        RecipeError: a package is missing.
-    """
-    try:
-        from openvino_tokenizers import convert_tokenizer
-        from transformers import AutoTokenizer
-    except ModuleNotFoundError as error:
-        from octobert.core import environment
-
-        raise RecipeError(
-            f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed",
-            where="--for",
-            fix=environment.install("genai"),
-        ) from None
-    import openvino
-
-    converted = convert_tokenizer(
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=False), truncation=True
-    )
-    openvino.save_model(converted, folder / _TOKENIZER_IR)
-
-
-WRITERS = {"positions": _state_positions, "tokenizer": _write_tokenizer_ir}
-
-
 def _read() -> dict[str, Client]:
     table = yaml.safe_load(
         resources.files(__package__).joinpath("clients.yaml").read_text(encoding="utf-8")
@@ -271,6 +220,8 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """The package that a client will open; an error if it cannot."""
     from octobert import targets
+    from octobert.data.tokenization import Tokenizer
+    from octobert.data.tokenizer_files import has_segments
 
     client, model = CLIENTS[name], model_of(source, manifest, name, target)
 
@@ -283,12 +234,17 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "does not open models of this kind", model.kind, expected=", ".join(client.kinds)
         )
-    shapes = targets.load(manifest.target).CAPABILITIES.shapes
+    capabilities = targets.load(manifest.target).CAPABILITIES
+    shapes = capabilities.shapes
     if shapes == "fixed" or (shapes == "either" and manifest.recipe.get("shape")):
         raise refused(
             "needs a model that takes texts of any length",
             f"{manifest.target}, one fixed shape",
             fix="export the package of ort-cpu or openvino-cpu",
+        )
+    if name == "tei" and capabilities.device != "CPU":
+        raise refused(
+            "runs files on CPUs only", manifest.target, fix="export the package of ort-cpu"
         )
     if not client.file and not model.openvino:
         raise refused(
@@ -304,12 +260,20 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             "needs the token states, which the model does not give",
             fix="quantize the model again, with token_states: true",
         )
-    is_ranked = name == "infinity" and model.kind == RERANKER
-    if is_ranked and any(value.name == "token_type_ids" for value in model.inputs):
+    reads_segments = any(value.name == "token_type_ids" for value in model.inputs)
+    if name == "infinity" and model.kind == RERANKER and reads_segments:
         raise refused(
             "does not tell the model which of two texts a token belongs to",
             fix="choose another client, such as fastembed",
         )
+    if name == "tei":
+        if model.kind in (PAIRS, RERANKER) and reads_segments and not has_segments(source):
+            raise refused(
+                "tells the model which of two texts a token belongs to",
+                "model_input_names without token_type_ids in tokenizer_config.json",
+            )
+        if (side := Tokenizer(source).side) != "right":
+            raise refused("cuts long texts on the right", f"truncation_side: {side}")
     if target.exists():
         raise StorageError(
             "the folder exists already", where=str(target), fix="remove it, or choose another --out"
@@ -327,6 +291,9 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
     ports = _ports(source)
     width = max(0, (ports.outputs[-1].shape or (0,))[-1])
     kind = task.head
+    kept = slice(None)
+    if kind == EMBEDDING and client.outputs not in ("all", "token"):
+        kept = slice(1) if client.outputs == "states" and _pools(pooling) else slice(-1, None)
     if kind == CLASSIFICATION:
         kind = SINGLE if task.texts != 2 else RERANKER if width == 1 else PAIRS
     return Model(
@@ -344,7 +311,19 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
         target=manifest.target,
         precision=SHORT[manifest.plan.float_parts],
         inputs=ports.inputs,
-        outputs=ports.outputs[-1 if kind == EMBEDDING and client.outputs == "vector" else 0 :],
+        outputs=ports.outputs[kept],
+    )
+
+
+def _pools(pooling: Pooling | None) -> bool:
+    """Whether a program that pools by `1_Pooling` alone, and normalizes where it is asked to, gives the vectors of a model."""
+    from octobert.core.model_config import Normalize
+
+    return (
+        pooling is not None
+        and pooling.modes in (("cls",), ("mean",), ("lasttoken",))
+        and pooling.truncate_dim is None
+        and all(isinstance(step, Normalize) for step in pooling.steps)
     )
 
 
@@ -387,30 +366,34 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
         for name, file in (beside | models).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, partial / name)
-        _name_no_file(partial)
+        name_no_file(partial)
         if model.kind == EMBEDDING and client.outputs != "all":
             as_token = client.outputs == "token"
             if model.openvino:
                 _keep_vector_of_ir(source / _IR[0], partial / client.ir, as_token=as_token)
             else:
-                keep_vector(weights, partial / client.file, as_token=as_token)
+                keep_output(
+                    weights, partial / client.file, model.outputs[0].name, as_token=as_token
+                )
         for name, template in client.templates.items():
             (partial / name).write_text(rendered(template, model=model), encoding="utf-8")
         if client.writes is not None:
-            WRITERS[client.writes](partial)
+            WRITERS[client.writes](partial, model, manifest)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
-    """Write a model with the vector as its only output.
+def keep_output(weights: Path, path: Path, name: str, *, as_token: bool) -> None:
+    """Write a model with one of its outputs only.
 
     Args:
         weights: an ONNX file.
         path: where the model is written.
-        as_token: name it the states of one token, [batch, 1, width]: who takes the first, or the mean, has the vector.
+        name: of the output.
+        as_token: take the vector, and name it the states of one token, [batch, 1, width]: who takes the first, or the mean, has
+            the vector.
     """
     import onnx_ir as ir
 
@@ -418,8 +401,9 @@ def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
     from octobert.graph import operators
 
     model = ir.load(weights)
+    graph = model.graph
     if as_token:
-        graph, vector = model.graph, model.graph.outputs[-1]
+        vector = graph.outputs[-1]
         for value in graph.outputs[:-1]:
             value.name = f"{value.name}_inside"
         axis = ir.Value(
@@ -432,7 +416,8 @@ def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
         graph.append(node)
         graph.outputs[:] = [node.outputs[0]]
     else:
-        operators.drop_states_(model)
+        graph.outputs[:] = [value for value in graph.outputs if value.name == name]
+        operators.clean_(model)
     operators.save(model, path)
 
 

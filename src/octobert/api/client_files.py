@@ -1,0 +1,114 @@
+"""What some programs need beside a package's files and its model, as steps of writing a folder; `clients.yaml` names them.
+
+A step changes the folder, in which all other files are written. It also gets the facts on its model and the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octobert.core.errors import RecipeError
+from octobert.core.model_config import CONFIG, SENTENCE_CONFIG, TOKENIZER_CONFIG, read_object
+
+if TYPE_CHECKING:
+    from octobert.api.clients import Model
+    from octobert.core.results import PackageManifest
+
+_TOKENIZER_IR = "openvino_tokenizer.xml"
+
+
+def name_no_file(folder: Path) -> None:
+    """Packages name the 8-bit file beside the float one; here it has the default name."""
+    from octobert.models.sentence_transformers import FILE_KEY
+
+    if (folder / SENTENCE_CONFIG).is_file():
+        config = read_object(folder / SENTENCE_CONFIG)
+        config.pop(FILE_KEY, None)
+        _write(folder / SENTENCE_CONFIG, config)
+
+
+def _state_positions(folder: Path, model: Model, manifest: PackageManifest) -> None:
+    """infinity cuts texts at the number of positions in `config.json`."""
+    config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))
+    config["max_position_embeddings"] = tokenizer["model_max_length"]
+    _write(folder / CONFIG, config)
+
+
+def _write_tokenizer_ir(folder: Path, model: Model, manifest: PackageManifest) -> None:
+    """openvino-genai runs the tokenizer with OpenVINO too.
+
+    Raises:
+        RecipeError: a package is missing.
+    """
+    try:
+        from openvino_tokenizers import convert_tokenizer
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        from octobert.core import environment
+
+        raise RecipeError(
+            f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed",
+            where="--for",
+            fix=environment.install("genai"),
+        ) from None
+    import openvino
+
+    converted = convert_tokenizer(
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False), truncation=True
+    )
+    openvino.save_model(converted, folder / _TOKENIZER_IR)
+
+
+def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
+    """text-embeddings-inference parses JSON into types of its own: without one of these keys it does not start.
+
+    Names and types are those of its release 1.9.3. It reads no other keys, so that none that it would take otherwise are left.
+    """
+    from octobert.core.session import STATES
+    from octobert.data.tokenization import Tokenizer
+    from octobert.data.tokenizer_files import TOKENIZER, lowers
+    from octobert.models.sentence_transformers import ABOUT
+
+    config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))
+    length, kept = tokenizer["model_max_length"], model.outputs[0].name
+    if lowers(folder):
+        # It reads nothing else of the tokenizer.
+        Tokenizer(folder).save(folder / TOKENIZER)
+    is_classifier = kept == "logits"
+    labels = manifest.task.labels or [f"LABEL_{i}" for i in range(model.width * is_classifier)]
+    files: dict[str, dict[str, Any]] = {
+        CONFIG: {
+            "model_type": config["model_type"],
+            # It takes a model for a classifier by the end of this name, and one of one logit for a reranker.
+            "architectures": ["ForSequenceClassification"] * is_classifier,
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: i for i, label in enumerate(labels)},
+            "max_position_embeddings": length,
+            "pad_token_id": config.get("pad_token_id") or 0,
+            # DistilBERT has other names for them.
+            "hidden_size": manifest.model.sizes.hidden,
+            "num_hidden_layers": manifest.model.sizes.layers,
+        },
+        SENTENCE_CONFIG: {"max_seq_length": length},
+        ABOUT: {"prompts": manifest.task.prompts},
+        # Padding on the left would move the positions.
+        TOKENIZER_CONFIG: tokenizer | {"padding_side": "right"},
+    }
+    if not is_classifier and kept != STATES:
+        # The file gives the vector. It asks for a pooling that it knows all the same, and does not use it.
+        files["1_Pooling/config.json"] = {
+            "pooling_mode_cls_token": True,
+            "pooling_mode_mean_tokens": False,
+        }
+    for name, content in files.items():
+        _write(folder / name, content)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+WRITERS = {"positions": _state_positions, "tokenizer": _write_tokenizer_ir, "tei": _state_all}
