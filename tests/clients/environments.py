@@ -52,6 +52,8 @@ class Environment:
         openvino: whether the clients open an IR.
         node: whether it is one of Node.
         server: the command that serves an exported folder, `{folder}`, at port 8000; its program is no Python package.
+        ready: what the server answers with 200 when its model can be asked.
+        more: commands that install what is used beside the clients.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Environment:
     openvino: bool = False
     node: bool = False
     server: str = ""
+    ready: str = "v2/models/encoder/ready"
+    more: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -70,7 +74,8 @@ class Environment:
     @property
     def lines(self) -> tuple[str, ...]:
         """What is run to install it."""
-        return tuple(CLIENTS[client].install[-1 if self.openvino else 0] for client in self.clients)
+        place = -1 if self.openvino else 0
+        return (*(CLIENTS[client].install[place] for client in self.clients), *self.more)
 
     def make(self) -> None:
         """Install it, unless it was installed before."""
@@ -128,7 +133,7 @@ class Environment:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             try:
                 for _ in range(120):
-                    if child.poll() is not None or _is_ready():
+                    if child.poll() is not None or _is_ready(self.ready):
                         break
                     time.sleep(0.5)
                 assert child.poll() is None, child.stderr.read().decode()[-4000:]
@@ -218,10 +223,10 @@ class Environment:
         ).stdout.split()
 
 
-def _is_ready() -> bool:
+def _is_ready(path: str) -> bool:
     """Whether the server answers that its model can be asked."""
     try:
-        with urllib.request.urlopen("http://localhost:8000/v2/models/encoder/ready") as answer:
+        with urllib.request.urlopen(f"http://localhost:8000/{path}") as answer:
             return answer.status == 200
     except (urllib.error.URLError, ConnectionError):
         return False
@@ -231,7 +236,13 @@ _TRITON = (
     "tritonserver --model-repository {folder} --http-address 127.0.0.1 --allow-grpc false "
     "--allow-metrics false"
 )
+_TEI = "text-embeddings-router --model-id {folder} --hostname 127.0.0.1 --port 8000"
 _OVMS = "ovms --model_name encoder --model_path {folder}/encoder --rest_port 8000 --rest_bind_address 127.0.0.1"
+
+# Scores a model of sentence-transformers.
+MTEB = Environment(
+    "mteb", ("sentence-transformers",), ("mteb",), more=("pip install 'mteb>=2.26'",)
+)
 
 # optimum-onnx 0.1 and sentence-transformers 6 need releases of transformers that exclude each other.
 ENVIRONMENTS = (
@@ -283,6 +294,7 @@ ENVIRONMENTS = (
         openvino=True,
         server=_TRITON,
     ),
+    Environment("tei", ("tei",), ("requests",), torch=False, server=_TEI, ready="health"),
     Environment("ovms", ("ovms",), ("tritonclient",), torch=False, openvino=True, server=_OVMS),
     Environment(
         "transformers.js",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 import octobert
 from octobert import targets
@@ -26,7 +27,7 @@ from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.inference.package_files import read_manifest
 from octobert.pipeline import runner
 from tests.clients import models
-from tests.clients.environments import ENVIRONMENTS, FOLDER, ROOT, Environment
+from tests.clients.environments import ENVIRONMENTS, FOLDER, MTEB, ROOT, Environment
 
 pytestmark = pytest.mark.needs_network
 # The same 8-bit file in another batch, release or runtime: last digits move single values to the next of 256 steps.
@@ -35,6 +36,8 @@ SAME_CODES = 0.995
 WITHOUT_END = 0.98
 # Of 8-bit and float vectors, where octobert itself reaches it.
 MIN_COSINE = 0.96
+# Of a rank correlation of a dozen pairs, whose neighbours may change places.
+SAME_RANKS = 0.02
 # Of labels: one of two that are almost as likely may come first in another batch.
 SAME_ANSWERS = 0.95
 # Of scores, whose head is random and wide: about a hundredth of their range.
@@ -118,6 +121,9 @@ def test_the_printed_lines_answer_as_octobert_does(
     if client == "infinity" and kind in ("single", "multi-label"):
         # Its classifier does not cut texts that are too long.
         monkeypatch.setattr(models, "TEXTS", models.TEXTS[:-1])
+    if client == "tei":
+        # It refuses an empty text.
+        monkeypatch.setattr(models, "TEXTS", models.TEXTS[1:])
     if environment.missing:
         pytest.skip(f"the program {environment.missing} is not installed")
     environment.make()
@@ -156,6 +162,34 @@ def test_the_printed_lines_answer_as_octobert_does(
         same, count = agreeing(kind, theirs, ours)
         # Of a few questions one may have two answers that are almost as likely.
         assert same >= min(count - 1, SAME_ANSWERS * count)
+
+
+@pytest.mark.parametrize("kind", ["embedding", "dense"])
+def test_mteb_scores_the_vectors_of_octobert(kind: str, package: Package, tmp_path: Path) -> None:
+    MTEB.make()
+    source = package(kind, "ort-cpu")
+    exported = octobert.export(source, "sentence-transformers", tmp_path / "model")
+    first, second = list(models.SENTENCES), list(reversed(models.SENTENCES))
+    gold = [number / len(first) for number in range(len(first))]
+    tasks = (Path(__file__).parent / "mteb_tasks.py").read_text(encoding="utf-8")
+    script = f"{exported.snippet}{tasks}found = scored(model, {first!r}, {second!r}, {gold!r})\n"
+    ((found,),) = (each.values() for each in MTEB.run([script], ["found"], tmp_path / "ran"))
+    with octobert.load(source) as model:
+        prompts = read_manifest(source).task.prompts
+
+        def vectors(texts: Sequence[str], name: str = "") -> np.ndarray:
+            return np.stack(
+                [a["embedding"] for a in model([prompts.get(name, "") + t for t in texts])]
+            )
+
+        cosine = cosines(vectors(first), vectors(second))
+        table = unit(vectors(first, "query")) @ unit(vectors(second, "passage")).T
+    assert found["scores"]["Similarity"] == pytest.approx(
+        spearmanr(cosine, gold)[0], abs=SAME_RANKS
+    )
+    for query, passages in found["predictions"].items():
+        ours = {f"d{i}": score for i, score in enumerate(table[int(query[1:])])}
+        assert passages == pytest.approx(ours, abs=1 - SAME_CODES)
 
 
 def scripts(
@@ -217,7 +251,7 @@ def expected(source: Path, target: str, file: str, kind: str, client: str) -> An
 
 
 # Programs that are given a query and passages.
-RANKING = ("haystack", "infinity", "openvino-genai")
+RANKING = ("haystack", "infinity", "openvino-genai", "tei")
 
 
 def ranked() -> list[tuple[str, str]]:
