@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import random
+import re
 import shutil
 import socket
 import stat
@@ -122,6 +123,30 @@ def test_a_zip_file_that_is_refused_leaves_nothing(golden, tmp_path, cache, cont
     with golden.raises(ModelError):
         resolve(path)
     assert [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"] == [path]
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (("",), "outside of its folder (got '')"),
+        ((".",), "outside of its folder"),
+        (("x", "x/y"), "a file and a folder of one name (got 'x/y')"),
+        (("X/y", "x"), "a file and a folder of one name (got 'x')"),
+        (("a//b", "a/b"), "two files of one name"),
+        (("config.json", "config.json/."), "two files of one name"),
+        (("a" * 256,), "a name that is longer"),
+        (("a/" * 1000 + "b",), "a name that is longer"),
+        (("é" * 200,), "a name that is longer"),
+    ],
+)
+def test_names_that_no_folder_can_hold_are_not_blamed_on_the_disk(
+    tmp_path, cache, names: tuple[str, ...], what: str
+) -> None:
+    path = tmp_path / "model.zip"
+    path.write_bytes(zipped(dict.fromkeys(names, b"{}")))
+    with pytest.raises(ModelError, match=re.escape(what)):
+        resolve(path)
+    assert not [p for p in cache.glob("unpacked/*") if p.is_dir()]
 
 
 def test_a_large_file_is_refused_before_anything_is_written(golden, tmp_path, monkeypatch) -> None:

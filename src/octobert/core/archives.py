@@ -8,7 +8,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from octobert.core.environment import place_in_cache
 from octobert.core.errors import ModelError, reason, unreadable
@@ -20,6 +20,7 @@ from octobert.core.files import (
     remove,
     stays_inside,
 )
+from octobert.core.plain import preview
 
 SUFFIX = ".zip"
 # What a package holds that `octobert tune` replaces.
@@ -30,14 +31,17 @@ MOST_FILES, MOST_BYTES, MOST_RATIO = 10_000, 64 << 30, 100
 _HARMLESS = 64 << 20
 # What the archivers of some systems add.
 _ADDED = ("__MACOSX", ".DS_Store")
+# Bytes of a name and of its parts, which every file system takes below the cache folder.
+_LONGEST_NAME, _LONGEST_PART = 1_000, 255
 # What reading a damaged file raises. RuntimeError: an encrypted one. NotImplementedError: a method of compression that Python
-# does not have.
+# does not have. IndexError: an entry without a name.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
     NotImplementedError,
     RuntimeError,
+    IndexError,
     EOFError,
     ValueError,
 )
@@ -103,7 +107,7 @@ def unpack(path: Path, folder: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            entries = [entry for entry in archive.infolist() if entry.filename[-1:] != "/"]
             check(path, entries)
             check_space(folder, sum(entry.file_size for entry in entries))
             for entry in entries:
@@ -130,19 +134,28 @@ def check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     Raises:
         ModelError: with the first entry that is wrong.
     """
-    seen: set[str] = set()
+    seen: set[PurePosixPath] = set()
+    folders: set[PurePosixPath] = set()
     for entry in entries:
         name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
-        if not stays_inside(name):
+        # Names as systems read them: without `//` and `/.`.
+        place = PurePosixPath(name.casefold())
+        sizes = [len(part.encode(errors="replace")) for part in PurePosixPath(name).parts]
+        if not stays_inside(name) or not sizes:
             what = "a file of the zip file lies outside of its folder"
         elif kind not in (0, stat.S_IFREG):
             what = "the zip file holds a link or a device"
-        elif name.casefold() in seen:
+        elif max(sizes) > _LONGEST_PART or sum(sizes) > _LONGEST_NAME:
+            what = "the zip file holds a name that is longer than any of a model"
+        elif place in seen:
             what = "the zip file holds two files of one name"
+        elif place in folders or seen.intersection(place.parents):
+            what = "the zip file holds a file and a folder of one name"
         else:
-            seen.add(name.casefold())
+            seen.add(place)
+            folders.update(place.parents)
             continue
-        raise ModelError(what, where=str(path), got=repr(name), fix="do not trust it")
+        raise ModelError(what, where=str(path), got=preview(name), fix="do not trust it")
     total, size = sum(entry.file_size for entry in entries), path.stat().st_size
     for count, most, noun in ((len(entries), MOST_FILES, "files"), (total, MOST_BYTES, "bytes")):
         if count > most:
