@@ -19,7 +19,7 @@ import tokenizers
 from typer.testing import CliRunner
 
 import octobert
-from octobert.api import clients
+from octobert.api import client_files, clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.core.model_config import Dense, Normalize, Pooling
@@ -391,7 +391,7 @@ def test_the_8_bit_file_is_the_one_that_sentence_transformers_opens_in_a_package
     )
     stated = json.loads((tmp_path / "sentence_bert_config.json").read_text())
     assert stated["model_args"] == {"file_name": "model_quantized.onnx"}
-    clients._name_no_file(tmp_path)
+    client_files.name_no_file(tmp_path)
     assert json.loads((tmp_path / "sentence_bert_config.json").read_text()) == {
         "max_seq_length": 16,
         "do_lower_case": False,

@@ -131,12 +131,11 @@ class _Builder:
     def _sums(self, states: ir.Value, weights: ir.Value, stem: str) -> tuple[ir.Value, ir.Value]:
         """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded).
 
-        A product adds the tokens of each row in one order, whatever the other rows are. ONNX Runtime's ReduceSum does not.
+        ONNX Runtime's product with a transposed input adds the tokens of each row in one order, whatever the other rows are. Its
+        ReduceSum does not, nor does a product of one plain row.
         """
         axis = self._token_axis()
-        row = self.chain.Reshape(
-            f"{stem}.row", weights, operators.reshape_target(self._graph, [0, 1, -1])
-        )
+        row = self.chain.Transpose(f"{stem}.row", weights, perm=[0, 2, 1])
         total = self.chain.MatMul(f"{stem}.product", row, states)
         total = self.chain.Squeeze(f"{stem}.sum", total, axis)
         count = self.chain.ReduceSum(f"{stem}.count", weights, axis, keepdims=0)
