@@ -131,8 +131,8 @@ class _Builder:
     def _sums(self, states: ir.Value, weights: ir.Value, stem: str) -> tuple[ir.Value, ir.Value]:
         """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded).
 
-        ONNX Runtime's product with a transposed input adds the tokens of each row in one order, whatever the other rows are. Its
-        ReduceSum does not, nor does a product of one plain row.
+        ONNX Runtime's product with a transposed input adds the tokens of each row in one order, whatever the other rows are.
+        Its ReduceSum does not, nor does a product of one plain row.
         """
         axis = self._token_axis()
         row = self.chain.Transpose(f"{stem}.row", weights, perm=[0, 2, 1])
