@@ -16,24 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import octobert
+from soak_shapes import WORDS
 
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-]
+import octobert
 
 
 def main() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.api import clients
 from octobert.api._arguments import PathLike, path_of
 from octobert.core.errors import OctobertError, RecipeError, StorageError, reason
-from octobert.core.files import atomic_write, content_of, file_digest, is_file, storage_errors
+from octobert.core.files import atomic_write, content_of, is_file, storage_errors
 from octobert.core.frozen import FrozenModel
 
 if TYPE_CHECKING:
@@ -108,15 +108,19 @@ def push(
                 fix="remove it, and a card is made",
             )
     files = tuple(dict.fromkeys((CARD, PACKAGE_FILE, *manifest.files)))
-    digests = {**manifest.files, **{name: file_digest(folder / name) for name in files[:2]}}
-    commit = None if dry_run else _upload(folder, repo, digests, private, revision)
+    commit = None if dry_run else _upload(folder, repo, files, manifest.files, private, revision)
     return Pushed(repo=repo, card=card, files=files, commit=commit)
 
 
 def _upload(
-    folder: Path, repo: str, files: Mapping[str, str], private: bool, revision: str | None
+    folder: Path,
+    repo: str,
+    files: Sequence[str],
+    digests: Mapping[str, str],
+    private: bool,
+    revision: str | None,
 ) -> str:
-    """Commit these files (relative path → sha256), and nothing else that is in the folder."""
+    """Commit these files, which have these sha256, and nothing else that is in the folder."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     from octobert.inference.package_files import other_files
@@ -124,7 +128,9 @@ def _upload(
     hub = HfApi()
     added = [CommitOperationAdd(name, folder / name) for name in files]
     if changed := [
-        a.path_in_repo for a in added if a.upload_info.sha256.hex() != files[a.path_in_repo]
+        name
+        for name, add in zip(files, added, strict=True)
+        if digests.get(name) not in (None, add.upload_info.sha256.hex())
     ]:
         raise other_files(folder, [f"{name} has another content" for name in changed])
     try:

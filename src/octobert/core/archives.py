@@ -34,14 +34,13 @@ _ADDED = ("__MACOSX", ".DS_Store")
 # Bytes of a name and of its parts, which every file system takes below the cache folder.
 _LONGEST_NAME, _LONGEST_PART = 1_000, 255
 # What reading a damaged file raises. RuntimeError: an encrypted one. NotImplementedError: a method of compression that Python
-# does not have. IndexError: an entry without a name.
+# does not have.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
     NotImplementedError,
     RuntimeError,
-    IndexError,
     EOFError,
     ValueError,
 )
@@ -74,15 +73,18 @@ def unpacked(path: Path) -> Path:
     return folder
 
 
+def files_of(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The entries that are no folders. `ZipInfo.is_dir` fails for one without a name."""
+    return [entry for entry in archive.infolist() if entry.filename[-1:] != "/"]
+
+
 def _is_whole(path: Path, folder: Path) -> bool:
     """Check that every file of a zip file is in a folder, with its content; `octobert tune` may have rewritten its results."""
     if not folder.is_dir():
         return False
     with zipfile.ZipFile(path) as archive:
         entries = [
-            entry
-            for entry in archive.infolist()
-            if not entry.is_dir() and entry.filename.rpartition("/")[2] != _TUNED
+            entry for entry in files_of(archive) if entry.filename.rpartition("/")[2] != _TUNED
         ]
     return all(
         is_file(folder / entry.filename) and _checksum(folder / entry.filename) == entry.CRC
@@ -107,7 +109,7 @@ def unpack(path: Path, folder: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if entry.filename[-1:] != "/"]
+            entries = files_of(archive)
             check(path, entries)
             check_space(folder, sum(entry.file_size for entry in entries))
             for entry in entries:

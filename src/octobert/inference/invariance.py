@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -36,16 +37,22 @@ def batch_effect(model: FinishedModel) -> BatchEffect:
         ids = generator.integers(min(5, most - 1), most, length)
         rows.append(Encoded(ids, np.zeros_like(ids), truncated=False))
     alone = [_outputs(session, [row], len(row))[0] for row in rows]
-    ways = [(rows, len(rows[-1])), (rows[::3], longest), (rows[: len(rows) // 2], len(rows[-1]))]
-    ways += [([row], min(len(row) + more, longest)) for row in rows for more in (1, 7)]
+    # Numbers of rows, and the length that they are padded to.
+    every, last = range(len(rows)), len(rows[-1])
+    ways: list[tuple[Sequence[int], int]] = [
+        (every, last),
+        (every[::3], longest),
+        (every[: len(rows) // 2], last),
+    ]
+    ways += [([i], min(len(rows[i]) + more, longest)) for i in every for more in (1, 7)]
     for count in _BATCHES:
-        drawn = [rows[i] for i in generator.permutation(len(rows))[:count]]
-        ways.append((drawn, max(map(len, drawn))))
+        drawn = generator.permutation(len(rows))[:count].tolist()
+        ways.append((drawn, max(len(rows[i]) for i in drawn)))
     worst = scale = 0.0
     for together, length in ways:
-        for row, outputs in zip(together, _outputs(session, together, length), strict=True):
-            before = alone[next(index for index, other in enumerate(rows) if other is row)]
-            for one, other in zip(before, outputs, strict=True):
+        results = _outputs(session, [rows[i] for i in together], length)
+        for i, outputs in zip(together, results, strict=True):
+            for one, other in zip(alone[i], outputs, strict=True):
                 # Outputs of tokens also have those of padding.
                 worst = max(worst, float(np.abs(other[: len(one)] - one).max()))
                 scale = max(scale, float(np.abs(one).max()))

@@ -152,7 +152,7 @@ def _verified(
 def _verify_zip(path: Path) -> Verified:
     try:
         with zipfile.ZipFile(path) as archive:
-            files = [info for info in archive.infolist() if not info.is_dir()]
+            files = archives.files_of(archive)
             archives.check(path, files)
             sizes = {info.filename: info.file_size for info in files}
             manifests = [

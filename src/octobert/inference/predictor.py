@@ -256,6 +256,8 @@ def _engine(
     """Open a model."""
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
+    # Batches of one row follow from no times.
+    measure = measure and not alone
     cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
     static = static_lengths(options.static_up_to) if model.ignores_padding else ()
     scheduler = Scheduler(

@@ -141,10 +141,12 @@ class Scheduler:
         if tokens not in self._padded:
             longest = self._tokenizer.max_length
             least = min(shared_length(tokens), longest) if self._shares else tokens
-            (batch,) = make_batches([least], self._steady, max_length=longest)
-            static = (length for length in self._static if length >= tokens)
-            # Measured times differ from one process to the next, and so would the answers.
-            self._padded[tokens] = least if self._alone else next(static, batch.length)
+            if not self._alone:
+                # Measured times differ from one process to the next, and so may the answers.
+                (batch,) = make_batches([least], self._steady, max_length=longest)
+                static = (length for length in self._static if length >= tokens)
+                least = next(static, batch.length)
+            self._padded[tokens] = least
         return self._padded[tokens]
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from octobert.core.selection import BEST
 from octobert.evaluation import candidates
 from octobert.models import weights
 from octobert.pipeline.choosing import winner
-from octobert.pipeline.contract import Request, Step, StepResult
+from octobert.pipeline.contract import Request, Step
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.output import folder_of, publish_run
@@ -190,14 +190,20 @@ def finetune(
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     with _carried_out(finetune_steps(recipe), recipe, out, progress, executor) as (
-        results,
         work,
+        artifacts,
         notes,
-        fetch,
     ):
+        results = work.results(artifacts)
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
         folders = {CHECKPOINT: folder_of(trained, CHECKPOINT)}
-        notes += publish(out, folders, {}, work.lock, fetch=fetch)
+        notes += publish(
+            out,
+            folders,
+            {},
+            work.lock,
+            fetch=lambda name: work.make_whole(artifacts[name]),
+        )
         return Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
@@ -218,32 +224,25 @@ def sweep(
         OctobertError: whatever went wrong.
     """
     with _carried_out(sweep_steps(recipe, calibrators), recipe, out, progress, executor) as (
-        results,
-        _,
-        _,
+        work,
+        artifacts,
         _,
     ):
-        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
+        return work.results(artifacts)[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
 
 
 @contextmanager
 def _carried_out(
     steps: Sequence[Step], recipe: Recipe, out: Path, progress: ProgressCallback, executor: Executor
-) -> Iterator[tuple[dict[str, StepResult], Work, list[str], Callable[[str], None]]]:
+) -> Iterator[tuple[Work, dict[str, Artifact], list[str]]]:
     """Make or reuse every step under the lock.
 
     Yields:
-        (The results by the names of their steps, what has carried them out, notes for the user, to which more may be added, a
-        function that makes a result whole by the name of its step).
+        (What has carried them out, the artifacts by the names of their steps, notes for the user, to which more may be added).
     """
     check_output(steps, out)
     with at_work(recipe, out, progress, executor) as (work, notes):
         work.teller.planned(steps)
         artifacts = work.carry_out_all(steps)
         with storage_errors(out):
-            yield (
-                work.results(artifacts),
-                work,
-                notes,
-                lambda name: work.make_whole(artifacts[name]),
-            )
+            yield work, artifacts, notes
