@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from markdown_it import MarkdownIt
 import octobert
 from octobert.core.results import PACKAGE_FILE
 from tests.support.cli import octobert as command
+from tests.support.single_changes import cases, changed
 from tests.support.web import Web, serving
 
 REPO = "me/tiny-int8"
@@ -189,6 +191,27 @@ def test_texts_of_a_package_are_no_markup(package: Path) -> None:
     assert not kinds & {"html_block", "html_inline", "image", "link_open", "em_open"}
     headings = [text[i + 1].content for i, token in enumerate(text) if token.type == "heading_open"]
     assert headings[1:] == ["Measured", "Quantized", "Use"]
+
+
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_any_value_of_a_manifest_may_be_wrong(package: Path, step: int) -> None:
+    """The package is used, or refused in a sentence."""
+    document = json.loads((package / PACKAGE_FILE).read_text())
+    for path, value in [
+        (("task", "options"), {"x": {}}),
+        (("files",), {}),
+        *cases(document)[::step],
+    ]:
+        (package / PACKAGE_FILE).write_text(json.dumps(changed(document, path, value)))
+        with contextlib.suppress(octobert.OctobertError), octobert.load(package) as model:
+            model([("a", "b")])
+        with contextlib.suppress(octobert.OctobertError):
+            octobert.push(package, REPO, dry_run=True).card.unlink()
+    (package / PACKAGE_FILE).write_text(json.dumps({**document, "files": {}}))
+    with pytest.raises(octobert.ModelError, match=r"model_quantized\.onnx is not listed"):
+        octobert.push(package, REPO, dry_run=True)
+    with pytest.raises(octobert.ModelError, match=r"model_quantized\.onnx is not listed"):
+        octobert.load(package)([("a", "b")])
 
 
 def test_a_hub_that_does_not_answer_is_a_sentence(package: Path) -> None:

@@ -26,6 +26,7 @@ import octobert
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
+from octobert.core.plain import preview
 from octobert.core.session import SessionOptions
 from octobert.inference import predictor, streaming
 from octobert.inference.opened import files_of, open_model
@@ -170,6 +171,27 @@ def test_a_number_that_python_does_not_write_is_no_input(model) -> None:
     for given in (number, [number], [("a", number)], [{"text": number}]):
         with pytest.raises(DataError, match=r"the input is n(ot|either) a text"):
             model(given)
+
+
+@pytest.mark.parametrize("given", [None, 7, np.array(1.0), np.array("a"), object()])
+def test_what_is_no_input_and_no_list_is_refused_by_calls_and_streams_alike(model, given) -> None:
+    for ask in (model, model.stream):
+        with pytest.raises(DataError, match="neither a text nor a list of texts"):
+            list(ask(given))
+    for ask in (model, model.stream):
+        with pytest.raises(DataError, match="input 1"):
+            list(ask([given]))
+
+
+def test_a_stream_of_one_input_has_one_answer(model) -> None:
+    """A text has letters, and is no list of them; a dictionary is no list of its keys."""
+    for given in ("abc", {"sentence1": "a", "sentence2": "b"}):
+        with pytest.raises(DataError) as error:
+            model(given)
+        with pytest.raises(DataError) as again:
+            list(model.stream(given))
+        assert str(again.value) == str(error.value)
+        assert preview(given)[:5] in str(error.value)
 
 
 def test_a_text_has_a_limit(golden, model) -> None:

@@ -339,6 +339,14 @@ def test_a_package_without_a_record_says_itself_what_was_published(tmp_path) -> 
     )
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "7", '{"files": 7}', '{"files": [7]}', "{}"])
+def test_a_package_that_lists_nothing_that_can_be_read_is_the_users(tmp_path, text: str) -> None:
+    out = tmp_path / "out"
+    put(out / "a", {"octobert.json": text, "a.bin": "a"})
+    published(out, {"a": NEW}, "new")
+    assert (out / "a" / "octobert.json.kept").read_text() == text
+
+
 def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report(tmp_path) -> None:
     out = tmp_path / "out"
     published(out, {"a": OLD, "b": OLD, "c": OLD, "checkpoint": {"trained.json": "trained"}}, "old")

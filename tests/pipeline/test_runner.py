@@ -512,6 +512,12 @@ def test_a_library_that_hides_a_full_disk(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_of_the_system_says_of_which_file(tmp_path) -> None:
+    error = FileNotFoundError(2, "No such file or directory", str(tmp_path / "nothing"))
+    assert "No such file or directory: " in (told := str(as_sentence(error, "export", tmp_path)))
+    assert "nothing" in told
+
+
 def test_a_stage_that_is_killed_is_an_error_not_a_result(golden, tmp_path) -> None:
     request = Request(
         stage="capture", inputs={}, options={}, scratch=Path("nowhere"), temporary=tmp_path

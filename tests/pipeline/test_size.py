@@ -76,6 +76,8 @@ def test_what_took_longest_for_its_size_stays(tmp_path) -> None:
         lambda folder: (folder / "0.onnx").write_bytes(b"x"),
         lambda folder: (folder / WITHOUT).write_text("["),
         lambda folder: (folder / WITHOUT).write_text("[]"),
+        lambda folder: (folder / WITHOUT).write_text("7"),
+        lambda folder: (folder / WITHOUT).write_text("[" * 100_000),
         lambda folder: (
             (folder / WITHOUT).write_text('["0.onnx", "facts.json"]'),
             (folder / "facts.json").unlink(),

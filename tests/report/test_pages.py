@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from octobert.report.verdict import verdict
 from tests.support.cli import octobert as command
 from tests.support.reports import rich_report, rich_run
 from tests.support.selections import MACHINE
+from tests.support.single_changes import cases, changed
 
 # Of a run that measured nothing.
 BARE = {"scores": {}, "comparisons": (), "latencies": (), "footprints": (), "speedups": ()}
@@ -322,3 +324,35 @@ def test_no_number_of_rows_is_named_where_the_figures_say_nothing(
     rows: int, reach: float, room: float
 ) -> None:
     assert checks.rows_needed(rows, reach, room) is None
+
+
+@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])
+def test_any_value_of_a_record_may_be_wrong(out: Path, files, step: int) -> None:
+    """Its page is made, or the file is refused in a sentence."""
+    for name, text in zip(("report.json", "evidence.json"), files, strict=True):
+        document = json.loads(text)
+        for path, value in cases(document)[::step]:
+            (out / name).write_text(json.dumps(changed(document, path, value)))
+            with contextlib.suppress(octobert.OctobertError):
+                octobert.page(out, out=out / "new.html").unlink()
+        (out / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("report.json", ("comparisons", 0, "high"), None),
+        ("report.json", ("comparisons", 0, "low"), -1e308),
+        ("report.json", ("data", "evaluation_rows"), 10**30),
+        ("report.json", ("footprints", 0, "model_bytes"), 10**400),
+        ("report.json", ("recipe", "data", "calibrate"), "x"),
+        ("report.json", ("recipe", "quantize"), [{}]),
+        ("report.json", ("recipe", "targets"), [[]]),
+        ("evidence.json", ("smoothed", 0, "after"), []),
+        ("evidence.json", ("smoothed", 0, "before", 0), float("inf")),
+    ],
+)
+def test_values_that_pass_the_types(out: Path, name: str, path, value) -> None:
+    (out / name).write_text(json.dumps(changed(json.loads((out / name).read_text()), path, value)))
+    with contextlib.suppress(octobert.StorageError):
+        octobert.page(out, out=out / "new.html")

@@ -306,6 +306,13 @@ def test_batches_outside_of_a_profile_run_in_parts_and_long_rows_are_refused(eve
         session.run(batch([17]))
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
+def test_a_profile_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "provider_options.json").write_text(text)
+    with pytest.raises(ModelError, match=r"provider_options\.json (is not JSON|holds no object)"):
+        tensorrt.read_profile(tmp_path / "model.onnx")
+
+
 def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path: Path) -> None:
     report = json.loads((everywhere / "report.json").read_text())
     recipe = {key: report["recipe"][key] for key in ("model", "data")}

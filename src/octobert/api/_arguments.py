@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, TypeAlias
 
 from octobert.core.errors import RecipeError
@@ -87,11 +88,7 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
     Raises:
         RecipeError: one is not a whole number, or too small or large.
     """
-    values = (
-        (value,)
-        if isinstance(value, int | str) or not isinstance(value, Iterable)
-        else tuple(value)
-    )
+    values = _items(value, int | str)
     for item in values:
         if isinstance(item, bool) or not isinstance(item, int) or item < least:
             raise RecipeError(
@@ -113,7 +110,7 @@ def names_of(value: Any, name: str) -> tuple[str, ...]:
     Raises:
         RecipeError: one is not a text.
     """
-    values = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    values = _items(value, str)
     for item in values:
         if not isinstance(item, str):
             raise RecipeError("not a name", where=name, got=preview(item), expected="a str")
@@ -209,3 +206,11 @@ def progress_step(
         tell(ProgressEvent(name, "started"))
         yield lambda what, done, total: tell(ProgressEvent(name, "running", what, done, total))
         tell(ProgressEvent(name, "finished", seconds=time.perf_counter() - started))
+
+
+def _items(value: Any, one: type | UnionType) -> tuple[Any, ...]:
+    """Several values, or one. An array without dimensions says that it is iterable, and is not."""
+    try:
+        return (value,) if isinstance(value, one) else tuple(value)
+    except TypeError:
+        return (value,)

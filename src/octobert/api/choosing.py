@@ -238,7 +238,7 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
     path = out / "report.json"
     fix = f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
     try:
-        report = Report.model_validate_json(content_of(path))
+        report = Report.of_json(content_of(path))
         check_names(report)
     except FileNotFoundError:
         raise RecipeError(

@@ -285,7 +285,7 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
     """The facts on a model that its lines depend on."""
     from octobert.core.model_config import Normalize
     from octobert.core.plan import SHORT
-    from octobert.tasks import build
+    from octobert.tasks import rebuild
 
     client, task, pooling = CLIENTS[name], manifest.task, manifest.model.pooling
     ports = _ports(source)
@@ -301,7 +301,7 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
         kind=kind,
         openvino=bool(client.ir) and _IR[0] in manifest.files and (source / _IR[0]).is_file(),
         width=width,
-        activation=getattr(build(task.name, task.options, task), "activation", "Identity"),
+        activation=getattr(rebuild(task), "activation", "Identity"),
         multi_label=(task.options.get("problem") or task.problem) == "multi-label",
         normalized=pooling is not None
         and bool(pooling.steps)

@@ -91,9 +91,8 @@ def push(
             "not the name of a repository", where="repo", got=repr(repo), expected="OWNER/NAME"
         )
     model_file = targets.load(manifest.target).model_file(folder)
-    # Weights of an IR.
-    weights = model_file.with_suffix(".bin") if model_file.suffix == ".xml" else model_file
-    digest = manifest.files[weights.relative_to(folder).as_posix()]
+    package_files.check_sizes(folder, manifest, model_file)
+    digest = manifest.files[package_files.weights_of(model_file).relative_to(folder).as_posix()]
     card = folder / CARD
     with storage_errors(card):
         if CARD not in added and CARD not in manifest.files:
@@ -180,10 +179,10 @@ def card_of(
     report = _report_of(folder, manifest)
     client = next((c for c, mark in _OPENED_BY.items() if mark in manifest.files), None)
     model = clients.model_of(folder, manifest, client or "triton", Path(repo))
-    source, data = str(manifest.recipe["model"]), manifest.recipe.get("data") or {}
+    source, data = str(manifest.recipe.get("model")), manifest.recipe.get("data")
     title = title_of(source)
     tag = _PIPELINES.get(model.kind)
-    rows = str(data.get("source") or "rows of its own")
+    rows = str((isinstance(data, dict) and data.get("source")) or "rows of its own")
     scores = manifest.scores.get(manifest.target, ())
     about = ModelCardData(
         base_model=source if title == source and not os.path.exists(source) else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from octobert.api._arguments import PathLike, optional_path, path_of
 from octobert.core import processes
 from octobert.core.errors import RecipeError, StorageError, TargetError
 from octobert.core.files import atomic_write, content_of, storage_errors
+from octobert.core.plain import parsed_json
 
 if TYPE_CHECKING:
     from octobert.core.frozen import FrozenModel
@@ -138,9 +138,8 @@ def report_of(folder: Path) -> Report:
     from octobert.core.results import Report
 
     _check_folder(folder)
-    report = _read(folder / "report.json", Report)
-    _check_report(folder / "report.json", report)
-    return report
+    path = folder / "report.json"
+    return _checked(path, _read(path, Report))
 
 
 def _check_folder(folder: Path) -> None:
@@ -186,24 +185,26 @@ def _read(path: Path, kind: type[Record]) -> Record:
             fix="check its permissions",
         ) from error
     try:
-        return kind.model_validate_json(content)
+        return kind.of_json(content)
     except ValueError as error:
         wrote = None
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-            wrote = str(json.loads(content)["environment"]["versions"]["octobert"])
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            wrote = str(parsed_json(content)["environment"]["versions"]["octobert"])
         raise _unreadable(path, error, wrote) from error
 
 
-def _check_report(path: Path, report: Report) -> None:
-    """Raise StorageError where the recipe of a report is none of this version, or its parts do not agree on its models."""
+def _checked(path: Path, report: Report) -> Report:
+    """The report, its recipe written out. StorageError where that is none of this version, or parts contradict each other."""
+    from octobert.config.loading import as_stored
     from octobert.config.recipe import Recipe
     from octobert.core.measurements import check_names
 
     try:
         check_names(report)
-        Recipe.model_validate(report.recipe)
+        recipe = as_stored(Recipe.model_validate(report.recipe))
     except ValueError as error:
         raise _unreadable(path, error, report.environment.versions.get("octobert")) from error
+    return report.model_copy(update={"recipe": recipe})
 
 
 def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageError:

@@ -224,7 +224,7 @@ def rows_needed(rows: int, reach: float, room: float) -> int | None:
         >>> rows_needed(40, 0.088, 0.01), rows_needed(408, 0.012, 0.01)
         (370, 520)
     """
-    if rows < 1 or not (EXACT < room < math.inf and reach < math.inf):
+    if rows < 1 or not (EXACT < room < math.inf and reach * reach < math.inf):
         return None
     seen = max(reach**2 - (_EXPONENTIAL / rows) ** 2, 0.0) * rows
     # room² = seen / N + (3.69 / N)², solved for 1 / N.

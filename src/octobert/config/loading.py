@@ -369,6 +369,11 @@ def as_plain(recipe: Recipe) -> dict[str, Any]:
     return plain
 
 
+def as_stored(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as reports and packages have it: with default values; where results are stored says nothing about them."""
+    return recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"})
+
+
 def as_yaml(recipe: Recipe) -> str:
     """The recipe as a user would write it, without default values.
 

@@ -425,8 +425,9 @@ class Recipe(FrozenModel):
 def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, Any, list[Any]] | None:
     """Return a method, its options, and the capabilities of targets; None where one is wrong, which others report."""
     listed = [targets] if isinstance(targets, str) else targets
-    known = isinstance(listed, list | tuple) and set(listed) <= set(plugins.names("targets"))
-    if not known or not {method} <= set(plugins.names("methods")):
+    names = plugins.names("targets")
+    known = isinstance(listed, list | tuple) and all(name in names for name in listed)
+    if not known or method not in plugins.names("methods"):
         return None
     module = plugins.load("methods", method)
     try:

@@ -181,8 +181,8 @@ class Smoothed(FrozenModel):
     transform: str
     module: str
     kind: str
-    before: tuple[float, ...]
-    after: tuple[float, ...]
+    before: tuple[float, ...] = Field(min_length=1)
+    after: tuple[float, ...] = Field(min_length=1)
 
 
 class Curve(FrozenModel):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from octobert.core.plain import preview
+from octobert.core.plain import parsed_json, preview
 
 if TYPE_CHECKING:
     import pandas
@@ -19,6 +20,43 @@ class FrozenModel(BaseModel):
     """Frozen data with a JSON form; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def of_json(cls, content: str | bytes) -> Self:
+        """The record that a file of unknown origin has.
+
+        Raises:
+            ValueError: it has none, or a number that is not finite, or that other readers of JSON do not know exactly.
+        """
+        parsed_json(content, parse_int=_whole, parse_float=_finite, parse_constant=_beyond)
+        return cls.model_validate_json(content)
+
+
+# Sizes and counts are divided, formatted and plotted, which Python does not do with numbers of any length.
+_LARGEST = 2**53
+
+
+def _beyond(text: str) -> NoReturn:
+    raise ValueError(f"the number {text[:60]}, expected one of at most {_LARGEST}")
+
+
+def _whole(text: str) -> int:
+    return value if len(text) < 20 and abs(value := int(text)) <= _LARGEST else _beyond(text)
+
+
+def _finite(text: str) -> float:
+    return value if math.isfinite(value := float(text)) else _beyond(text)
+
+
+def both_ends(record: Any) -> Any:
+    """A check for records with an interval that may be unknown: both of its ends are there, or none.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    if (record.low is None) != (record.high is None):
+        raise ValueError("one end of the interval is missing")
+    return record
 
 
 def first_problem(error: ValueError) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, computed_field, model_validator
 
 from octobert.core.estimate import Estimate, quantile
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
 
 # Of the bootstrap of an interval.
@@ -79,6 +79,8 @@ class Score(FrozenModel):
     chance: float | None = None
     resamples: int = RESAMPLES
     order: str = ""
+
+    _both = model_validator(mode="after")(both_ends)
 
 
 def score_named(name: str | None, scores: Iterable[Score]) -> Score | None:
@@ -151,6 +153,8 @@ class Comparison(OfCandidate):
     divergence: float | None = None
     direction: str = ""
     simulated: bool = False
+
+    _both = model_validator(mode="after")(both_ends)
 
 
 class StoredScore(OfCandidate):

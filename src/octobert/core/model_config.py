@@ -5,7 +5,6 @@ They come with downloaded models, so any of them may be damaged, or say anything
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from octobert.core.errors import ModelError
 from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
-from octobert.core.plain import preview
+from octobert.core.plain import parsed_json, preview
 
 CONFIG = "config.json"
 # Of sentence-transformers: its modules, and what its encoder reads.
@@ -88,7 +87,7 @@ def read_json(path: Path) -> Any:
         ModelError: it cannot be read, or is not JSON in UTF-8.
     """
     try:
-        return json.loads(content_of(path).decode())
+        return parsed_json(content_of(path).decode())
     except OSError as error:
         raise ModelError(
             f"{path.name} cannot be read",
@@ -96,7 +95,7 @@ def read_json(path: Path) -> Any:
             got=error.strerror,
             fix="check the path and its permissions",
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ModelError(
             f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=_FIX
         ) from error

@@ -6,6 +6,7 @@ override the direction of text make a line read as another one. All are replaced
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 import unicodedata
@@ -75,6 +76,21 @@ def without_passwords(text: str) -> str:
     for pattern, shown in _PASSWORDS:
         text = pattern.sub(shown, text)
     return text
+
+
+def parsed_json(content: str | bytes, **hooks: Any) -> Any:
+    """What JSON of unknown origin says.
+
+    Args:
+        hooks: as those of `json.loads`.
+
+    Raises:
+        ValueError: it is not JSON, or is nested more deeply than Python reads.
+    """
+    try:
+        return json.loads(content, **hooks)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def printable_json(text: str) -> str:

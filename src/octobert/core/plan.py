@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, both_ends
 
 DType = Literal["int4", "int8", "uint8", "int16", "uint16", "float8e4m3"]
 FloatType = Literal["float32", "float16", "bfloat16"]
@@ -134,11 +134,7 @@ class Quantizer(FrozenModel):
     ceiling: float | None = None
     weight_form: Literal["integers", "pair"] = "integers"
 
-    @model_validator(mode="after")
-    def _both_ends(self) -> Quantizer:
-        if (self.low is None) != (self.high is None):
-            raise ValueError("one end of the interval is missing")
-        return self
+    _both = model_validator(mode="after")(both_ends)
 
     @property
     def when(self) -> str:

@@ -64,7 +64,7 @@ class StoredVectors(FrozenModel):
 
         try:
             opened(Path(path)).close()
-            return cls.model_validate_json((pq.read_schema(path).metadata or {})[NOTED])
+            return cls.of_json((pq.read_schema(path).metadata or {})[NOTED])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise DataError(
                 "the form of the vectors is unknown",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from octobert.core.errors import DataError, each, unreadable
 from octobert.core.files import content_of
-from octobert.core.plain import preview
+from octobert.core.plain import parsed_json, preview
 from octobert.data.sampling import Row
 
 # Files with one token per line; in some data sets the suffix is the split's name.
@@ -122,8 +121,8 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
     """
     text = decoded(path, content)
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        whole = parsed_json(text)
+    except ValueError as error:
         if text.lstrip().startswith("["):
             raise DataError(
                 "the file is not JSON",
@@ -157,8 +156,8 @@ def json_lines(path: Path, text: str) -> dict[int, dict[str, Any]]:
     def row(number: int, line: str) -> tuple[int, dict[str, Any]]:
         where = f"{path}, line {number}"
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parsed_json(line)
+        except ValueError as error:
             raise DataError(
                 "the line is not JSON",
                 where=where,

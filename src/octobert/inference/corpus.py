@@ -49,6 +49,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import lazy
 from octobert.core.lock import locked
+from octobert.core.plain import parsed_json
 from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
 from octobert.data.tokenization import Text, Tokenizer
@@ -409,8 +410,8 @@ def _check_run(noted: bytes, run: bytes, where: Path) -> None:
     """
     now = json.loads(run)
     try:
-        there = json.loads(noted)
-    except (ValueError, RecursionError):
+        there = parsed_json(noted)
+    except ValueError:
         there = {}
     there = there if isinstance(there, dict) else {}
     if others := [name for name in now if there.get(name) != now[name]]:

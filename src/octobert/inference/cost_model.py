@@ -313,7 +313,7 @@ def _fitted(least: dict[tuple[int, int], float]) -> CostModel:
 def read_cost_model(path: Path) -> CostModel | None:
     """Read a stored cost model. None if there is none."""
     try:
-        return CostModel.model_validate_json(content_of(path))
+        return CostModel.of_json(content_of(path))
     except (OSError, ValueError):
         return None
 

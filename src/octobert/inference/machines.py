@@ -269,7 +269,7 @@ def read_index(folder: Path) -> Machines:
     """
     path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
     try:
-        return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
+        return Machines.of_json(content_of(path, _LARGEST_INDEX))
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{INDEX} cannot be read",

@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> PackageManifest:
 def _manifest(content: bytes, path: Path) -> PackageManifest:
     """The manifest that these bytes are; `path` is of the file, for the error."""
     try:
-        return PackageManifest.model_validate_json(content)
+        return PackageManifest.of_json(content)
     except ValueError as error:
         raise ModelError(
             f"{PACKAGE_FILE} cannot be read", where=str(path), got=first_problem(error), fix=_AGAIN
@@ -252,15 +252,18 @@ def _no_package(path: Path, got: str | None = None) -> ModelError:
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:
-    """Check that the files that a runtime opens are there and have their sizes, without reading them.
+    """Check that the files that a runtime opens are listed, are there and have their sizes, without reading them.
 
     Args:
         model_file: what the target opens. Weights beside it have the same stem.
 
     Raises:
-        ModelError: a file is missing or has another size.
+        ModelError: a file is not listed, is missing or has another size.
     """
     wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
+    for path in dict.fromkeys((model_file, weights_of(model_file))):
+        if (name := path.relative_to(folder).as_posix()) not in manifest.files:
+            wrong.append(f"{name} is not listed in {PACKAGE_FILE}")
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -272,6 +275,11 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
         wrong.append(f"{model_file.relative_to(folder).as_posix()} is missing")
     if wrong:
         raise other_files(folder, wrong)
+
+
+def weights_of(model_file: Path) -> Path:
+    """The file with the weights of a model: an OpenVINO IR has one beside it."""
+    return model_file.with_suffix(".bin") if model_file.suffix == ".xml" else model_file
 
 
 def _is_link(package: Path, name: str) -> bool:

@@ -166,11 +166,7 @@ class Predictor:
         Raises:
             DataError: an input has another form.
         """
-        if isinstance(inputs, (str, Mapping)):
-            inputs = [inputs]
-        if not isinstance(inputs, Iterable):
-            raise DataError("the input is neither a text nor a list of texts", got=preview(inputs))
-        items, scheduler = list(inputs), self._engine.get().scheduler
+        items, scheduler = list(_several(inputs)), self._engine.get().scheduler
         return scheduler.answer_now(items) if len(items) <= _FEW else list(scheduler.answers(items))
 
     def stream(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -180,12 +176,12 @@ class Predictor:
         three thousand inputs are in memory.
 
         Args:
-            inputs: any iterable of inputs as for a call.
+            inputs: any iterable of inputs as for a call, or one input.
 
         Raises:
             DataError: an input has another form; raised after the answers to the windows before it.
         """
-        return self._engine.get().scheduler.answers(inputs)
+        return self._engine.get().scheduler.answers(_several(inputs))
 
     @property
     def device(self) -> str:
@@ -238,6 +234,16 @@ class Predictor:
                 engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token
             )
         )
+
+
+def _several(inputs: Any) -> Iterator[Any]:
+    """One input or several, as several."""
+    try:
+        return iter([inputs] if isinstance(inputs, (str, Mapping)) else inputs)
+    except TypeError:  # also of an array without dimensions, which says that it is iterable
+        raise DataError(
+            "the input is neither a text nor a list of texts", got=preview(inputs)
+        ) from None
 
 
 # The public name is `octobert.load`.

@@ -42,6 +42,7 @@ from octobert.core.files import (
     is_disk_error,
     stays_inside,
 )
+from octobert.core.plain import parsed_json
 from octobert.core.version import __version__
 
 SUFFIXES = (".zip", ".onnx")
@@ -151,10 +152,8 @@ class _Redirects(HTTPRedirectHandler):
 
 def _record_of(folder: Path, name: str) -> dict[str, Any]:
     """The record of a complete download; empty where there is none, or a file has changed since."""
-    with contextlib.suppress(
-        OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError
-    ):
-        record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        record: dict[str, Any] = parsed_json(content_of(folder / _RECORD))
         files = record["files"]
         if name in files and all(
             digest_or_none(folder / file) == digest for file, digest in files.items()

@@ -13,6 +13,7 @@ from typing import Any
 
 from octobert.core.errors import OctobertError, StorageError
 from octobert.core.files import content_of, remove_unless_file, storage_errors
+from octobert.core.plain import parsed_json
 
 # In the hidden folder of the output directory.
 FILE = "events.jsonl"
@@ -70,8 +71,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         lines = content_of(path).splitlines() if path.is_file() else []
     events = []
     for line in lines:
-        with suppress(ValueError, RecursionError):
-            event = json.loads(line)
+        with suppress(ValueError):
+            event = parsed_json(line)
             if isinstance(event, dict) and isinstance(event.get("event"), str):
                 events.append(event)
     return events

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from octobert import targets
-from octobert.config.loading import options_of
+from octobert.config.loading import as_stored, options_of
 from octobert.config.recipe import Choice, Recipe, RowSelection
 from octobert.config.training import Finetune, Prune, Qat, Training
 from octobert.core import user_code
@@ -403,8 +403,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
         "report",
         report.run,
         steps={step.name: step.result for step in steps},
-        # Where results are stored says nothing about them.
-        recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"}),
+        recipe=as_stored(facts.recipe),
     )
 
 

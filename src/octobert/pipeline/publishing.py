@@ -241,7 +241,7 @@ def recover(out: Path) -> list[str]:
 def _read(path: Path) -> Publication | None:
     """A record; None where there is none, or none that can be read."""
     try:
-        return Publication.model_validate_json(content_of(path))
+        return Publication.of_json(content_of(path))
     except (OSError, ValueError):
         return None
 

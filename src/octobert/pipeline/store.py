@@ -43,6 +43,7 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import FrozenModel
+from octobert.core.plain import parsed_json
 from octobert.pipeline.contract import StepResult
 
 MANIFEST, SEAL, WITHOUT = "artifact.json", "artifact.sha256", "artifact.without"
@@ -132,7 +133,7 @@ class Store:
             digests, without = digests_of(folder), _without(folder)
             digests.pop(WITHOUT, None)
             seal = content_of(folder / SEAL).decode("ascii")
-            artifact = Artifact.model_validate_json(content_of(folder / MANIFEST))
+            artifact = Artifact.of_json(content_of(folder / MANIFEST))
         except (OSError, ValueError):
             return None
         files = {name: digest for name, digest in artifact.files.items() if name not in without}
@@ -154,7 +155,7 @@ class Store:
         results = []
         for folder in (path for path in self.root.glob("*") if re.fullmatch(_RESULT, path.name)):
             with suppress(OSError, ValueError):
-                seconds = Artifact.model_validate_json(content_of(folder / MANIFEST)).seconds
+                seconds = Artifact.of_json(content_of(folder / MANIFEST)).seconds
                 large = {
                     path: status
                     for path in files_in(folder)
@@ -247,8 +248,10 @@ class Store:
 def _without(folder: Path) -> list[str]:
     """Names of the large files that were removed from a result."""
     path = folder / WITHOUT
-    names = json.loads(content_of(path)) if is_file(path) else []
-    return [name for name in names if str(name).endswith(_WEIGHTS)]
+    names = parsed_json(content_of(path)) if is_file(path) else []
+    return (
+        [name for name in names if str(name).endswith(_WEIGHTS)] if isinstance(names, list) else []
+    )
 
 
 def _size(path: Path) -> int:

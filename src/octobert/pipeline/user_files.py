@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -18,6 +17,7 @@ from octobert.core.files import (
     link_or_copy,
     remove,
 )
+from octobert.core.plain import parsed_json
 from octobert.core.results import PACKAGE_FILE
 from octobert.inference import package_files
 
@@ -131,7 +131,7 @@ def _replaced(path: Path, new_place: Path) -> str:
 def _listed(package: Path) -> dict[str, str]:
     """What a package says of its own files, where there is no record of what was published."""
     try:
-        files = json.loads(content_of(package / PACKAGE_FILE))["files"]
+        files = parsed_json(content_of(package / PACKAGE_FILE))["files"]
         return {**files, PACKAGE_FILE: str(digest_or_none(package / PACKAGE_FILE))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -24,6 +24,7 @@ import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.core.files import atomic_write, content_of, storage_errors
+from octobert.core.plain import parsed_json
 from octobert.core.ranges import Interval
 
 FLATBUFFERS, JSON, CACHE, TENSORRT = (
@@ -235,7 +236,7 @@ def _to_json(intervals: Intervals) -> bytes:
 
 def _from_json(content: bytes) -> Iterable[tuple[str, Interval]]:
     """Read our form, that of `save_tensors_data`, and that of `write_calibration_table`, which has the values only."""
-    table = json.loads(content, object_pairs_hook=_once)
+    table = parsed_json(content, object_pairs_hook=_once)
     data = table["data"] if table.get("CLS") == "TensorsData" else table
     bounds = table.get("bounds", {}) if data is not table else {}
     for name, entry in data.items():

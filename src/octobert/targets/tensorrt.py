@@ -18,7 +18,7 @@ from octobert.core.capability import (
     OnnxRules,
     Weights,
 )
-from octobert.core.files import content_of
+from octobert.core.model_config import read_object
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import ort
@@ -137,5 +137,5 @@ def within_profile(session: Session, path: Path) -> Session:
 
 def read_profile(path: Path) -> dict[str, str]:
     """Return the options of a provider that lie beside a file; none if there are none."""
-    options = path.parent / OPTIONS
-    return json.loads(content_of(options)) if options.is_file() else {}
+    stated = read_object(path.parent / OPTIONS, missing_ok=True)
+    return {name: str(value) for name, value in stated.items()}

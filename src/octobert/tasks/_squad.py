@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import random
 import re
 import string
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
-from octobert.core.plain import preview
+from octobert.core.plain import parsed_json, preview
 from octobert.data.tokenization import TokenOffsets
 from octobert.data.windows import NOWHERE
 from octobert.tasks._task import Extremes
@@ -230,8 +229,8 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
     """
     if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
         # An answer may be a text that begins with a bracket.
-        with contextlib.suppress(ValueError, RecursionError):
-            cell = json.loads(cell)
+        with contextlib.suppress(ValueError):
+            cell = parsed_json(cell)
     if cell is None or cell == "":
         return [], []
     if isinstance(cell, str):

@@ -206,7 +206,7 @@ def read(folder: Path) -> Quantization:
             fix="give the folder that finish() of octobert.attach wrote",
         )
     try:
-        return Quantization.model_validate_json(content_of(path))
+        return Quantization.of_json(content_of(path))
     except ValueError as error:
         raise ModelError(
             "the finished training cannot be read",

@@ -19,6 +19,7 @@ import yaml
 from octobert.config import yaml_text
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import Row, Tabular
+from octobert.core.plain import parsed_json
 from octobert.importers import Node, Outcome, outcomes_of
 from octobert.importers.olive import data, goals, model, passes, searches, systems
 from octobert.importers.olive.rules import GROUPS, Config, Draft, Pass, apply, names
@@ -102,7 +103,7 @@ def is_config_file(path: Path) -> bool:
     """Return whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
     try:
         return is_config(_content_of(path))
-    except (RecipeError, RecursionError):
+    except RecipeError:
         return False
 
 
@@ -116,7 +117,7 @@ def _content_of(path: Path) -> Any:
     if path.suffix.lower() != ".json":
         return yaml_text.parse(text, where=str(path), what="the config is not valid YAML")
     try:
-        return json.loads(text, object_pairs_hook=_each_once)
+        return parsed_json(text, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         raise RecipeError(
             "the file is not valid JSON", where=f"{path}, line {error.lineno}", got=error.msg

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from octobert.config.training import Training
 from octobert.core.environment import peak_memory_bytes
-from octobert.core.errors import OctobertError, RecipeError, causes_of, reason
+from octobert.core.errors import OctobertError, RecipeError, causes_of
 from octobert.core.files import disk_error, is_disk_error
 from octobert.pipeline.contract import (
     Context,
@@ -88,7 +88,8 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
     return OctobertError(
         "the stage failed unexpectedly",
         where=stage,
-        got=f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}",
+        # The whole message: of an error of the system, it has the path.
+        got=f"{type(error).__name__}: {' '.join(str(error).split())[:_SHOWN_CHARACTERS]}",
         fix="see the traceback in events.jsonl",
     )
 
