@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import octobert
@@ -94,6 +97,28 @@ def test_links_of_the_hubs_cache_lead_to_its_own_files(package: Path, tmp_path: 
         (snapshot / name).symlink_to(os.path.relpath(blobs / f"{number}", (snapshot / name).parent))
     assert octobert.verify(snapshot).added == ()
     assert len(octobert.load(snapshot)([("the of", "and a")])) == 1
+
+
+def test_weights_that_no_list_names_are_not_opened(finished, tmp_path: Path) -> None:
+    """What a runtime reads is what was packaged, also where an ONNX file names another file for its weights."""
+    package = shutil.copytree(finished[1] / "ort-cpu", tmp_path / "package")
+    path = package / "onnx" / "model_quantized.onnx"
+    model = onnx.load(path)
+    onnx.save_model(model, path, save_as_external_data=True, location="more.bin", size_threshold=0)
+    stated = json.loads((package / PACKAGE_FILE).read_text())
+    name = "onnx/model_quantized.onnx"
+    stated["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    stated["sizes"][name] = path.stat().st_size
+    (package / PACKAGE_FILE).write_text(json.dumps(stated))
+    uses = (
+        octobert.verify,
+        lambda folder: octobert.load(folder)([("a", "b")]),
+        lambda folder: octobert.push(folder, "me/x", dry_run=True),
+        lambda folder: octobert.export(folder, "triton", tmp_path / "new"),
+    )
+    for use in uses:
+        with pytest.raises(octobert.ModelError, match=r"more\.bin is not listed"):
+            use(package)
 
 
 @pytest.mark.parametrize("name", ["*", "a?", "[ab]", "onnx/*.onnx", "a\nb", "a\x1b[2J"])
@@ -204,3 +229,24 @@ def test_a_manifest_that_is_no_manifest(package: Path, content: bytes) -> None:
     with pytest.raises(ModelError, match=f"{PACKAGE_FILE} cannot be read") as error:
         octobert.manifest(package)
     assert len(str(error.value)) < 500
+
+
+def test_answers_that_are_not_numbers_are_an_error(finished, tmp_path: Path) -> None:
+    """JSON has no NaN, and no program expects one."""
+    package = shutil.copytree(finished[1] / "ort-cpu", tmp_path / "package")
+    name = "onnx/model_quantized.onnx"
+    model = onnx.load(package / name)
+    last = next(t for t in model.graph.initializer if t.dims == [2] and t.data_type == 1)
+    last.CopyFrom(onnx.numpy_helper.from_array(np.full(2, np.nan, np.float32), last.name))
+    onnx.save_model(model, package / name)
+    stated = json.loads((package / PACKAGE_FILE).read_text())
+    stated["files"][name] = hashlib.sha256((package / name).read_bytes()).hexdigest()
+    stated["sizes"][name] = (package / name).stat().st_size
+    (package / PACKAGE_FILE).write_text(json.dumps(stated))
+    with octobert.load(package) as predictor:
+        for ask in (predictor, predictor.stream):
+            with pytest.raises(ModelError, match=r"logits: .*numbers that are not finite"):
+                list(ask([("a", "b")]))
+    done = octobert_cli("predict", str(package), "--pair", "a", "b", "--json")
+    assert done.returncode == ModelError.exit_code
+    assert "not finite" in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from octobert.core.plain import printable, printable_json
+from octobert.core.plain import as_json, printable, printable_json
 
 if TYPE_CHECKING:
     from octobert.report.events import ProgressCallback
@@ -84,7 +83,7 @@ def document(data: Any, indent: int | None = 1) -> None:
     def plain(value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value.model_dump(mode="json")
 
-    typer.echo(printable_json(json.dumps(data, indent=indent, ensure_ascii=False, default=plain)))
+    typer.echo(printable_json(as_json(data, plain, indent=indent)))
 
 
 def note(text: str) -> None:

@@ -5,13 +5,15 @@ Exporters name inputs differently: `input_mask`, `segment_ids:0`, `input_ids.1`.
 
 from __future__ import annotations
 
+import copy
 import functools
+import graphlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from octobert.core.errors import ModelError, unreadable
+from octobert.core.errors import ModelError, reason, unreadable
 from octobert.core.files import content_of, file_stamp, stays_inside
 from octobert.core.frozen import FrozenModel
 
@@ -29,15 +31,25 @@ _DTYPES = {"float": "float32", "double": "float64"}
 
 
 def read_onnx(path: Path) -> onnx_ir.Model:
-    """Read an ONNX file. Its external data is mapped when it is used.
+    """Read an ONNX file, its operators sorted. Its external data is mapped when it is used.
 
     Raises:
-        ModelError: it is missing, is not an ONNX model, has too many operators, or its external data is missing, too short or
-            elsewhere.
+        ModelError: it is missing, is not a valid ONNX model, has too many operators, or its external data is missing, too short
+            or elsewhere.
     """
     import onnx_ir as ir
 
     proto = _proto(path)
+    try:
+        _sort_(proto.graph)
+        _check_graph(proto)
+    except Exception as error:  # of the checker, and of protobuf
+        raise ModelError(
+            "the file is not a valid ONNX model",
+            where=str(path),
+            got=reason(error, longest=200),
+            fix="export or copy it again",
+        ) from error
     try:
         model = ir.serde.deserialize_model(proto)
         ir.external_data.set_base_dir(model.graph, path.parent)
@@ -45,6 +57,82 @@ def read_onnx(path: Path) -> onnx_ir.Model:
     except Exception as error:  # the library raises its own types and those of numpy and protobuf
         raise _damaged(path, error) from error
     return model
+
+
+def _sort_(graph: Any) -> None:
+    """Sort the nodes of a graph: runtimes open files whose nodes have any order, but for those of subgraphs.
+
+    Raises:
+        ValueError: they form a cycle, or read what nothing makes.
+    """
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
+    given = {value.name for value in (*graph.input, *graph.initializer)}
+    given |= {value.values.name for value in graph.sparse_initializer}
+    for name in (
+        *(name for node in graph.node for name in node.input if name),
+        *(v.name for v in graph.output),
+    ):
+        if name not in makers and name not in given:
+            raise ValueError(f"nothing makes {name}, which is read")
+    needs = {
+        i: {makers[name] for name in _read(node) if name in makers}
+        for i, node in enumerate(graph.node)
+    }
+    if any(need >= i for i, others in needs.items() for need in others):
+        try:
+            order = list(graphlib.TopologicalSorter(needs).static_order())
+        except graphlib.CycleError as error:
+            names = (graph.node[i].name or graph.node[i].op_type for i in error.args[1])
+            raise ValueError(f"operators form a cycle: {', '.join(names)}") from error
+        nodes = [copy.deepcopy(graph.node[i]) for i in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _read(node: Any) -> Iterator[str]:
+    """The names of what a node reads, also in its subgraphs."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _read(inner)
+
+
+def _check_graph(proto: Any) -> None:
+    """Check operators, attributes and types. Weights stand as inputs: they may have gigabytes, and are decoded elsewhere.
+
+    Shapes that a file states of what operators make are left out: runtimes do not insist on them.
+    """
+    import onnx
+
+    graph, stated = proto.graph, {value.name for value in proto.graph.input}
+    weights = {
+        tensor.name: onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+        if tensor.name not in stated
+    }
+    alone = onnx.ModelProto(ir_version=proto.ir_version)
+    alone.opset_import.extend(proto.opset_import)
+    alone.functions.extend(proto.functions)
+    alone.graph.name = "graph"
+    alone.graph.node.extend(graph.node)
+    alone.graph.input.extend([*graph.input, *weights.values()])
+    alone.graph.sparse_initializer.extend(graph.sparse_initializer)
+    for kind, value in (
+        *(("value_info", v) for v in graph.value_info),
+        *(("output", v) for v in graph.output),
+    ):
+        if number := value.type.tensor_type.elem_type:
+            info = onnx.helper.make_tensor_value_info(value.name, number, None)
+            getattr(alone.graph, kind).append(info)
+    onnx.shape_inference.infer_shapes(alone, check_type=True, strict_mode=True)
+    del alone.graph.value_info[:], alone.graph.output[:]
+    for node in _nodes(alone):
+        for inner in (graph for a in node.attribute for graph in (a.g, *a.graphs)):
+            for value in inner.output:
+                # The checker wants a shape, whatever it is.
+                value.type.tensor_type.shape.SetInParent()
+    onnx.checker.check_model(alone)
 
 
 def ports_of(model: onnx_ir.Model) -> ModelSignature:
@@ -198,6 +286,13 @@ def _check_external(path: Path, tensor: Any) -> None:
             "the model's external data is missing",
             where=str(file),
             fix="copy the .data file to the model's folder",
+        )
+    if file.samefile(path):
+        raise ModelError(
+            "the external data is the model's own file",
+            where=where,
+            got=location,
+            fix="export it again",
         )
     if not file.resolve().is_relative_to(folder):
         raise ModelError(

@@ -10,7 +10,7 @@ import json
 import re
 import reprlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Directions of text, and separators of lines and paragraphs that only some programs know.
@@ -91,6 +91,16 @@ def parsed_json(content: str | bytes, **hooks: Any) -> Any:
         return json.loads(content, **hooks)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def as_json(data: Any, default: Callable[[Any], Any] | None = None, **form: Any) -> str:
+    """JSON of data; null stands for what JSON cannot say: NaN and infinities.
+
+    Args:
+        default, form: as those of `json.dumps`.
+    """
+    plain = json.loads(json.dumps(data, default=default), parse_constant=lambda _: None)
+    return json.dumps(plain, ensure_ascii=False, **form)
 
 
 def printable_json(text: str) -> str:

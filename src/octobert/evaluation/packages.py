@@ -7,7 +7,6 @@ Answers to questions are written in the form of the official SQuAD scripts, all 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import Row as TableRow
 from octobert.core.frozen import Tabular
 from octobert.core.measurements import Comparison, Score
+from octobert.core.plain import as_json
 from octobert.core.session import GOALS, Goal, Tried, Tuned
 from octobert.core.user_code import names_code
 from octobert.data import beir, readers, sampling, sources
@@ -261,7 +261,7 @@ def write(
     """
     if task.head != ANSWERING:
         if predictions is not None:
-            lines = (json.dumps(line, ensure_ascii=False) for line in answered(task, rows, result))
+            lines = (as_json(line) for line in answered(task, rows, result))
             _write(predictions, "".join(f"{line}\n" for line in lines))
         return
     ids = [
@@ -341,7 +341,7 @@ def of_rows(
 
 
 def _write_json(path: Path, content: Any) -> None:
-    _write(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    _write(path, as_json(content, indent=1) + "\n")
 
 
 def _write(path: Path, text: str) -> None:

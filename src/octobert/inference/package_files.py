@@ -35,6 +35,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.measurements import BatchEffect
+from octobert.core.onnx_files import external_files
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned
 
@@ -137,7 +138,10 @@ def verify(package: Path) -> Verified:
     manifest = read_manifest(package)
     states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
-    return _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
+    verified = _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
+    if wrong := [line for name in manifest.files for line in _unlisted(package, manifest, name)]:
+        raise other_files(package, wrong)
+    return verified
 
 
 def _verified(
@@ -261,9 +265,7 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
         ModelError: a file is not listed, is missing or has another size.
     """
     wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
-    for path in dict.fromkeys((model_file, weights_of(model_file))):
-        if (name := path.relative_to(folder).as_posix()) not in manifest.files:
-            wrong.append(f"{name} is not listed in {PACKAGE_FILE}")
+    wrong += _unlisted(folder, manifest, model_file.relative_to(folder).as_posix())
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -280,6 +282,20 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
 def weights_of(model_file: Path) -> Path:
     """The file with the weights of a model: an OpenVINO IR has one beside it."""
     return model_file.with_suffix(".bin") if model_file.suffix == ".xml" else model_file
+
+
+def _unlisted(package: Path, manifest: PackageManifest, name: str) -> list[str]:
+    """What is wrong with the files that a runtime reads with this one: no digest is known of those that are not listed."""
+    path = package / name
+    outside = (
+        external_files(path) if path.suffix == ".onnx" and path.is_file() else [weights_of(path)]
+    )
+    names = (each.relative_to(package).as_posix() for each in (path, *outside))
+    return [
+        f"{name} is not listed in {PACKAGE_FILE}"
+        for name in dict.fromkeys(names)
+        if name not in manifest.files
+    ]
 
 
 def _is_link(package: Path, name: str) -> bool:

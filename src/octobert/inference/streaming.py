@@ -15,6 +15,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
@@ -236,6 +238,14 @@ class Scheduler:
         joined = collected(
             self._session.outputs, encoded.flat, outputs, per_token=self._task.per_token
         )
+        for name, array in joined.items():
+            # Of NaN both are false. A model may say -∞ of what it rules out.
+            if array.dtype.kind == "f" and not (array < np.inf).all():
+                raise ModelError(
+                    "the model's answer has numbers that are not finite",
+                    where=name,
+                    fix="check its weights with octobert verify; a float16 file may need float_parts: float32",
+                )
         result = Result(joined, encoded)
         for index, item in enumerate(inputs):
             answer = self._task.answer(result, index, item)

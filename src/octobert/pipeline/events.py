@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 from octobert.core.errors import OctobertError, StorageError
 from octobert.core.files import content_of, remove_unless_file, storage_errors
-from octobert.core.plain import parsed_json
+from octobert.core.plain import as_json, parsed_json
 
 # In the hidden folder of the output directory.
 FILE = "events.jsonl"
@@ -43,7 +42,7 @@ class Events:
                 stream.seek(-min(stream.tell(), 1), os.SEEK_END)
                 # A run that was killed, or a full disk, may have left half a line.
                 cut = stream.read(1) not in (b"", b"\n")
-                stream.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+                stream.write(b"\n" * cut + as_json(line).encode("utf-8", "replace") + b"\n")
 
     def failed(self, error: Exception, **details: Any) -> None:
         """Write why a run or a part of it ended; an error while writing, of a full disk for example, does not hide it."""

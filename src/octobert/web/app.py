@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
@@ -18,6 +17,7 @@ from starlette.routing import Route
 
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel, first_problem
+from octobert.core.plain import as_json
 from octobert.report import page, vendor
 from octobert.web import asking, jobs
 from octobert.web.guard import Guard
@@ -122,12 +122,7 @@ class _Routes:
                     event = await anyio.to_thread.run_sync(step)
                 if event is None:
                     return
-                yield (
-                    json.dumps(event, ensure_ascii=False, allow_nan=False).encode(
-                        "utf-8", "replace"
-                    )
-                    + b"\n"
-                )
+                yield as_json(event).encode("utf-8", "replace") + b"\n"
         finally:
             # A cancelled step is waited for, except where the server ends: there it may still run, and cannot be closed.
             with contextlib.suppress(ValueError):

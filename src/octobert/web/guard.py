@@ -7,12 +7,14 @@ server by a name of its own that leads to 127.0.0.1 (the `Host` is then another 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Plot writes style elements into its charts.
 _POLICY = (
@@ -27,6 +29,23 @@ _HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+# Connections that are open at the same time: a browser has up to six for each of its profiles.
+MOST = 64
+
+
+class Connection(H11Protocol):
+    """One that asks nothing makes room for another. Any program of this machine may open some, whoever runs it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._opened = self.loop.time()
+        others = [each for each in self.connections if isinstance(each, Connection)]
+        others = [each for each in others if not each.transport.is_closing()]
+        idle = [each for each in others if each.cycle is None or each.cycle.response_complete]
+        if len(others) > MOST:
+            min(idle, key=lambda each: each._opened).transport.close()
 
 
 class Guard:

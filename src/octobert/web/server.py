@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from octobert.web.models import Models
 
 HOST = "127.0.0.1"
-# Connections that are open at the same time: a browser has up to six for each of its profiles.
-_MOST = 64
 # Seconds that answers in progress have to end after Ctrl-C.
 _GRACE_S = 2
 
@@ -53,6 +51,7 @@ class Server:
         import uvicorn
 
         from octobert.web.app import app
+        from octobert.web.guard import MOST, Connection
 
         # No log: addresses have the token, and tracebacks may quote texts.
         config = uvicorn.Config(
@@ -61,10 +60,11 @@ class Server:
             log_level="critical",
             access_log=False,
             lifespan="off",
-            http="h11",
+            http=Connection,
             ws="none",
             server_header=False,
-            limit_concurrency=_MOST,
+            # Many may come at once, before the first is closed.
+            limit_concurrency=4 * MOST,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(config)

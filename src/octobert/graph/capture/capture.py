@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError, reason
+from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
 from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import ports_of, read_onnx
@@ -61,7 +61,7 @@ def capture(
         original = checkpoint.load_torch(source.path, head, allow_pickle=allow_pickle)
         model = export(original, head)
     else:
-        model, original = load_onnx(source.path), load_onnx(source.path)
+        model, original = read_onnx(source.path), read_onnx(source.path)
         names = outputs_of(chosen, ports_of(original).outputs, where=str(source.path))
         for graph in (model, original):
             _name_outputs_(graph, names)
@@ -99,7 +99,7 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
         ModelError: the file is not that of a supported encoder, or computes with integer operators.
         ParityError: the canonical graph computes something else than the file.
     """
-    model, original = load_onnx(path), load_onnx(path)
+    model, original = read_onnx(path), read_onnx(path)
     if any(
         node.op_type in ("DequantizeLinear", *lowering.INTEGER_OPERATORS)
         for node in model.graph.all_nodes()
@@ -171,28 +171,6 @@ def _heads(shape: tuple[int | str, ...], name: str) -> int:
             fix="export the model with torch.onnx.export(dynamo=True)",
         )
     return shape[1]
-
-
-def load_onnx(path: Path) -> ir.Model:
-    """Read an ONNX file.
-
-    Raises:
-        ModelError: the file is not a complete ONNX model.
-    """
-    import onnx
-
-    model = read_onnx(path)
-    try:
-        # By path, because a model of more than 2 GiB cannot be checked in memory.
-        onnx.checker.check_model(str(path), full_check=False)
-    except Exception as error:  # its own type, and those of protobuf and of the file system
-        raise ModelError(
-            "the file is not a valid ONNX model",
-            where=str(path),
-            got=reason(error, longest=200),
-            fix="export or copy it again",
-        ) from error
-    return model
 
 
 def _name_outputs_(model: ir.Model, names: Mapping[str, str]) -> None:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from octobert.core import wording
 from octobert.core.files import is_page, page_seal
 from octobert.core.frozen import as_html
 from octobert.core.measurements import shapes
+from octobert.core.plain import as_json
 from octobert.core.results import Report
 from octobert.report import choices, summary, times, vendor
 from octobert.report.page import comparison
@@ -177,14 +176,5 @@ def _digest(script: str) -> str:
 
 def _packed(data: Any) -> str:
     """Data for the scripts: JSON, compressed, in base64, which has no character that HTML reads."""
-    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = as_json(data, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
-
-
-def _finite(data: Any) -> Any:
-    """Data without what JSON cannot say: infinities and NaN become null."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    return [_finite(item) for item in data] if isinstance(data, (list, tuple)) else data
