@@ -168,12 +168,29 @@ def test_subgraphs_are_looked_at_too(tmp_path) -> None:
         '{"id2label": {"one": "a"}}',
         '{"model_type": "' + "a" * 70_000 + '"}',
         '{"architectures": "BertModel"}',
+        '{"layer_norm_eps": Infinity}',
+        '{"layer_norm_epsilon": NaN}',
+        '{"norm_eps": -1e-12}',
+        '{"rms_norm_eps": "1e-6"}',
+        '{"rope_parameters": {"rope_theta": -Infinity}}',
+        '{"hidden_dropout_prob": 1e999}',
     ],
 )
 def test_a_config_that_no_encoder_has(golden, tmp_path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with golden.raises(ModelError):
         read_config(tmp_path)
+
+
+def test_labels_have_a_limit(tmp_path) -> None:
+    for count in (2**16, 2**16 + 1):
+        labels = {str(i): f"label {i}" for i in range(count)}
+        (tmp_path / "config.json").write_text(json.dumps({"id2label": labels}))
+        if count <= 2**16:
+            assert read_config(tmp_path)["id2label"] == labels
+            continue
+        with pytest.raises(ModelError, match=r"config\.json, id2label: .*at most 65536 items"):
+            read_config(tmp_path)
 
 
 def test_a_config_that_is_not_utf8_and_one_that_is_not_there(tmp_path) -> None:

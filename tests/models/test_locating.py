@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -196,6 +197,23 @@ def test_a_download_that_breaks_off_continues(web) -> None:
     mib = 1 << 20
     spans = [None, f"bytes={mib}-", f"bytes={mib + 10}-", f"bytes={2 * mib + 10}-"]
     assert web.asked == [("GET", "/m.zip", span) for span in spans]
+
+
+@pytest.mark.parametrize("fast", [0, 20, 1 << 20])
+def test_a_server_that_drips_is_left(web, monkeypatch, fast: int) -> None:
+    """From the first byte of the head, within it, and after a part of the file, which the next command continues."""
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.4)
+    monkeypatch.setattr(downloads, "_PAUSE", 0)
+    web.files["/m.zip"], web.drips["/m.zip"] = NOISE, fast
+    url, began = f"{web.address}/m.zip#sha256={hashlib.sha256(NOISE).hexdigest()}", time.monotonic()
+    with pytest.raises(ModelError, match=r"too slowly|could not be downloaded"):
+        downloads.downloaded(url)
+    assert time.monotonic() - began < 60
+    web.drips.clear()
+    monkeypatch.setattr(downloads, "_TIMEOUT", 30)
+    assert downloads.downloaded(url).read_bytes() == NOISE
+    continued = web.asked[-1][2] is not None
+    assert continued == (fast > 1000)
 
 
 def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(golden, web) -> None:

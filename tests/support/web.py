@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 
@@ -26,6 +28,7 @@ class Web:
         asked: (method, path, range) of every request.
         sent: path → bodies that were sent to it.
         tags: whether answers have an ETag.
+        drips: path → what follows so many bytes of an answer comes a byte at a time, head included.
     """
 
     address: str = ""
@@ -37,6 +40,29 @@ class Web:
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     sent: dict[str, list[bytes]] = field(default_factory=dict)
     tags: bool = True
+    drips: dict[str, int] = field(default_factory=dict)
+
+
+class _Slow:
+    """Writes a byte every few milliseconds, after some that are written at once."""
+
+    def __init__(self, file: BinaryIO, fast: int) -> None:
+        self._file, self._fast = file, fast
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data[: self._fast])
+        for byte in data[self._fast :]:
+            time.sleep(0.02)
+            self._file.write(bytes([byte]))
+        self._fast = max(self._fast - len(data), 0)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    closed = False
 
 
 @contextmanager
@@ -83,6 +109,8 @@ def serving() -> Iterator[Web]:
         def _answer(
             self, status: int, headers: dict[str, str], body: bytes, kept: int | None = None
         ) -> None:
+            if (fast := web.drips.get(unquote(urlsplit(self.path).path))) is not None:
+                self.wfile = _Slow(self.wfile, fast)
             self.send_response(status)
             for key, value in headers.items():
                 self.send_header(key, value)

@@ -28,7 +28,7 @@ class FrozenModel(BaseModel):
         Raises:
             ValueError: it has none, or a number that is not finite, or that other readers of JSON do not know exactly.
         """
-        parsed_json(content, parse_int=_whole, parse_float=_finite, parse_constant=_beyond)
+        parsed_json(content, parse_int=_whole, **FINITE)
         return cls.model_validate_json(content)
 
 
@@ -46,6 +46,10 @@ def _whole(text: str) -> int:
 
 def _finite(text: str) -> float:
     return value if math.isfinite(value := float(text)) else _beyond(text)
+
+
+# How `parsed_json` reads numbers that are computed with.
+FINITE: dict[str, Any] = {"parse_float": _finite, "parse_constant": _beyond}
 
 
 def both_ends(record: Any) -> Any:

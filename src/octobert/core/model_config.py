@@ -6,13 +6,13 @@ They come with downloaded models, so any of them may be damaged, or say anything
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from octobert.core.errors import ModelError
 from octobert.core.files import content_of
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FINITE, FrozenModel
 from octobert.core.plain import parsed_json, preview
 
 CONFIG = "config.json"
@@ -23,6 +23,11 @@ _FIX = "download or copy the model again"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
 _Layers = Annotated[int, Field(ge=1, le=1000)]
 _Width = Annotated[int, Field(ge=1, le=2**20)]
+# transformers writes them several times; with more, that takes half a minute.
+_MOST_LABELS = 2**16
+_Key = TypeVar("_Key")
+_Labels = Annotated[dict[_Key, str | int | float], Field(max_length=_MOST_LABELS)]
+_Epsilon = Annotated[float, Field(ge=0, le=1)]
 
 
 def chat_template(path: Path) -> ModelError:
@@ -42,12 +47,13 @@ class _Config(BaseModel):
     model_type: Annotated[str, Field(max_length=100)] = "bert"
     architectures: list[str] | None = None
     auto_map: dict[str, Any] | None = None
-    id2label: dict[Annotated[str, Field(pattern=r"^[0-9]{1,7}$")], str | int | float] | None = None
+    id2label: _Labels[Annotated[str, Field(pattern=r"^[0-9]{1,7}$")]] | None = None
+    label2id: _Labels[str] | None = None
     max_position_embeddings: Annotated[int, Field(ge=1, le=2**24)] = 512
     pad_token_id: Annotated[int, Field(ge=0, le=2**31)] | None = None
     vocab_size: Annotated[int, Field(ge=1, le=2**26)] | None = None
     type_vocab_size: Annotated[int, Field(ge=0, le=2**20)] | None = None
-    num_labels: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    num_labels: Annotated[int, Field(ge=1, le=_MOST_LABELS)] | None = None
     num_hidden_layers: _Layers | None = None
     n_layers: _Layers | None = None
     hidden_size: _Width | None = None
@@ -56,19 +62,24 @@ class _Config(BaseModel):
     hidden_dim: _Width | None = None
     embedding_size: _Width | None = None
     num_attention_heads: _Width | None = None
+    layer_norm_eps: _Epsilon | None = None
+    layer_norm_epsilon: _Epsilon | None = None
+    norm_eps: _Epsilon | None = None
+    rms_norm_eps: _Epsilon | None = None
 
 
-def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+def read_object(path: Path, *, missing_ok: bool = False, **hooks: Any) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Args:
         path: the file.
         missing_ok: an empty object stands for a file that is not there.
+        hooks: as those of `parsed_json`.
 
     Raises:
         ModelError: it cannot be read, is not JSON in UTF-8, or holds something else.
     """
-    value = {} if missing_ok and not path.is_file() else read_json(path)
+    value = {} if missing_ok and not path.is_file() else read_json(path, **hooks)
     if not isinstance(value, dict):
         raise ModelError(
             f"{path.name} holds no object",
@@ -80,14 +91,18 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     return value
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, **hooks: Any) -> Any:
     """Read a JSON file.
+
+    Args:
+        path: the file.
+        hooks: as those of `parsed_json`.
 
     Raises:
         ModelError: it cannot be read, or is not JSON in UTF-8.
     """
     try:
-        return parsed_json(content_of(path).decode())
+        return parsed_json(content_of(path).decode(), **hooks)
     except OSError as error:
         raise ModelError(
             f"{path.name} cannot be read",
@@ -108,7 +123,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ModelError: it cannot be read, or a value is none that an encoder can have.
     """
     path = folder / CONFIG
-    config = read_object(path, missing_ok=True)
+    config = read_object(path, missing_ok=True, **FINITE)
     try:
         _Config.model_validate(config)
     except ValidationError as error:

@@ -12,6 +12,8 @@ import hashlib
 import http.client
 import json
 import re
+import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -47,8 +49,8 @@ from octobert.core.version import __version__
 
 SUFFIXES = (".zip", ".onnx")
 MOST_BYTES = 32 << 30
-# Attempts without a single new byte, and seconds that a server may be silent.
-_ATTEMPTS, _TIMEOUT = 4, 30
+# Attempts without a single new byte, and seconds that a server may be silent, or send fewer bytes than these.
+_ATTEMPTS, _TIMEOUT, _LEAST = 4, 30, 30_000
 _PAUSE = 0.5
 _BLOCK = 1 << 20
 # What a server keeps beside an ONNX file, or above the folder `onnx`; weights have the file's name in front.
@@ -330,14 +332,90 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
         ) from error
 
 
+class _Watch(contextlib.AbstractContextManager["_Watch"]):
+    """Ends a connection whose server sends next to nothing: a timeout of sockets begins again with every byte."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._received, self.is_slow = 0, False
+        self._socket, self._ended = connection, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        before = 0
+        while not self._ended.wait(_TIMEOUT):
+            if self._received - before < _LEAST:
+                self.is_slow = True
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                return
+            before = self._received
+
+    def read(self, response: _Response) -> bytes:
+        """What has come of an answer.
+
+        Raises:
+            ModelError: the server sends too little in time.
+        """
+        block = b""
+        try:
+            block = response.read1(_BLOCK)
+        except OSError:
+            if not self.is_slow:
+                raise
+        if self.is_slow:
+            raise ModelError(
+                "the server sends the file too slowly",
+                where=response.url,
+                got=f"fewer than {_LEAST:,} bytes in {_TIMEOUT} seconds",
+                fix="try again later, which continues the download, or from another place",
+            )
+        self._received += len(block)
+        return block
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head comes in time."""
+
+    def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
+        self.socket = sock
+        super().__init__(sock, *given, **named)
+
+    def begin(self) -> None:
+        with _Watch(self.socket) as watch:
+            super().begin()
+        if watch.is_slow:  # a head that was cut may look whole
+            raise TimeoutError("the answer came too slowly")
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _Http(HTTPHandler):
+    def http_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
 @contextlib.contextmanager
 def _opened(request: Request) -> Iterator[Any]:
     """The answer to a request. 304 is an answer, not an error."""
     opener = OpenerDirector()
     for handler in (
         ProxyHandler,
-        HTTPHandler,
-        HTTPSHandler,
+        _Http,
+        _Https,
         HTTPDefaultErrorHandler,
         HTTPErrorProcessor,
         _Redirects,
@@ -389,8 +467,8 @@ def _receive(response: Any, partial: Path, start: int, total: int | None) -> Non
     bar = tqdm(
         total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None, leave=False
     )
-    with bar, partial.open("ab" if start else "wb") as target:
-        while block := response.read(_BLOCK):
+    with bar, partial.open("ab" if start else "wb") as target, _Watch(response.socket) as watch:
+        while block := watch.read(response):
             target.write(block)
             bar.update(len(block))
             if target.tell() > MOST_BYTES:
