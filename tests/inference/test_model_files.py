@@ -251,6 +251,13 @@ def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -
     assert open_model(folder / "renamed.onnx").precision("f32") == "f32"
     assert open_model(folder / "dynamic.onnx").precision("f32") == "int8 + f32"
     proto = onnx.load(folder / "model.onnx")
+    weights = {
+        "a": np.zeros((1, 8), np.float32),
+        "b": np.zeros((8, 1, 8), np.uint8),
+        "c": np.zeros(8, np.float32),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in weights.items())
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     names = {"N": 8, "K": 8, "bits": 4, "block_size": 16}
     proto.graph.node.append(
         onnx.helper.make_node(

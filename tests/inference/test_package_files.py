@@ -112,7 +112,7 @@ def test_weights_that_no_list_names_are_not_opened(finished, tmp_path: Path) -> 
     (package / PACKAGE_FILE).write_text(json.dumps(stated))
     uses = (
         octobert.verify,
-        lambda folder: octobert.load(folder)([("a", "b")]),
+        lambda folder: octobert.load(folder, verify=True),
         lambda folder: octobert.push(folder, "me/x", dry_run=True),
         lambda folder: octobert.export(folder, "triton", tmp_path / "new"),
     )

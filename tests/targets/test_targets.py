@@ -442,6 +442,8 @@ def operator(op_type: str, domain: str = "") -> Callable[[onnx.ModelProto], None
         model.graph.node.append(
             helper.make_node(op_type, [value], outputs, name="planted", domain=domain)
         )
+        if domain:
+            model.opset_import.append(helper.make_opsetid(domain, 1))
 
     return change
 

@@ -139,7 +139,9 @@ def verify(package: Path) -> Verified:
     states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
     verified = _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
-    if wrong := [line for name in manifest.files for line in _unlisted(package, manifest, name)]:
+    graphs = (package / name for name in manifest.files if name.endswith(".onnx"))
+    outside = (file for graph in graphs if graph.is_file() for file in external_files(graph))
+    if wrong := _unlisted(package, manifest, outside):
         raise other_files(package, wrong)
     return verified
 
@@ -265,7 +267,7 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
         ModelError: a file is not listed, is missing or has another size.
     """
     wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
-    wrong += _unlisted(folder, manifest, model_file.relative_to(folder).as_posix())
+    wrong += _unlisted(folder, manifest, (model_file, weights_of(model_file)))
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -284,17 +286,11 @@ def weights_of(model_file: Path) -> Path:
     return model_file.with_suffix(".bin") if model_file.suffix == ".xml" else model_file
 
 
-def _unlisted(package: Path, manifest: PackageManifest, name: str) -> list[str]:
-    """What is wrong with the files that a runtime reads with this one: no digest is known of those that are not listed."""
-    path = package / name
-    outside = (
-        external_files(path) if path.suffix == ".onnx" and path.is_file() else [weights_of(path)]
-    )
-    names = (each.relative_to(package).as_posix() for each in (path, *outside))
+def _unlisted(package: Path, manifest: PackageManifest, files: Iterable[Path]) -> list[str]:
+    """What is wrong with files that a runtime reads: no digest is known of those that are not listed."""
+    names = dict.fromkeys(file.relative_to(package).as_posix() for file in files)
     return [
-        f"{name} is not listed in {PACKAGE_FILE}"
-        for name in dict.fromkeys(names)
-        if name not in manifest.files
+        f"{name} is not listed in {PACKAGE_FILE}" for name in names if name not in manifest.files
     ]
 
 

@@ -41,10 +41,13 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._opened = self.loop.time()
-        others = [each for each in self.connections if isinstance(each, Connection)]
+        others = [
+            each for each in self.connections if isinstance(each, Connection) and each is not self
+        ]
         others = [each for each in others if not each.transport.is_closing()]
+        # Those whose request is being answered stay; uvicorn's own limit counts them.
         idle = [each for each in others if each.cycle is None or each.cycle.response_complete]
-        if len(others) > MOST:
+        if len(others) >= MOST and idle:
             min(idle, key=lambda each: each._opened).transport.close()
 
 
