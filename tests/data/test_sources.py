@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from octobert.config.loading import parse
-from octobert.config.recipe import Data
+from octobert.config.rows import Data
 from octobert.core.errors import DataError
 from octobert.core.files import file_digest, file_stamp
 from octobert.data import formats, readers, sampling, sources

@@ -64,6 +64,28 @@ def parts_of(model: ir.Model, module: str) -> parts.Linear:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_neurons_that_are_computed_apart_change_no_output(captured, family: str, tmp_path) -> None:
+    """The rest has no part of them, and its sites are those of before."""
+    result = captured(family)
+    model = copied(result, tmp_path)
+    expected = outputs_on_batches(model, tmp_path, 1)
+    before = sites.find_sites(model.graph, result.family)
+    feed_forwards = [s for s in cutting.find(model.graph, result.family)[0] if s.kind == "ffn"]
+    assert feed_forwards
+    neurons = {each.module: np.array([1, each.units - 1]) for each in feed_forwards}
+    cutting.split_(model, result.family, neurons)
+    for ours, theirs in zip(outputs_on_batches(model, tmp_path, 1), expected, strict=True):
+        assert largest_error(ours, theirs) < FOLDED
+    after = sites.find_sites(model.graph, result.family)
+    assert [(s.role, s.module, s.part, s.layer) for s in after] == [
+        (s.role, s.module, s.part, s.layer) for s in before
+    ]
+    for each in feed_forwards:
+        weight = operators.constant_of(parts_of(model, each.module).weight)
+        assert not weight[neurons[each.module]].any()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_cut_units_are_units_without_weight(captured, family: str, tmp_path) -> None:
     result = captured(family)
     model = copied(result, tmp_path)

@@ -26,7 +26,7 @@ STEPS = """
 import json, sys
 import huggingface_hub.constants
 import datasets.config
-from octobert.config.recipe import Data
+from octobert.config.rows import Data
 from octobert.core.errors import OctobertError
 from octobert.data import readers, sources
 from octobert.models.source import resolve

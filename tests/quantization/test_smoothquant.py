@@ -188,8 +188,10 @@ def test_scales_are_learned_by_the_exact_gradient(monkeypatch) -> None:
     measured = [(asked[0](at + step)[0] - asked[0](at - step)[0]) / 2e-6 for step in steps]
     np.testing.assert_allclose(gradient, measured, atol=2e-5)
     learned = smoothquant._learned(sample, weight)
-    fixed = [smoothquant._fixed(sample.largest, weight, alpha) for alpha in (0.0, 0.5, 0.8)]
-    ours, *theirs = (smoothquant._error(sample, weight, s) for s in (learned, np.ones(24), *fixed))
+    fixed = [smoothquant.balanced(sample.largest, weight, alpha) for alpha in (0.0, 0.5, 0.8)]
+    ours, *theirs = (
+        smoothquant.product_error(sample, weight, s) for s in (learned, np.ones(24), *fixed)
+    )
     # What stands for a maximum is a little larger than it.
     assert ours < 1.1 * min(theirs)
 

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import octobert
-from octobert.config.recipe import Data
+from octobert.config.rows import Data
 from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octobert.config.loading import parse
-from octobert.config.recipe import Data
+from octobert.config.rows import Data
 from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError
 from octobert.core.results import ModelMetadata

@@ -833,3 +833,57 @@ def test_a_hundred_thousand_classes_take_no_square_of_anything() -> None:
 def test_digits_that_are_no_number_of_a_class(label: str) -> None:
     with pytest.raises(DataError, match="the task has no such label"):
         build("text-classification").gold([{"text": "a", "label": label}], where="rows")
+
+
+@pytest.mark.parametrize("name", plugins.names("tasks"))
+@pytest.mark.parametrize("parts", [1, 2])
+def test_texts_of_others_become_inputs_of_every_task(name: str, parts: int, tokenizer) -> None:
+    """Each once, in the form of the task's own inputs, and as long as the model takes."""
+    labels = TAGS if name == "token-classification" else ()
+    task, texts = build(name, labels), [f"the {letter} of" for letter in LETTERS]
+    inputs = task.inputs_like(("the",) * parts, texts)
+    assert len(inputs) == len(set(inputs)) == len(texts)
+    encoded = task.encode(tokenizer, inputs)
+    assert len(encoded.flat) >= len(texts)
+    assert max(map(len, encoded.flat)) <= 64
+
+
+def test_closeness_is_that_of_each_text() -> None:
+    """Relative errors of scores and of tokens, changes of probabilities, cosines of vectors; against sums written out."""
+    generator = np.random.default_rng(0)
+    before, after = (generator.normal(0, 2, (6, 3)) for _ in range(2))
+    texts = only(*[("a",)] * 6)
+    classes = build("text-classification", ("x", "y", "z"))
+    measure, values = classes.closeness(
+        Result({"logits": after}, texts), Result({"logits": before}, texts)
+    )
+    chances = [
+        np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) for logits in (after, before)
+    ]
+    assert measure == "1 - change of a probability"
+    np.testing.assert_allclose(values, 1 - np.abs(chances[0] - chances[1]).max(axis=1), atol=1e-12)
+    vectors = build("embedding", text="body")
+    measure, values = vectors.closeness(
+        Result({"sentence_embedding": after}, texts), Result({"sentence_embedding": before}, texts)
+    )
+    cosines = (
+        (after * before).sum(1) / np.linalg.norm(after, axis=1) / np.linalg.norm(before, axis=1)
+    )
+    assert measure == "cosine"
+    np.testing.assert_allclose(values, cosines, atol=1e-7)
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_closeness_of_tokens_is_that_of_all_windows_of_a_text(windows: int, tokenizer) -> None:
+    task = build("token-classification", TAGS)
+    (row,) = tokenizer.encode([("the of the",)])
+    encoded = EncodedTexts([("the",), ("of",)], [[row] * windows, [row]])
+    count = len(row) * windows
+    before = np.random.default_rng(0).normal(0, 3, (count + len(row), 5))
+    after = before.copy()
+    after[:count] += 0.3
+    measure, values = task.closeness(
+        Result({"logits": after}, encoded), Result({"logits": before}, encoded)
+    )
+    assert measure == "1 - relative error"
+    np.testing.assert_allclose(values, [1 - 0.3 / before.std(), 1])

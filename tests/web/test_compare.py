@@ -44,6 +44,8 @@ PAIR = ("he was good", "<script>alert(1)</script> she ' \" & was \u202egood")
 PATIENCE_S = 20
 # Sums of the same float products in batches of other sizes.
 ROUNDING = 1e-5
+# OpenVINO rounds another batch or length otherwise, and a value between two codes then gets the other one.
+OTHER_CODES = 0.01
 
 
 class Client:
@@ -249,9 +251,8 @@ def test_answers_equal_those_of_predict(client, finished, target: str) -> None:
     found = next(event for event in events if "answers" in event)
     with library.load(finished[1] / target) as model:
         answer = model([PAIR])[0]
-    # Another batch may be rounded otherwise.
     assert found["answers"]["int8"]["label"] == answer["label"]
-    assert found["answers"]["int8"]["score"] == pytest.approx(answer["score"], abs=ROUNDING)
+    assert found["answers"]["int8"]["score"] == pytest.approx(answer["score"], abs=OTHER_CODES)
     assert max(found["scores"]["int8"].values()) == pytest.approx(found["answers"]["int8"]["score"])
     assert [set(event["ms"]) for event in events if "ms" in event] == [{"float", "int8"}] * 3
     assert [event.get("warm", False) for event in events if "ms" in event] == [True, False, False]

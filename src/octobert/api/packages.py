@@ -50,11 +50,12 @@ def verify(package: PathLike, *, run: bool = True) -> Verified:
 
     Args:
         package: A package, `OUT/TARGET`, or its zip file, whose model is not run.
-        run: Run the model, where its target runs here: are answers the same alone, padded and in any batch? False: only the
-            files are compared, and the runtime does not open the model.
+        run: Run the model, where its target runs here: are answers the same alone, padded and in any batch, and how near are
+            they to the float model's on texts that nothing was fitted to? False: only the files are compared, and the runtime
+            does not open the model.
 
     Returns:
-        The files, those that were added after it was packaged, and what batches do.
+        The files, those that were added after it was packaged, what batches do, and the nearness to float.
 
     Raises:
         ModelError: Files are missing or have another content, all named; or the folder is not a package.
@@ -66,10 +67,12 @@ def verify(package: PathLike, *, run: bool = True) -> Verified:
     verified = package_files.verify(path)
     if not run or not path.is_dir() or not targets.load(manifest(path).target).probe().available:
         return verified
+    from octobert.evaluation.probing import probed
     from octobert.inference.invariance import batch_effect
     from octobert.inference.opened import open_model
 
-    return verified.model_copy(update={"batches": batch_effect(open_model(path))})
+    model = open_model(path)
+    return verified.model_copy(update={"batches": batch_effect(model), "probe": probed(model)})
 
 
 def check(model: PathLike, targets: Names = ()) -> list[Lint]:

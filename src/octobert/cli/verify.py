@@ -17,7 +17,10 @@ EXAMPLES = ("octobert verify out",)
 
 def command(
     directory: Path,
-    run: bool = typer.Option(True, help="Also run the models: are answers the same in any batch?"),
+    run: bool = typer.Option(
+        True,
+        help="Also run the models: are answers the same in any batch, and near those of float?",
+    ),
 ) -> Iterator[Any]:
     """Compare the content of every file of a package with the sha256 in octobert.json, and measure what batches do to answers.
 
@@ -31,3 +34,5 @@ def command(
         _show.line(f"{package.package}: {len(package.files)} files as packaged{added}")
         if package.batches is not None:
             _show.line(f"  {package.batches}")
+        if package.probe is not None:
+            _show.line(f"  {package.probe}")

@@ -23,9 +23,9 @@ from octobert.config.recipe import (
     SPLITS,
     Choice,
     Recipe,
-    RowSelection,
     plugin_families,
 )
+from octobert.config.rows import RowSelection
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.files import looks_local

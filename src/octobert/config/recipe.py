@@ -10,23 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from octobert.config.choosing import Accuracy, Choose, Search, Speed
 from octobert.config.measuring import Benchmark, EvaluateMetric
+from octobert.config.rows import Data, Revision
 from octobert.config.training import Finetune, Prune, Qat, Training
 from octobert.core import plugins
 from octobert.core.errors import did_you_mean
 from octobert.core.family import families
-from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
 from octobert.core.logs import Level
 from octobert.core.session import Goal, SessionEntries, StaticShape
 from octobert.core.user_code import names_code
 
 SPLITS = ("train", "validation", "test")
-# Evaluate the validation split, or the test split of data that has no validation split.
-AUTO = "auto"
 # Keys that only the user gives, on the command line or in Python → what a recipe file of somebody else would do with them. (The
 # processes of a distributed training open pickled data of the rendezvous.)
 PERMISSIONS = {
@@ -77,90 +75,6 @@ class Choice(FrozenModel):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class RowSelection(FrozenModel):
-    """Which rows of the data to use.
-
-    Args:
-        from: Split name, or a file.
-        samples: Number of rows, sampled at random with the recipe's seed. Default: all rows; 256 for calibration; 1,000 for
-            tuning.
-        drop_evaluated: Drop rows that are also evaluated. By default such rows are an error (calibration and fine-tuning).
-    """
-
-    from_: str = Field(alias="from")
-    samples: int | None = Field(default=None, ge=1)
-    drop_evaluated: bool = False
-
-
-def _checked_revision(value: str | None) -> str | None:
-    """A revision becomes a part of paths in the cache of the Hub's client."""
-    if value is not None and not stays_inside(value):
-        raise ValueError("a revision is a branch, a tag or a commit")
-    return value
-
-
-_Revision = Annotated[str | None, AfterValidator(_checked_revision)]
-
-
-class Data(FrozenModel):
-    """Where the rows come from.
-
-    Args:
-        source: File, folder, Hub id, or `file.py:function` that gives the rows of a split.
-        config: Configuration name of a Hub data set.
-        revision: Revision of a Hub data set.
-        train: File or function with the training rows, in addition to or instead of `source`.
-        validation: File or function with the validation rows, in addition to or instead of `source`.
-        test: File or function with the test rows, in addition to or instead of `source`.
-        corpus: File or split with documents that are searched beside those of the evaluated queries. `auto` takes the
-            corpus of a BEIR folder.
-        columns: Column names, for files without a header.
-        calibrate: Calibration rows.
-        evaluate: Evaluation rows. `auto` takes the validation split, or the test split of data without one.
-        tune: Rows on which an accuracy criterion is checked during the search for a plan.
-        finetune: Training rows.
-        allow_leakage: Accept calibration or training rows that are also evaluated. The report says so.
-    """
-
-    source: str | None = None
-    config: str | None = None
-    revision: _Revision = None
-    train: str | None = None
-    validation: str | None = None
-    test: str | None = None
-    corpus: str | None = AUTO
-    columns: tuple[str, ...] = ()
-    calibrate: RowSelection = RowSelection.model_validate({"from": "train", "samples": 256})
-    evaluate: RowSelection = RowSelection.model_validate({"from": AUTO})
-    tune: RowSelection = RowSelection.model_validate({"from": "train", "samples": 1000})
-    finetune: RowSelection = RowSelection.model_validate({"from": "train"})
-    allow_leakage: bool = False
-
-    @field_validator("calibrate", "evaluate", "tune", "finetune", mode="before")
-    @classmethod
-    def _short_form(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str):
-            return {"from": value}
-        default = AUTO if info.field_name == "evaluate" else "train"
-        return (
-            {"from": default, **value}
-            if isinstance(value, dict) and "from_" not in value
-            else value
-        )
-
-    @field_validator("calibrate", "tune")
-    @classmethod
-    def _default_samples(cls, value: RowSelection, info: ValidationInfo) -> RowSelection:
-        default = 256 if info.field_name == "calibrate" else 1000
-        return value if value.samples else value.model_copy(update={"samples": default})
-
-    @model_validator(mode="after")
-    def _some_source(self) -> Data:
-        if not (self.source or self.train or self.validation or self.test):
-            raise ValueError("give a source, or files for train and validation")
-        return self
-
-
 class Recipe(FrozenModel):
     """Everything that a run depends on.
 
@@ -185,8 +99,9 @@ class Recipe(FrozenModel):
         training: How training runs: processes, machines, checkpoints.
         prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
             excludes qat.
-        transforms: Graph transforms before calibration. Default: SmoothQuant; none where no two tokens share a range (methods
-            `float` and `weight-only`, and `dynamic` on openvino-cpu), or all targets have 16-bit activations.
+        transforms: Graph transforms before calibration. Default: the few neurons of a feed-forward with the largest values in
+            float, then SmoothQuant; none where no two tokens share a range (methods `float` and `weight-only`, and `dynamic` on
+            openvino-cpu), or all targets have 16-bit activations.
         calibrate: The calibrator. Default: `minmax`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
@@ -234,7 +149,7 @@ class Recipe(FrozenModel):
     """
 
     model: str
-    revision: _Revision = None
+    revision: Revision = None
     tokenizer: str | None = None
     family: str | None = None
     allow_pickle: bool = False
@@ -249,6 +164,7 @@ class Recipe(FrozenModel):
     training: Training = Training()
     prune: Prune | None = None
     transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (
+        Choice(name="outlier-neurons"),
         Choice(name="smoothquant"),
     )
     calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="minmax")

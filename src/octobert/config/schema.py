@@ -10,7 +10,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from octobert.config.recipe import Choice, Data, Recipe, RowSelection, plugin_families
+from octobert.config.recipe import Choice, Recipe, plugin_families
+from octobert.config.rows import Data, RowSelection
 from octobert.core import plugins
 
 Schema = dict[str, Any]

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, computed_field, model_validator
 
+from octobert.core.closeness import Closeness
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
@@ -136,6 +137,7 @@ class Comparison(OfCandidate):
         divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
         direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
+        probe: how near it is to the reference on texts that nothing was fitted to; None in reports of octobert before 0.4.
     """
 
     reference: str
@@ -153,6 +155,7 @@ class Comparison(OfCandidate):
     divergence: float | None = None
     direction: str = ""
     simulated: bool = False
+    probe: Closeness | None = None
 
     _both = model_validator(mode="after")(both_ends)
 

@@ -242,11 +242,12 @@ class Provenance(FrozenModel):
 
     Args:
         samples: calibration rows.
-        tokens: tokens of these rows.
+        tokens: tokens of these rows, and of the other texts.
         data_digest: sha256 of the rows.
         model_digest: sha256 of the model.
         source: where the rows come from.
         allow_leakage: rows that are also evaluated were accepted.
+        supplement: octobert's own texts beside the rows.
     """
 
     samples: int
@@ -255,6 +256,7 @@ class Provenance(FrozenModel):
     model_digest: str
     source: str
     allow_leakage: bool = False
+    supplement: int = 0
 
 
 class Ranges(FrozenModel):

@@ -94,11 +94,13 @@ class AppliedTransform(FrozenModel):
         name: of the transform.
         options: of the transform.
         groups: one record per group of layers, such as kind, module and the chosen setting.
+        summary: what was done in words, or why nothing was.
     """
 
     name: str
     options: dict[str, Any]
     groups: tuple[dict[str, Any], ...]
+    summary: str = ""
 
 
 class TransformFacts(FrozenModel):

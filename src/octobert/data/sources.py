@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from octobert.config.recipe import AUTO, SPLITS, Data
+from octobert.config.recipe import SPLITS
+from octobert.config.rows import AUTO, Data
 from octobert.core import environment, user_code
 from octobert.core.errors import DataError, did_you_mean, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp, looks_local

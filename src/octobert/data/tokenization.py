@@ -272,6 +272,21 @@ class Tokenizer:
         """Number of tokens."""
         return int(self._tokenizer.get_vocab_size())
 
+    @property
+    def special(self) -> list[int]:
+        """Ids of tokens that stand for no text: around texts, of padding, and unknown ones."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        around = (int(index) for part in self.frame(1).special for index in part)
+        marked = (index for index, token in added.items() if token.special)
+        return sorted({*self.unknown, self.pad_id, *around, *marked})
+
+    @property
+    def unknown(self) -> list[int]:
+        """Ids that stand for what the vocabulary does not cover; none where it covers everything."""
+        names = {getattr(self._tokenizer.model, "unk_token", None), "[UNK]", "<unk>"} - {None}
+        ids = [self._tokenizer.token_to_id(name) for name in names]
+        return [index for index in ids if index is not None]
+
     def words(self, ids: Sequence[int]) -> list[str]:
         """Tokens as the vocabulary writes them, such as `##ing` or `Ġdog`."""
         return [str(self._tokenizer.id_to_token(int(index))) for index in ids]

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from octobert import targets
 from octobert.config.measuring import Benchmark, EvaluateMetric
-from octobert.config.recipe import AUTO, Data
+from octobert.config.rows import AUTO, Data
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import Row as TableRow

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -142,6 +143,57 @@ def cut_(model: ir.Model, family: EncoderFamily, remaining: Mapping[str, np.ndar
         for value in (value for node in model.graph for value in node.outputs):
             value.shape = None
         shapes.annotate_(model)
+
+
+def split_(model: ir.Model, family: EncoderFamily, neurons: Mapping[str, np.ndarray]) -> None:
+    """Let neurons of feed-forwards be computed apart, in place: a feed-forward is a sum over its neurons.
+
+    What is left keeps its sizes and names, with zeros in the weights of these neurons.
+
+    Args:
+        model: a canonical float graph.
+        neurons: module of a feed-forward (`Sublayer.module`) → the indices of its neurons that are computed apart.
+    """
+    structures, _ = _find(model.graph, family)
+    for module, indices in neurons.items():
+        _split_(model.graph, structures[module], np.asarray(indices))
+    operators.clean_(model)
+    shapes.annotate_(model)
+
+
+def _split_(graph: ir.Graph, structure: _Structure, neurons: np.ndarray) -> None:
+    projection, apart = structure.projection, parts.APART
+    linears = [linear for linear, _, _ in structure.sources]
+    inside = {projection.matmul, *_between([linear.y for linear in linears], projection)}
+    inside |= {node for linear in linears for node in (linear.matmul, linear.add) if node}
+    twins: dict[ir.Value | None, ir.Value] = {}
+    for linear, width, blocks in structure.sources:
+        columns = _channels(neurons, width, blocks, structure.sublayer.units)
+        twins |= _parted_(graph, linear.matmul, (slice(None), columns))
+        twins |= _parted_(graph, linear.add, (columns,)) if linear.add else {}
+    twins |= _parted_(graph, projection.matmul, (neurons,))
+    uses = list(projection.y.uses())
+    for node in [node for node in graph if node in inside]:
+        copies = [ir.Value(name=f"{v.name}{apart}", type=v.type) for v in node.outputs]
+        inputs, name = [twins.get(value, value) for value in node.inputs], f"{node.name}{apart}"
+        twin = ir.node(node.op_type, inputs, dict(node.attributes), outputs=copies, name=name)
+        graph.insert_after(node, twin)
+        twins |= zip(node.outputs, copies, strict=True)
+    name = f"{structure.sublayer.module}{parts.WITH_APART}"
+    total = operators.make_node("Add", [projection.y, twins[projection.matmul.outputs[0]]], name)
+    operators.insert_behind_(graph, (projection.add or projection.matmul), [total], uses)
+
+
+def _parted_(graph: ir.Graph, node: ir.Node, place: Any) -> dict[ir.Value | None, ir.Value]:
+    """Set a part of the constant that a node reads to zero; return the constant → that part as another one."""
+    constant = operators.constant_of(node.inputs[1])
+    rest = constant.copy()
+    rest[place] = 0
+    name = operators.input_of(node, 1).name
+    part = operators.initializer(graph, f"{name}{parts.APART}", constant[place])
+    _set_(graph, node, 1, rest, "weight" if rest.ndim == 2 else "bias")
+    # Weights that others share are another value now.
+    return {node.inputs[1]: part}
 
 
 def outputs_(model: ir.Model, constants: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:

@@ -8,6 +8,14 @@ import onnx_ir as ir
 
 from octobert.graph import operators
 
+# Ends the names of neurons that are computed apart, and of the sum with them (`cutting.split_`).
+APART, WITH_APART = ".apart", ".with_apart"
+
+
+def is_apart(node: ir.Node) -> bool:
+    """Whether a node computes neurons that stay in float beside those in 8 bits."""
+    return str(node.name).endswith(APART)
+
 
 @dataclass(frozen=True)
 class Linear:

@@ -86,7 +86,10 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     count = layer_count(graph, family)
     # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
     branches = {
-        path for index in range(count) for path in layer_linears(nodes, family, index).values()
+        f"{path}{apart}"
+        for index in range(count)
+        for path in layer_linears(nodes, family, index).values()
+        for apart in ("", parts.WITH_APART)
     }
     for index in range(count):
         sites.extend(_layer_sites(nodes, family, index, branches))
@@ -97,7 +100,7 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     words = {len(operators.constant_of(node.inputs[0])) for node in lookups}
     for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
-        if name not in inside:
+        if name not in inside and not parts.is_apart(linear.matmul):
             module = name.removesuffix(".matmul")
             part = "decoder" if linear.sizes[1] in words else "head"
             sites.append(_site(linear.matmul, 0, "head.input", part, module, None))

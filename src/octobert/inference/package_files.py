@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from octobert.core import archives, environment
+from octobert.core.closeness import Closeness
 from octobert.core.errors import ModelError, RecipeError, reason
 from octobert.core.files import (
     atomic_write,
@@ -59,12 +60,14 @@ class Verified(Tabular):
         files: relative path → sha256.
         added: files that came later, such as `tuned.json`.
         batches: what other texts of a batch do to an answer; None where it was not measured.
+        probe: how near the model is to its float model on texts that nothing was fitted to; None where it was not measured.
     """
 
     package: str
     files: dict[str, str]
     added: tuple[str, ...]
     batches: BatchEffect | None = None
+    probe: Closeness | None = None
 
     def to_rows(self) -> list[Row]:
         """One row per file."""

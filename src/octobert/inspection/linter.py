@@ -18,7 +18,7 @@ from octobert.core.capability import Capabilities, kind_of
 from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import LIMITS, DType, FloatType, middle_of
 from octobert.core.profile import Finding, Lint, Severity
-from octobert.graph import operators
+from octobert.graph import operators, parts
 
 _PRODUCTS = ("MatMul", "Gemm")
 # Products that are integers in any file that has them.
@@ -70,7 +70,11 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
     broken: dict[_Rule, list[str]] = defaultdict(list)
     for name, rule in _about_nodes(graph, capabilities):
         broken[rule].append(name)
-    products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
+    products = [
+        node
+        for node in graph
+        if node.op_type in _PRODUCTS and node.domain in _ONNX and not parts.is_apart(node)
+    ]
     integer = [node for node in products if _why_float(node, capabilities) is None]
     whole = [
         node
@@ -182,6 +186,8 @@ def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
         )
     elif node.op_type == "DequantizeLinear":
         yield from _about_dequantize(node, target)
+    elif parts.is_apart(node):
+        return  # in float on purpose
     elif node.op_type in _PRODUCTS:
         why = _why_float(node, target)
         if why is not None:

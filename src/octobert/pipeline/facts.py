@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.measuring import Benchmark
-from octobert.config.recipe import AUTO, Choice, Recipe
+from octobert.config.recipe import Choice, Recipe
+from octobert.config.rows import AUTO
 from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import DataError
@@ -78,6 +79,17 @@ class RunFacts:
     def scored(self) -> ScoredTask:
         """The task with the recipe's metrics."""
         return ScoredTask(**dict(self.spec), measures=self.measures)
+
+    @property
+    def supplement(self) -> bool:
+        """Whether smoothing and ranges are calibrated on octobert's own texts, too."""
+        return self.recipe.data.supplement
+
+    @property
+    def integer_targets(self) -> tuple[str, ...]:
+        """Targets that compute in integers alone: one graph is transformed for all."""
+        names = self.recipe.targets
+        return tuple(name for name in names if targets.load(name).CAPABILITIES.integer_only)
 
     @property
     def machine(self) -> str:

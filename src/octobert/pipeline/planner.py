@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 from octobert import targets
 from octobert.config.loading import as_stored, options_of
-from octobert.config.recipe import Choice, Recipe, RowSelection
+from octobert.config.recipe import Choice, Recipe
+from octobert.config.rows import RowSelection
 from octobert.config.training import Finetune, Prune, Qat, Training
 from octobert.core import user_code
 from octobert.core.errors import RecipeError

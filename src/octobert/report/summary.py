@@ -124,9 +124,15 @@ def comparisons(report: Report) -> list[str]:
         if model.quantized
         for sentence in _compared(report, model)
     ]
+    probed = [
+        f"{comparison.candidate}, {comparison.probe}."
+        for comparison in report.comparisons
+        if comparison.probe is not None and comparison.candidate in report.plans
+    ]
     return [
         *directions,
         *compared,
+        *probed,
         *simulated.sentences(report),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),

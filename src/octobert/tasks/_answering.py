@@ -35,6 +35,8 @@ _OTHERS = 4
 # Answers of one question in a file of n-best answers, as the official scripts have them.
 _OFFICIAL = 20
 _NO_ANSWER = "(no answer)"
+# Short texts that make a context.
+_TOGETHER = 6
 
 
 class WindowOptions(StepOptions):
@@ -123,6 +125,11 @@ class Answering(Task):
     def row_texts(self, table: Table) -> list[Text]:
         """The context: one question about a passage helps to answer the others."""
         return [(context,) for _, context in self.read_inputs(table)]
+
+    def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
+        """Contexts of several texts."""
+        inputs = super().inputs_like(("",) * (1 + _TOGETHER), texts)
+        return [(question, " ".join(context)) for question, *context in inputs]
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         frame = tokenizer.frame(2)

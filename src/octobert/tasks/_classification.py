@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from octobert.core.closeness import Measure
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel, lazy
@@ -122,6 +123,11 @@ class Classification(LabelledTexts):
             tuple(changed),
             share_of_most_frequent(before.tolist()),
         )
+
+    def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
+        """1 less the largest change of a class's probability."""
+        after, before = (probabilities(result.logits) for result in (ours, reference))
+        return "1 - change of a probability", 1 - np.abs(after - before).max(axis=-1)
 
     def divergence(self, ours: Result, reference: Result) -> float:
         """Over all classes, from logits."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from octobert.core.closeness import Measure
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.results import ModelMetadata
 from octobert.data.sampling import Row
@@ -194,6 +195,13 @@ class Task(ABC):
             DataError: it is not an input of this task.
         """
 
+    def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
+        """Inputs of the form that `text`, one of this task's, has: of each of the texts, and of the ones behind it."""
+        return [
+            tuple(texts[(index + n) % len(texts)] for n in range(len(text)))
+            for index in range(len(texts))
+        ]
+
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """The token rows that the model reads for texts."""
@@ -255,6 +263,28 @@ class Task(ABC):
             error = np.mean((ours.outputs[name].astype(np.float64) - before) ** 2)
             errors.append(0.5 * error / max(float(before.var()), 1e-30))
         return float(np.mean(errors))
+
+    def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
+        """How near the outputs for each text are to a reference's.
+
+        Here 1 less the root mean square error of a text's outputs, relative to the reference's standard deviation over all.
+
+        Returns:
+            What is measured, and [texts] values, 1 where nothing differs.
+        """
+        # Entries of outputs of each text.
+        counts = [
+            sum(row.entries if self.per_token else 1 for row in rows)
+            for rows in reference.encoded.rows
+        ]
+        errors = np.zeros(len(counts))
+        for name, values in reference.outputs.items():
+            before = values.astype(np.float64)
+            squares = (ours.outputs[name].astype(np.float64) - before) ** 2
+            parts = np.split(squares, np.cumsum(counts)[:-1])
+            means = [part.mean() if part.size else 0.0 for part in parts]
+            errors += np.array(means) / max(float(before.var()), 1e-30)
+        return "1 - relative error", 1 - np.sqrt(errors / len(reference.outputs))
 
     @abstractmethod
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:

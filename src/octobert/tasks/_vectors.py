@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from octobert.core.closeness import Measure
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.model_config import Similarity
 from octobert.core.plain import preview
@@ -94,6 +96,15 @@ class Embedding(WholeTexts):
         first, *second = super().parse(user_input, where=where)
         return (self.prompts.get(name, "") + first, *second)
 
+    def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
+        """Behind the prompts of the columns in turn."""
+        inputs = super().inputs_like(text, texts)
+        prompts = [self.prompts.get(name, "") for name in self.used or (self.prompt,)]
+        return [
+            (prompt + first, *rest)
+            for prompt, (first, *rest) in zip(itertools.cycle(prompts), inputs, strict=False)
+        ]
+
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         raise DataError(
             "embeddings are not fine-tuned here",
@@ -131,6 +142,11 @@ class Embedding(WholeTexts):
             tuple(self.changes(ours, reference)),
             chance,
         )
+
+    def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
+        """The cosine of vectors."""
+        after, before = (unit(result.outputs[OUTPUT]) for result in (ours, reference))
+        return "cosine", np.sum(after.astype(np.float64) * before, axis=-1)
 
     @abstractmethod
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:

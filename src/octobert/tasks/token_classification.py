@@ -136,6 +136,9 @@ class Tagging(Task):
         check_texts([" ".join(user_input)], where=where)
         return tuple(user_input)
 
+    def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
+        return [tuple(_words(each)) for each in texts]
+
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length

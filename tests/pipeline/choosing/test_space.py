@@ -167,7 +167,7 @@ def test_settings_of_the_recipe_are_where_a_search_begins() -> None:
     made = space.recipe_of(asked, start(asked))
     assert made.quantize.options == {"per_channel": False}
     assert (made.transforms, made.calibrate.name) == ((), "mse")
-    assert not {"ort-cpu int8 mse", "ort-cpu int8 no smoothquant", "ort-cpu int8 per tensor"} & set(
+    assert not {"ort-cpu int8 mse", "ort-cpu int8 no transforms", "ort-cpu int8 per tensor"} & set(
         names(space.nearer(asked, start(asked)) + space.faster(asked, start(asked)))
     )
     # What a recipe sets is not varied unless it says so.
@@ -180,7 +180,8 @@ def test_settings_of_the_recipe_are_where_a_search_begins() -> None:
     assert space.recipe_of(asked, start(asked, "ort-cpu f32")).transforms == ()
     floating = recipe(quantize="float", choose={"vary": ALL})
     assert [choice.name for choice in space.recipe_of(floating, start(floating)).transforms] == [
-        "smoothquant"
+        "outlier-neurons",
+        "smoothquant",
     ]
 
 
@@ -226,7 +227,7 @@ def test_promising_values_come_first_and_the_search_for_float_layers_last() -> N
     asked = recipe(choose={"limits": {"max_drop": 0.02, "relative": True}})
     nearer = space.nearer(asked, start(asked), minutes=4)
     assert names(nearer)[:2] == ["ort-cpu int8 mse", "ort-cpu int8 percentile"]
-    together = next(each for each in nearer if each.name == "ort-cpu int8 mse, no smoothquant")
+    together = next(each for each in nearer if each.name == "ort-cpu int8 mse, no transforms")
     assert together.changes == {"calibrate": "mse", "transforms": []}
     assert nearer[-1].name == "ort-cpu int8 some layers float"
     assert nearer[-1].changes == {"accuracy": {"max_drop": 0.02, "relative": True, "minutes": 4}}
@@ -303,7 +304,7 @@ def test_only_the_keys_of_vary_are_varied() -> None:
         ({"targets": ["openvino-cpu"], "seed": 5}, "openvino-cpu int8 seed 5", {"seed": 5}),
         (
             {"transforms": None, "quantize.static.per_channel": False},
-            "ort-cpu int8 per tensor, no smoothquant",
+            "ort-cpu int8 per tensor, no transforms",
             None,
         ),
         (

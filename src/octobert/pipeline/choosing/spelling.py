@@ -76,10 +76,9 @@ def word(recipe: Recipe, key: str, value: Any) -> str:
         return f"pruned {speedup:g} ×" if speedup else "pruned"
     if key in plugin_families():
         values = value if isinstance(value, list) else [] if value is None else [value]
-        without = (
-            ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
-        )
-        return " + ".join(_plugin(plugin) for plugin in values) or without or f"no {last}"
+        names = [choice.name for choice in getattr(recipe, key)] if not values else []
+        without = names[0] if len(names) == 1 else last
+        return " + ".join(_plugin(plugin) for plugin in values) or f"no {without}"
     if isinstance(value, bool) or value is None:
         return last if value else f"no {last}"
     return f"{last} {' + '.join(map(str, value)) if isinstance(value, list) else value}"

@@ -15,6 +15,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Tuned
+from octobert.data import other_texts
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation.judging import TuningPart
 from octobert.models import source
@@ -28,6 +29,8 @@ STATISTICS, OBSERVED = "statistics.npz", "observed.json"
 PRUNING, TRANSFORMS, CHANNELS = "pruning.json", "transforms.json", "channels.json"
 SENSITIVITY, SEARCH, SIMULATION = "sensitivity.json", "search.json", "simulation.json"
 OUTPUTS, SCORES, TIMINGS, TUNED = "outputs.npz", "scores.json", "timings.json", "tuned.json"
+# Outputs for texts that nothing is fitted to.
+PROBED = "probed.npz"
 EXECUTION = "execution.json"
 # Loss and learning rate of each step of a training.
 CURVE = "curve.json"
@@ -95,6 +98,18 @@ def calibration_rows(
     """(The tokenizer of the captured model, what the model reads for the calibration rows)."""
     tokenizer = tokenizer_of(capture, task)
     return tokenizer, encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
+
+
+def supplement(
+    tokenizer: Tokenizer, own: EncodedTexts, task: Task, *, wanted: bool
+) -> EncodedTexts:
+    """What the model reads for the texts that ranges have to hold for, too; none if they are not wanted.
+
+    Args:
+        own: the calibration rows, whose form they have.
+    """
+    texts = task.inputs_like(own.texts[0], other_texts.supplement(tokenizer)) if wanted else []
+    return task.encode(tokenizer, texts)
 
 
 def evaluation_rows(

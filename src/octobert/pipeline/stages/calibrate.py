@@ -40,6 +40,7 @@ def run(
         model_digest=model_digest,
         source=source,
         allow_leakage=allow_leakage,
+        supplement=facts["supplement"],
     )
     ranges = Ranges(
         calibrator=calibrate.name,

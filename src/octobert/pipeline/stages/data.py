@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from octobert.config.recipe import RowSelection
+from octobert.config.rows import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.user_code import UserCode

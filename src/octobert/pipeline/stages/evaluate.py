@@ -1,6 +1,6 @@
 """One candidate over all evaluation rows → its raw outputs, and its scores with intervals.
 
-Writes `outputs.npz` (rows in input order) and `scores.json`.
+Writes `outputs.npz` (rows in input order), `scores.json`, and `probed.npz`: outputs for texts that nothing is fitted to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from octobert import targets
 from octobert.core.measurements import score_named
 from octobert.core.plan import QuantPlan
 from octobert.core.session import Session, SessionEntries
-from octobert.evaluation import candidates, scoring
+from octobert.evaluation import candidates, probing, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
@@ -60,6 +60,9 @@ def run(
             name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
         )
         session = candidates.open_candidate(opened, 0)
+    probe = probing.rows_like(encoded.texts[0], task, tokenizer).flat
+    probed = run_rows(session, probe, tokenizer.pad_id, per_token=task.per_token)
+    np.savez(context.work / _artifacts.PROBED, **probed)  # type: ignore[arg-type]
     outputs = run_rows(
         session,
         rows,

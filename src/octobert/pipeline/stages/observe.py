@@ -28,6 +28,7 @@ def run(
     kinds: tuple[str, ...],
     provider: str,
     spec: TaskSpec,
+    supplement: bool,
 ) -> Summary:
     """Observe.
 
@@ -35,14 +36,17 @@ def run(
         float_graph: the graph to observe.
         kinds: patterns of the kinds of sites to observe.
         provider: the execution provider that computes.
+        supplement: observe other texts than the calibration rows, too.
     """
     task = spec.build()
     tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
-    rows = encoded.flat
+    more = _artifacts.supplement(tokenizer, encoded, task, wanted=supplement)
+    rows = [*encoded.flat, *more.flat]
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [
-        (n, text)
-        for n, (text, windows) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1)
+        (f"{kind} {n}", text)
+        for kind, part in (("calibration row", encoded), ("text of the supplement", more))
+        for n, (text, windows) in enumerate(zip(part.texts, part.rows, strict=True), 1)
         for _ in windows
     ]
     graph = float_graph.path(_artifacts.FLOAT)
@@ -60,15 +64,16 @@ def run(
         values,
         relative={site.value for site in chosen if site.role in _NORMED},
         provider=provider,
-        name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
+        name_of=lambda i: f'{texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
     observer.save(statistics, context.work / _artifacts.STATISTICS)
     observed = {
         "samples": len(encoded.texts),
+        "supplement": len(more.texts),
         "rows": len(rows),
         "tokens": sum(map(len, rows)),
-        "truncated": sum(row.truncated for row in rows),
+        "truncated": sum(row.truncated for row in encoded.flat),
         "values": len(values),
         "data_digest": data.read_json("calibration.json")["digest"],
     }

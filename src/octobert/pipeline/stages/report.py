@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from octobert.core import environment
+from octobert.core.closeness import Closeness
 from octobert.core.evidence import (
     EVIDENCE,
     Activation,
@@ -36,7 +37,7 @@ from octobert.core.results import (
     TransformFacts,
 )
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation import candidates, latency, scoring
+from octobert.evaluation import candidates, latency, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
 from octobert.evaluation.stored import stored_scores
@@ -154,7 +155,12 @@ def run(
         tuned={target: written.results for target, written in tuned.items()},
         scores={name: written.scores for name, written in scores.items()},
         comparisons=tuple(
-            pair.model_copy(update={"simulated": pair.candidate in absent})
+            pair.model_copy(
+                update={
+                    "simulated": pair.candidate in absent,
+                    "probe": _probed(task, steps, pair.candidate, pair.reference),
+                }
+            )
             for pair in _compared(task, evaluated, seed)
         ),
         stored=tuple(_stored(task, evaluated, tuple(plans), seed)),
@@ -236,6 +242,19 @@ def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Compari
         if reference is not None:
             pair = (outputs[name], outputs[reference])
             yield scoring.compare(task, (name, reference), pair, rows.encoded, rows.gold, seed=seed)
+
+
+def _probed(
+    task: Task, steps: Mapping[str, StepResult], candidate: str, reference: str
+) -> Closeness:
+    """How near a candidate is to its reference on texts that nothing was fitted to."""
+    tokenizer, encoded, _ = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
+    rows = probing.rows_like(encoded.texts[0], task, tokenizer)
+    ours, theirs = (
+        _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
+        for name in (candidate, reference)
+    )
+    return probing.closeness(task, ours, theirs, rows)
 
 
 def _stored(

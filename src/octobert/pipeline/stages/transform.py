@@ -34,6 +34,8 @@ def run(
     *,
     transforms: tuple[Choice, ...],
     spec: TaskSpec,
+    supplement: bool,
+    integer_targets: tuple[str, ...],
     seed: int,
 ) -> Summary:
     """Transform.
@@ -41,10 +43,15 @@ def run(
     Args:
         float_graph: the graph to transform.
         transforms: in order.
+        supplement: sample other texts than the calibration rows, too.
+        integer_targets: those that compute in integers alone.
     """
     task, source = spec.build(), float_graph.path(_artifacts.FLOAT)
     tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
-    rows = encoded.flat
+    rows = [
+        *encoded.flat,
+        *_artifacts.supplement(tokenizer, encoded, task, wanted=supplement).flat,
+    ]
     family = _artifacts.family_of(capture)
     path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source
@@ -53,6 +60,15 @@ def run(
     for choice in transforms:
         transform = load(choice.name)
         options = transform.Options.model_validate(choice.options)
+        why = getattr(transform, "FLOAT_PARTS", None)
+        if why is not None and integer_targets:
+            summary = f"none: {why}, and {', '.join(integer_targets)} computes in integers alone"
+            applied.append(
+                AppliedTransform(
+                    name=choice.name, options=options.model_dump(), groups=(), summary=summary
+                )
+            )
+            continue
         samples = observer.sample(
             before,
             rows,
@@ -69,10 +85,17 @@ def run(
             {name: fact for name, fact in group.items() if name != "channels"} for group in groups
         ]
         applied.append(
-            AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups))
+            AppliedTransform(
+                name=choice.name,
+                options=options.model_dump(),
+                groups=tuple(groups),
+                summary=transform.summary(groups) if hasattr(transform, "summary") else "",
+            )
         )
         operators.save(model, path)
         before = path
+    if before == source:
+        operators.save(model, path)
     batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
     reference = parity.onnx_outputs(
         ir.load(source), batches, [str(v.name) for v in model.graph.outputs]

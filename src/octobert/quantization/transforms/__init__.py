@@ -19,6 +19,8 @@ class Transform(Protocol):
 
     Attributes:
         Options: the model of its options. Every option has a default.
+        FLOAT_PARTS: Optional. Why it is left out where a target computes in integers alone; it is about what would be in float.
+        summary: Optional. A function of the records of `transform_` that says in a few words what was done, for the report.
     """
 
     Options: type[FrozenModel]

@@ -36,6 +36,8 @@ _ITERATIONS = 60
 # Steps of activations that the variance of rounding errors is sampled at, and how far apart the smallest and largest are from
 # the step of the whole range: channels are scaled by no more.
 _STEPS, _FINEST, _COARSEST = 28, 1 / 64, 4.0
+# Output channels whose weights are looked at.
+_COLUMNS = 256
 # Exponent of the mean that stands for a maximum, which has no gradient.
 _SQUARINGS = 4
 
@@ -71,7 +73,9 @@ AXES = (
     ),
     Axis(
         key="transforms",
-        values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8)),
+        values=tuple(
+            ["outlier-neurons", {"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8)
+        ),
         names=("smoothquant 0.5", "smoothquant 0.8"),
         changes=("numbers",),
         invalidates="transform",
@@ -80,7 +84,7 @@ AXES = (
     # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
     Axis(
         key="transforms",
-        values=([{"smoothquant": {"activation": False}}],),
+        values=(["outlier-neurons", {"smoothquant": {"activation": False}}],),
         names=("smoothquant without Mul",),
         changes=("numbers", "time"),
         invalidates="transform",
@@ -173,11 +177,12 @@ def _chosen(
             sample = _shifted(sample, shifts)
         scales = _learned(sample, weight)
     else:
-        scales = _fixed(sample.largest, weight, float(options.alpha))
-    return scales, shifts, _error(sample, weight, scales)
+        scales = balanced(sample.largest, weight, float(options.alpha))
+    return scales, shifts, product_error(sample, weight, scales)
 
 
-def _fixed(largest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray:
+def balanced(largest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray:
+    """The scales [C] of SmoothQuant, of channels with these largest magnitudes [C] and weights [C, out]."""
     activation, rows = np.maximum(largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
     scales: np.ndarray = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (
         1 - alpha
@@ -199,8 +204,11 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
     """
     from scipy.optimize import minimize
 
-    squares = np.maximum(weight.astype(np.float64) ** 2, _TINY**4)
-    totals = squares.sum(axis=1)
+    every = np.maximum(weight.astype(np.float64) ** 2, _TINY**4)
+    totals = every.sum(axis=1)
+    # The error of the weights' own rounding is a mean over output channels, which some of them tell as well.
+    some = np.linspace(0, every.shape[1] - 1, min(every.shape[1], _COLUMNS)).astype(int)
+    squares, of_all = every[:, some], every.shape[1] / len(some)
     variance = np.maximum(sample.rows.var(axis=0, dtype=np.float64), _TINY**2)
     low, high = np.maximum(-sample.low, _TINY**2), np.maximum(sample.high, _TINY**2)
     noise = _Noise(sample.rows)
@@ -214,8 +222,8 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
         # Variance of the rounding of each weight in units of the unscaled weight, [C, out].
         step = largest / levels**2 / 12 / power[:, None]
         share = squares / (squares + step)
-        of_weights = float(variance @ (share * step).sum(axis=1))
-        change = share**2 * step * variance[:, None]
+        of_weights = of_all * float(variance @ (share * step).sum(axis=1))
+        change = share**2 * step * (of_all * variance)[:, None]
         gradient = 2 * (weights_of_rows @ change.sum(axis=0) - change.sum(axis=1))
         above, above_change = _soft_maximum((high / np.exp(logarithms))[:, None], _SQUARINGS + 1)
         below, below_change = _soft_maximum((low / np.exp(logarithms))[:, None], _SQUARINGS + 1)
@@ -288,7 +296,7 @@ class _Noise:
         return np.exp(result), np.where(below, 2.0, (upper - lower) / self._between)
 
 
-def _error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> float:
+def product_error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> float:
     """Return the variance of the 8-bit product's error, relative to that of the float product. A bias takes the mean error.
 
     Args:

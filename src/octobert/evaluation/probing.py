@@ -1,0 +1,41 @@
+"""The closeness of a finished model to its float model on texts that nothing was fitted to."""
+
+from __future__ import annotations
+
+from octobert.core.closeness import Closeness
+from octobert.data import other_texts
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.evaluation import candidates
+from octobert.inference.batching import run_rows
+from octobert.inference.opened import FinishedModel
+from octobert.inference.predictor import Predictor
+from octobert.tasks import Outputs, Result, Task
+
+
+def rows_like(text: Text, task: Task, tokenizer: Tokenizer) -> EncodedTexts:
+    """What a model reads for the texts, in the form of `text`."""
+    return task.encode(tokenizer, task.inputs_like(text, other_texts.probe(tokenizer)))
+
+
+def closeness(task: Task, ours: Outputs, floating: Outputs, encoded: EncodedTexts) -> Closeness:
+    """Compare the outputs of a model for `rows_like` with those of the float model."""
+    measure, values = task.closeness(Result(ours, encoded), Result(floating, encoded))
+    return Closeness.of(measure, values, encoded.texts)
+
+
+def probed(model: FinishedModel) -> Closeness | None:
+    """Run a model and its float model; None where it has no float model beside it.
+
+    Raises:
+        ModelError: a model cannot be opened for its task.
+    """
+    reference = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    if reference is None:
+        return None
+    predictor = Predictor(model, measure=False)
+    task = predictor.task
+    tokenizer = model.tokenizer(task)
+    encoded = rows_like(("",) * max(1, model.facts().texts), task, tokenizer)
+    session = model.with_vectors(candidates.open_candidate(reference, 0))
+    floating = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+    return closeness(task, predictor.outputs(encoded.flat), floating, encoded)
