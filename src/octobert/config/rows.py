@@ -55,7 +55,7 @@ class Data(FrozenModel):
         evaluate: Evaluation rows. `auto` takes the validation split, or the test split of data without one.
         tune: Rows on which an accuracy criterion is checked during the search for a plan.
         finetune: Training rows.
-        supplement: Calibrate smoothing and ranges on 240 short texts of octobert's own, too: questions, chat, code, numbers,
+        supplement: Calibrate smoothing and ranges on 235 short texts of octobert's own, too: questions, chat, code, numbers,
             several languages. Texts unlike the calibration rows exceed the ranges without them. Weights are rounded on the rows
             alone.
         allow_leakage: Accept calibration or training rows that are also evaluated. The report says so.

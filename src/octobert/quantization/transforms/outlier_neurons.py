@@ -5,7 +5,7 @@ output is added to that of the rest. The rest has an interval that is several ti
 operators are standard. The branch is as wide as kernels like, and costs less than 1 % of the time of the block.
 
 How many neurons follows from the expected error of the 8-bit product that reads them, on sampled tokens, after scales that even
-out its channels (SmoothQuant, α = 0.5): twice as many are taken while that lowers the error by a quarter or more.
+out its channels (SmoothQuant, α = 0.5): they are taken while that lowers the error by a third or more.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from octobert.quantization.transforms import smoothquant
 
 # Widths of branches. Kernels compute eight numbers at once, or more.
 _WIDTHS = (8, 16)
-
-
 # Why there are no branches where a target computes in integers alone.
 FLOAT_PARTS = "outlier neurons would be computed in float"
 
