@@ -32,10 +32,11 @@ def probed(model: FinishedModel) -> Closeness | None:
     reference = candidates.float_of(model, candidates.baseline_of(model.target).name)
     if reference is None:
         return None
-    predictor = Predictor(model, measure=False)
-    task = predictor.task
-    tokenizer = model.tokenizer(task)
-    encoded = rows_like(("",) * max(1, model.facts().texts), task, tokenizer)
+    with Predictor(model, measure=False) as predictor:
+        task = predictor.task
+        tokenizer = model.tokenizer(task)
+        encoded = rows_like(("",) * max(1, model.facts().texts), task, tokenizer)
+        ours = predictor.outputs(encoded.flat)
     session = model.with_vectors(candidates.open_candidate(reference, 0))
     floating = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
-    return closeness(task, predictor.outputs(encoded.flat), floating, encoded)
+    return closeness(task, ours, floating, encoded)
