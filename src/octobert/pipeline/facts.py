@@ -131,6 +131,11 @@ class RunFacts:
         """The step that plans for a target, before any search."""
         return made_by(f"quantize/{target}")
 
+    def before(self, target: str) -> StepResult | None:
+        """The step that plans for the target before this one in the recipe: its corrected weights may be the same."""
+        place = self.recipe.targets.index(target)
+        return self.quantized(self.recipe.targets[place - 1]) if place else None
+
     def costs(self, target: str) -> StepResult:
         """The step that measures what the values of a target's plan cost."""
         return made_by(f"sensitivity/{target}")

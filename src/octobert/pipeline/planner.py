@@ -5,8 +5,9 @@
                                                                                  └ [qat ─ capture/trained] ┘             │
   package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ───────────┘
 
-T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps that
-measure run only with `measure: true`. With `zip: true` each package is followed by archive/T.
+T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps
+that measure run only with `measure: true`. quantize/T takes the corrected weights of the target before it where they are the
+same. With `zip: true` each package is followed by archive/T.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from octobert.quantization.corrections import (
     Correction,
     LayerChange,
     LinearLayer,
-    Moments,
     MomentsCollector,
 )
 
@@ -66,31 +65,46 @@ def correct_layers(
     nodes = operators.nodes_of(graph)
     scales = qdq.shared_scales(nodes, plan)
     layers = _by_weight(nodes, plan)
-    inputs = {
-        weight: tuple(dict.fromkeys(site.value for site, _, _ in group))
-        for weight, group in layers.items()
-    }
+    readers: dict[Inputs, list[list[Linear]]] = {}
+    widths: dict[Inputs, int] = {}
+    for name, group in layers.items():
+        values = tuple(dict.fromkeys(site.value for site, _, _ in group))
+        readers.setdefault(values, []).append(group)
+        widths[values] = int(graph.initializers[name].shape[0])  # type: ignore[index,arg-type]
     quantizers = {
         site.value: quantizer for group in layers.values() for site, quantizer, _ in group
     }
-    widths = {inputs[name]: int(graph.initializers[name].shape[0]) for name in layers}  # type: ignore[index,arg-type]
     products = any(correction.NEEDS_PRODUCTS for correction, _ in corrections)
     sampled = _first_tokens(rows)
     changes: dict[str, LayerChange] = {}
     for chunk in _chunks(widths, products=products):
         chunk_widths = {values: widths[values] for values in chunk}
-        moments = _moments(model_path, sampled, pad_id, quantizers, chunk_widths, products=products)
-        for name, ((site, _, weight), *_others) in layers.items():
-            if inputs[name] not in moments:
-                continue
-            before = layer = _constants(nodes, site, weight, scales)
-            for correction, options in corrections:
-                layer = correction.correct(layer, moments[inputs[name]], options)
-            changes[site.module] = LayerChange(
-                None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale
-            )
-            progress("correcting weights", len(changes), len(layers))
+        collectors = _collected(
+            model_path, sampled, pad_id, quantizers, chunk_widths, products=products
+        )
+        for values in chunk:
+            moments = collectors.pop(values).moments()
+            for (site, _, weight), *_others in readers[values]:
+                before = layer = _constants(nodes, site, weight, scales)
+                for correction, options in corrections:
+                    layer = correction.correct(layer, moments, options)
+                changes[site.module] = LayerChange(
+                    None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale
+                )
+                progress("correcting weights", len(changes), len(layers))
     return changes
+
+
+def same(model_path: Path, first: QuantPlan, second: QuantPlan) -> bool:
+    """Whether corrections of one graph are the same for two plans: they quantize linear layers and scale weights alike."""
+    nodes = operators.nodes_of(ir.load(model_path).graph)
+    layers, others = (_by_weight(nodes, plan) for plan in (first, second))
+    scales, others_scales = (qdq.shared_scales(nodes, plan) for plan in (first, second))
+    return (
+        layers == others
+        and scales.keys() == others_scales.keys()
+        and all(np.array_equal(scales[name], others_scales[name]) for name in scales)
+    )
 
 
 def apply_(
@@ -181,7 +195,7 @@ def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Input
     chunk: list[Inputs] = []
     used = 0
     for values, width in widths.items():
-        cost = 2 * 8 * width * width if products else 0
+        cost = 2 * 4 * width * width if products else 0
         if chunk and used + cost > _PRODUCTS_BYTES:
             yield chunk
             chunk, used = [], 0
@@ -191,7 +205,7 @@ def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Input
         yield chunk
 
 
-def _moments(
+def _collected(
     model_path: Path,
     rows: Sequence[Encoded],
     pad_id: int,
@@ -199,7 +213,7 @@ def _moments(
     widths: dict[Inputs, int],
     *,
     products: bool,
-) -> dict[Inputs, Moments]:
+) -> dict[Inputs, MomentsCollector]:
     collectors = {
         values: MomentsCollector(width, products=products) for values, width in widths.items()
     }
@@ -220,7 +234,7 @@ def _moments(
     observer.stream(
         model_path, rows, pad_id, sorted({value for values in widths for value in values}), take
     )
-    return {values: collector.moments() for values, collector in collectors.items()}
+    return collectors
 
 
 def _set_(graph: ir.Graph, readers: Sequence[ir.Node], array: np.ndarray) -> None:

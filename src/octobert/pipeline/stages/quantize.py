@@ -5,6 +5,8 @@ Writes `plan.json`, `model_quantized.onnx`, and `corrections.npz` where weights 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core import capability
@@ -22,6 +24,7 @@ def run(
     data: StepResult,
     float_graph: StepResult,
     ranges: StepResult,
+    before: StepResult | None,
     *,
     target: str,
     method: Choice,
@@ -33,6 +36,7 @@ def run(
 
     Args:
         float_graph: the graph to quantize.
+        before: the same of another target: weights that it has corrected for the same quantizers are taken.
         repair: change a plan that breaks a rule of its target; otherwise it is an error.
     """
     graph = float_graph.path(_artifacts.FLOAT)
@@ -42,7 +46,9 @@ def run(
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
     changes = _trained_scales(ranges, plan)
-    if not changes and corrections:
+    if not changes and corrections and before and _corrects_the_same(graph, plan, before):
+        changes = apply_corrections.load(before.path(_artifacts.CORRECTIONS))
+    elif not changes and corrections:
         tokenizer, encoded = _artifacts.calibration_rows(capture, data, spec.build())
         loaded = [(load(choice.name), choice.options) for choice in corrections]
         steps = [
@@ -63,6 +69,13 @@ def run(
         "corrected": len(changes),
         "size_bytes": size,
     }
+
+
+def _corrects_the_same(graph: Path, plan: QuantPlan, before: StepResult) -> bool:
+    corrected = before.path(_artifacts.CORRECTIONS).is_file()
+    return corrected and apply_corrections.same(
+        graph, plan, before.read(_artifacts.PLAN, QuantPlan)
+    )
 
 
 def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChange]:
