@@ -166,12 +166,30 @@ def test_channels_are_centred_where_that_is_free(bert, tmp_path) -> None:
     np.testing.assert_allclose(seen.low, -seen.high, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("channels", "weights"), [(1e-12, 1), (1e4, 1), (1e8, 1e-6), (0, 1)])
+def test_single_precision_is_enough_for_channels_and_weights_of_any_size(
+    channels: float, weights: float
+) -> None:
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(200, 64)).astype(np.float32)
+    weight = generator.normal(size=(64, 32)).astype(np.float32)
+    rows[:, :8] *= channels
+    weight[:, :4] *= weights
+    weight[3] *= weights
+    sample = Sample(rows.min(axis=0), rows.max(axis=0), rows)
+    learned = smoothquant._learned(sample, weight)
+    assert np.isfinite(learned).all()
+    plain = smoothquant.product_error(sample, weight, np.ones(64))
+    assert smoothquant.product_error(sample, weight, learned) < plain
+
+
 def test_scales_are_learned_by_the_exact_gradient(monkeypatch) -> None:
     """The expected error falls from the start to the end, and its gradient equals differences of its values."""
     generator = np.random.default_rng(5)
     spread = 2.0 ** generator.normal(0, 2, 24)
     rows = (generator.normal(0.3, 1, (300, 24)) * spread).astype(np.float32)
-    weight = generator.normal(0, 1, (24, 8)).astype(np.float32)
+    weight = generator.normal(0, 1, (24, 8))
     asked = []
 
     def check(error, start, **_):

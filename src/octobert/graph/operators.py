@@ -375,13 +375,14 @@ def initializer_bytes(model: ir.Model) -> int:
     )
 
 
-def save(model: ir.Model, path: Path) -> None:
-    """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it.
+def save(model: ir.Model, path: Path, *, beside: bool = False) -> None:
+    """Write a model; if it exceeds the protobuf limit, or on demand, the weights go to `<name>.data` beside it.
 
     It has the least version of the file format that its opset needs, as runtimes refuse later ones. Weights that are still in a
     file beside another model are read, as that file is not beside the new one.
     """
-    external = f"{path.name}.data" if initializer_bytes(model) > MAX_SINGLE_FILE_BYTES else None
+    beside = beside or initializer_bytes(model) > MAX_SINGLE_FILE_BYTES
+    external = f"{path.name}.data" if beside else None
     if external is None:
         ir.external_data.load_to_model(model)
     opset = onnx.helper.make_opsetid("", model.opset_imports[""])

@@ -216,7 +216,7 @@ def open_with_outputs(
         )
     outputs = [by_name[name] for name in values]
     layouts = shapes.measure(model, outputs)
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+    with tempfile.TemporaryDirectory(prefix="octobert-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "observed.onnx"
         shapes.save_with_outputs(model, outputs, path)
         del model, by_name, outputs

@@ -173,17 +173,19 @@ def open_session(
         settings.add_session_config_entry(name, str(value))
     if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+    # Where the session maps the weights, Windows keeps their file until it ends.
+    with tempfile.TemporaryDirectory(prefix="octobert-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         save_with_outputs(model, list(model.graph.outputs) if values is None else values, path)
         return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
 def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:
-    """Write `model` with `values` as its only outputs; the model itself stays as it is."""
+    """Write `model` with `values` as its only outputs, for a session; the model itself stays as it is."""
     outputs = list(model.graph.outputs)
     model.graph.outputs[:] = values
     try:
-        operators.save(model, path)
+        # Weights within the file are copied twice, and the session copies them once more.
+        operators.save(model, path, beside=True)
     finally:
         model.graph.outputs[:] = outputs

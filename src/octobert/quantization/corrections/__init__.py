@@ -77,7 +77,8 @@ class LayerChange:
 
 
 class MomentsCollector:
-    """Adds up moments over batches, in float64.
+    """Adds up moments over batches: means in float64, products in single precision as they come from each batch, in half the
+    memory.
 
     Args:
         channels: C, the width of the layer's input.
@@ -88,8 +89,8 @@ class MomentsCollector:
         self._count = 0
         self._sum, self._sum_quantized = np.zeros(channels), np.zeros(channels)
         shape = (channels, channels) if products else None
-        self._products = None if shape is None else np.zeros(shape)
-        self._lost = None if shape is None else np.zeros(shape)
+        self._products = None if shape is None else np.zeros(shape, np.float32)
+        self._lost = None if shape is None else np.zeros(shape, np.float32)
 
     def add(self, values: np.ndarray, quantized: np.ndarray) -> None:
         """Add tokens.

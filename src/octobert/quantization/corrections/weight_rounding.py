@@ -21,7 +21,7 @@ from octobert.quantization.corrections import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
-_BLOCK = 128
+_BLOCK = 32
 
 
 class Options(FrozenModel):

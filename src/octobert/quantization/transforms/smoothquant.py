@@ -33,6 +33,8 @@ LEARNED: Literal["learned"] = "learned"
 _TINY = 1e-5
 _WEIGHT = Quantizer(dtype="int8", symmetric=True, axis=1)
 _ITERATIONS = 60
+# Logarithm of a scale, where a search goes astray: squares of scaled weights stay numbers of single precision.
+_LARGEST = 20.0
 # Steps of activations that the variance of rounding errors is sampled at, and how far apart the smallest and largest are from
 # the step of the whole range: channels are scaled by no more.
 _STEPS, _FINEST, _COARSEST = 28, 1 / 64, 4.0
@@ -208,23 +210,29 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
     totals = every.sum(axis=1)
     # The error of the weights' own rounding is a mean over output channels, which some of them tell as well.
     some = np.linspace(0, every.shape[1] - 1, min(every.shape[1], _COLUMNS)).astype(int)
-    squares, of_all = every[:, some], every.shape[1] / len(some)
+    # In the precision of the weights: sums over many numbers of which none matters alone, in half the time of double precision.
+    squares, of_all = every[:, some].astype(weight.dtype), every.shape[1] / len(some)
     variance = np.maximum(sample.rows.var(axis=0, dtype=np.float64), _TINY**2)
+    most = variance.max()
+    shares = (variance / most).astype(weight.dtype)
     low, high = np.maximum(-sample.low, _TINY**2), np.maximum(sample.high, _TINY**2)
     noise = _Noise(sample.rows)
     levels = float(_WEIGHT.weight_limits[1])
 
     def error(logarithms: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the logarithm of the expected error, and its gradient."""
-        power = np.exp(2 * logarithms)
-        scaled = squares * power[:, None]
-        largest, weights_of_rows = _soft_maximum(scaled, _SQUARINGS)
+        power = np.exp(2 * np.clip(logarithms, -_LARGEST, _LARGEST)).astype(weight.dtype)[:, None]
+        largest, weights_of_rows = _soft_maximum(squares * power, _SQUARINGS)
         # Variance of the rounding of each weight in units of the unscaled weight, [C, out].
-        step = largest / levels**2 / 12 / power[:, None]
-        share = squares / (squares + step)
-        of_weights = of_all * float(variance @ (share * step).sum(axis=1))
-        change = share**2 * step * (of_all * variance)[:, None]
-        gradient = 2 * (weights_of_rows @ change.sum(axis=0) - change.sum(axis=1))
+        step = largest / (12 * levels**2) / power
+        share = step + squares
+        np.divide(squares, share, out=share)
+        step *= share
+        of_weights = of_all * float(variance @ step.sum(axis=1))
+        step *= share
+        of_columns = (shares @ step).astype(np.float64) * most
+        of_rows = variance * step.sum(axis=1)
+        gradient = 2 * of_all * (weights_of_rows @ of_columns - of_rows)
         above, above_change = _soft_maximum((high / np.exp(logarithms))[:, None], _SQUARINGS + 1)
         below, below_change = _soft_maximum((low / np.exp(logarithms))[:, None], _SQUARINGS + 1)
         extent = float(above[0] + below[0])
@@ -257,10 +265,13 @@ def _soft_maximum(values: np.ndarray, squarings: int) -> tuple[np.ndarray, np.nd
     """
     top = values.max(axis=0)
     powers = values / top
+    # What is far below the largest has no effect, and its powers would be subnormal numbers, which CPUs are slow with.
+    np.maximum(powers, 1e-32 ** (1 / 2**squarings), out=powers)
     for _ in range(squarings):
         powers *= powers
     sums = powers.sum(axis=0)
-    return top * sums ** (1 / 2**squarings), powers / sums
+    powers /= sums
+    return top * sums ** (1 / 2**squarings), powers
 
 
 class _Noise:
