@@ -22,7 +22,7 @@ def mistakes(**changes: object) -> str:
 def test_defaults() -> None:
     recipe = loading.parse(GOOD)
     assert recipe.data.source == "d"
-    assert recipe.calibrate.name == "minmax"
+    assert recipe.calibrate.name == "held-out"
     assert recipe.quantize.name == "static"
     assert recipe.targets == ("ort-cpu",)
     assert recipe.data.calibrate.samples == 256
@@ -66,12 +66,12 @@ def test_models_are_smoothed_where_many_tokens_share_a_range(method, targets, sm
 @pytest.mark.parametrize(
     ("method", "targets", "calibrator"),
     [
-        ("static", ["ort-cpu"], "minmax"),
+        ("static", ["ort-cpu"], "held-out"),
         ("static", ["tensorrt"], "mse"),
         ("static", ["ort-cpu", "ort-cuda"], "mse"),
         ({"static": {"placement": "qdqbert"}}, ["ort-cpu"], "mse"),
         ({"static": {"placement": ["linear.*", "residual.branch"]}}, ["ort-cpu"], "mse"),
-        ("dynamic", ["tensorrt"], "minmax"),
+        ("dynamic", ["tensorrt"], "held-out"),
     ],
 )
 def test_outliers_are_clipped_where_residual_adds_are_quantized(

@@ -8,9 +8,12 @@ import pytest
 
 import octobert
 from octobert.config.loading import parse
+from octobert.core.ranges import held_out
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from octobert.quantization import observer
+from octobert.report.summary import verdicts
 from tests.support.runs import write_pairs
 
 
@@ -37,7 +40,9 @@ def test_ranges_have_room_for_them_unless_they_are_left_out(checkpoint, tmp_path
     ends = []
     for wanted in (True, False):
         folder = tmp_path / str(wanted)
-        report = made(checkpoint("bert"), folder, {"supplement": wanted}, transforms=[])
+        report = made(
+            checkpoint("bert"), folder, {"supplement": wanted}, transforms=[], calibrate="minmax"
+        )
         assert report.ranges.provenance.samples == 24
         assert report.ranges.provenance.supplement == (235 if wanted else 0)
         plan = octobert.manifest(folder / "out" / "ort-cpu").plan
@@ -47,6 +52,31 @@ def test_ranges_have_room_for_them_unless_they_are_left_out(checkpoint, tmp_path
     assert with_.keys() == without.keys()
     assert all(with_[v][0] <= without[v][0] and without[v][1] <= with_[v][1] for v in with_)
     assert sum(with_[v] != without[v] for v in with_) > len(with_) / 2
+
+
+def test_transforms_learn_nothing_from_the_rows_that_ranges_are_judged_on(
+    checkpoint, tmp_path, monkeypatch
+) -> None:
+    sampled, observed = [], []
+    sample, observe = observer.sample, observer.observe
+    monkeypatch.setattr(
+        observer,
+        "sample",
+        lambda path, rows, *a, **k: sampled.append(rows) or sample(path, rows, *a, **k),
+    )
+    monkeypatch.setattr(
+        observer,
+        "observe",
+        lambda path, rows, *a, **k: observed.append(rows) or observe(path, rows, *a, **k),
+    )
+    report = made(checkpoint("bert"), tmp_path)
+    (rows,) = observed
+    learned = [tuple(row.ids) for row, held in zip(rows, held_out(259), strict=True) if not held]
+    assert len(sampled) == 2
+    assert all([tuple(row.ids) for row in each] == learned for each in sampled)
+    assert report.ranges.exceeded is not None
+    assert report.ranges.exceeded.rows == 259 // 4
+    assert str(report.ranges.exceeded) in "\n".join(verdicts(report))
 
 
 def test_a_target_of_integers_alone_gets_no_float_branch_and_says_so(checkpoint, tmp_path) -> None:

@@ -27,6 +27,7 @@ from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.quantization import calibrators, observer
 from octobert.quantization.calibrators import entropy
+from tests.support.statistics import batched, seen
 
 CALIBRATORS = calibrators.names()
 # Their result depends on the order of the rows, by definition.
@@ -47,19 +48,6 @@ LEVELS = entropy.Options().num_quantized_bins
 # Divergences of bounds in a row differ by less than this, and bins that are 1/128 wide do not show which is the least.
 DIVERGENCE = 1.02
 LENGTHS = [5, 12, 3, 30, 30, 1, 8, 17]
-
-
-def seen(*parts: np.ndarray) -> TensorStatistics:
-    """Statistics of rows, each a batch of its own."""
-    return batched(parts, [[index] for index in range(len(parts))])
-
-
-def batched(parts: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> TensorStatistics:
-    """Statistics of rows in these batches, in this order."""
-    collector = Collector(len(parts))
-    for group in groups:
-        assert collector.add(group, [parts[index] for index in group]) is None
-    return collector.statistics()
 
 
 def drawn(seed: int, count: int = 12, size: int = 400) -> list[np.ndarray]:

@@ -102,7 +102,7 @@ class Recipe(FrozenModel):
         transforms: Graph transforms before calibration. Default: the few neurons of a feed-forward with the largest values in
             float, then SmoothQuant; none where no two tokens share a range (methods `float` and `weight-only`, and `dynamic` on
             openvino-cpu), or all targets have 16-bit activations.
-        calibrate: The calibrator. Default: `minmax`; `mse` where residual adds are quantized.
+        calibrate: The calibrator. Default: `held-out`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
         quantize: The quantization method.
@@ -167,7 +167,7 @@ class Recipe(FrozenModel):
         Choice(name="outlier-neurons"),
         Choice(name="smoothquant"),
     )
-    calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="minmax")
+    calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="held-out")
     calibration_provider: str = "CPUExecutionProvider"
     quantize: Annotated[Choice, PluginOf("methods")] = Choice(name="static")
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +137,12 @@ class TensorStatistics:
         return float(values[first]), float(values[second])
 
 
+def held_out(rows: int) -> np.ndarray:
+    """[rows] the calibration rows that transforms do not learn from, so that ranges can be judged: a quarter, at random."""
+    held: np.ndarray = np.random.default_rng(0).permutation(rows) < rows // 4
+    return held
+
+
 class Collector:
     """Collects the statistics of one tensor over batches of rows.
 
@@ -259,6 +265,49 @@ class Provenance(FrozenModel):
     supplement: int = 0
 
 
+class Exceeded(FrozenModel):
+    """How often held-out calibration rows leave the ranges, as rows will that nothing was fitted to.
+
+    Args:
+        rows: held out.
+        any: those that leave the range of at least one value.
+        most: those that leave the range of `value`, the one that is left most often.
+        value: its name.
+    """
+
+    rows: int
+    any: int
+    most: int
+    value: str
+
+    @classmethod
+    def of(
+        cls, statistics: Mapping[str, TensorStatistics], intervals: Mapping[str, Interval]
+    ) -> Exceeded | None:
+        """From all values of a graph; None where no row is held out."""
+        # All values were observed on the same rows.
+        held = held_out(len(next(iter(statistics.values())).extremes) if intervals else 0)
+        if not held.any():
+            return None
+        left = {}
+        for name, interval in intervals.items():
+            low, high = statistics[name].extremes[held].T
+            left[name] = (low < interval.low) | (high > interval.high)
+        value = max(left, key=lambda name: int(left[name].sum()))
+        return cls(
+            rows=int(held.sum()),
+            any=int(np.logical_or.reduce(list(left.values())).sum()),
+            most=int(left[value].sum()),
+            value=value,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"of {self.rows} calibration rows that the transforms have not learned from, {self.any} leave the range of some "
+            f"activation and are clipped there (that of {self.value}: {self.most})"
+        )
+
+
 class Ranges(FrozenModel):
     """Calibrated ranges.
 
@@ -267,12 +316,14 @@ class Ranges(FrozenModel):
         options: of the calibrator.
         intervals: name of a value → interval.
         provenance: the data that they come from.
+        exceeded: how often held-out rows leave them.
     """
 
     calibrator: str
     options: dict[str, float | int | str | bool]
     intervals: dict[str, Interval]
     provenance: Provenance
+    exceeded: Exceeded | None = None
 
 
 # Output errors that differ by less are called equal: on other rows the order would change.

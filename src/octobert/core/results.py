@@ -25,7 +25,7 @@ from octobert.core.measurements import (
 from octobert.core.model_config import Pooling, Similarity
 from octobert.core.plan import QuantPlan
 from octobert.core.pruning import PrunedModel, PruningFacts
-from octobert.core.ranges import Provenance, Ranges
+from octobert.core.ranges import Exceeded, Provenance, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
@@ -309,11 +309,13 @@ class RangeFacts(FrozenModel):
         calibrator: its name.
         options: of the calibrator.
         provenance: the calibration data.
+        exceeded: how often rows leave them that nothing was fitted to.
     """
 
     calibrator: str
     options: dict[str, Any]
     provenance: Provenance
+    exceeded: Exceeded | None = None
 
 
 class StageFacts(FrozenModel):

@@ -133,6 +133,7 @@ def comparisons(report: Report) -> list[str]:
         *directions,
         *compared,
         *probed,
+        *([f"Ranges: {report.ranges.exceeded}."] if report.ranges.exceeded else ()),
         *simulated.sentences(report),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),

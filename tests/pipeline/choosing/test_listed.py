@@ -12,7 +12,7 @@ from octobert.pipeline.choosing import listed
 from tests.pipeline.choosing.studies import MACHINE, recipe_of
 from tests.pipeline.choosing.tables import REFERENCE, Table, Truth
 
-SPACE = {"targets": ["ort-cpu"], "calibrate": ["minmax", "mse", "entropy"]}
+SPACE = {"targets": ["ort-cpu"], "calibrate": ["held-out", "mse", "entropy"]}
 TRUTHS = {
     "ort-cpu int8": Truth(0.7, 0.004),
     "ort-cpu int8 mse": Truth(0.55, 0.002),

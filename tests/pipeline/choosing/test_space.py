@@ -291,7 +291,7 @@ def test_only_the_keys_of_vary_are_varied() -> None:
         ),
         # What changes nothing.
         (
-            {"calibrate": "minmax", "quantize.static.per_channel": True, "quantize": "static"},
+            {"calibrate": "held-out", "quantize.static.per_channel": True, "quantize": "static"},
             "ort-cpu int8",
             {},
         ),

@@ -371,7 +371,7 @@ def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
     wanted = {
         "quantize.static.per_channel": [True, False],
         "quantize": ["static", "dynamic"],
-        "calibrate": ["minmax", "mse"],
+        "calibrate": ["held-out", "mse"],
     }
     recipe = recipe_of(space=wanted, sampler="exhaustive")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.config.recipe import Choice
-from octobert.core.ranges import Provenance, Ranges
+from octobert.core.ranges import Exceeded, Provenance, Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 from octobert.quantization import calibrators, observer
@@ -47,6 +47,7 @@ def run(
         options=settings.model_dump(),
         intervals=intervals,
         provenance=provenance,
+        exceeded=Exceeded.of(statistics, intervals),
     )
     context.write(_artifacts.RANGES, ranges)
     return {"calibrator": calibrate.name, "values": len(intervals)}

@@ -135,6 +135,7 @@ def run(
         "date": environment.today(),
         **timings,
     }
+    fitted = any(q.low is not None for plan in plans.values() for _, q in plan.quantized)
     report = Report(
         recipe=recipe,
         task=_task_facts(scored, task, data.read_json("evaluation.json")["inputs"]),
@@ -145,6 +146,7 @@ def run(
             calibrator=calibrated.calibrator,
             options=calibrated.options,
             provenance=calibrated.provenance,
+            exceeded=calibrated.exceeded if fitted else None,
         ),
         plans=plans,
         pruning=made.by("prune", _artifacts.PRUNING, PruningFacts),

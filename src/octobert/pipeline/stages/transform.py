@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from octobert.config.recipe import Choice
 from octobert.core.evidence import Smoothed
+from octobert.core.ranges import held_out
 from octobert.core.results import AppliedTransform, TransformFacts
 from octobert.graph import operators, parity
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -52,6 +53,7 @@ def run(
         *encoded.flat,
         *_artifacts.supplement(tokenizer, encoded, task, wanted=supplement).flat,
     ]
+    rows = [row for row, held in zip(rows, held_out(len(rows)), strict=True) if not held]
     family = _artifacts.family_of(capture)
     path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source
