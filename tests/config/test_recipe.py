@@ -35,7 +35,25 @@ def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> No
     asked = loading.parse({**GOOD, "quantize": method, "transforms": ["smoothquant"]})
     assert [choice.name for choice in asked.transforms] == ["smoothquant"]
     default = loading.parse({**GOOD, "quantize": "static"}).transforms
-    assert [choice.name for choice in default] == ["outlier-neurons", "smoothquant"]
+    assert [choice.name for choice in default] == ["outlier-neurons", "smoothquant", "token-scales"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "scaled"),
+    [
+        (["openvino-cpu"], True),
+        (["ort-cpu", "openvino-cpu", "torch-cpu"], True),
+        (["ort-cpu", "tensorrt"], False),
+        (["openvino-gpu"], False),
+    ],
+)
+def test_tokens_are_scaled_on_processors_alone(targets, scaled) -> None:
+    transforms = loading.parse({**GOOD, "targets": targets}).transforms
+    assert [choice.name for choice in transforms] == [
+        "outlier-neurons",
+        "smoothquant",
+        *(["token-scales"] if scaled else []),
+    ]
 
 
 @pytest.mark.parametrize(

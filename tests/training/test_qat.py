@@ -547,7 +547,7 @@ def test_transforms_and_corrections_are_off_with_qat_and_on_without() -> None:
     assert (recipe.transforms, recipe.corrections) == ((), ())
     assert [
         transform.name for transform in recipe_for(Path("model"), Path("data"), qat=None).transforms
-    ] == ["outlier-neurons", "smoothquant"]
+    ] == ["outlier-neurons", "smoothquant", "token-scales"]
 
 
 def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:

@@ -100,8 +100,8 @@ class Recipe(FrozenModel):
         prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
             excludes qat.
         transforms: Graph transforms before calibration. Default: the few neurons of a feed-forward with the largest values in
-            float, then SmoothQuant; none where no two tokens share a range (methods `float` and `weight-only`, and `dynamic` on
-            openvino-cpu), or all targets have 16-bit activations.
+            float, then SmoothQuant, and on CPUs neurons relative to the largest of their token; none where no two tokens share
+            a range (methods `float` and `weight-only`, and `dynamic` on openvino-cpu), or all targets have 16-bit activations.
         calibrate: The calibrator. Default: `held-out`; `mse` where residual adds are quantized.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
@@ -166,6 +166,7 @@ class Recipe(FrozenModel):
     transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (
         Choice(name="outlier-neurons"),
         Choice(name="smoothquant"),
+        Choice(name="token-scales"),
     )
     calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="held-out")
     calibration_provider: str = "CPUExecutionProvider"
@@ -209,6 +210,7 @@ class Recipe(FrozenModel):
         """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
 
         No transforms where no target has an interval of 8 bits for many tokens: outlier channels disturb only their own token.
+        No token scales where a target is no CPU: they would part what is one kernel there, and their cost is not measured.
         Smoothing does not reach what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
         """
         if not isinstance(raw, dict):
@@ -227,9 +229,16 @@ class Recipe(FrozenModel):
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
         smoothed = getattr(module, "smoothed", None)
-        if smoothed is None or any(smoothed(chosen, table) for table in tables):
-            return raw
-        return {"transforms": (), **raw}
+        if smoothed is not None and not any(smoothed(chosen, table) for table in tables):
+            return {"transforms": (), **raw}
+        if any(table.device != "CPU" for table in tables):
+            everywhere = [
+                choice
+                for choice in cls.model_fields["transforms"].default
+                if choice.name != "token-scales"
+            ]
+            return {"transforms": everywhere, **raw}
+        return raw
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:

@@ -10,6 +10,8 @@ from octobert.graph import operators
 
 # Ends the names of neurons that are computed apart, and of the sum with them (`cutting.split_`).
 APART, WITH_APART = ".apart", ".with_apart"
+# Ends the name of a linear layer's output that is multiplied by what its tokens were divided by (`smoothing.divide_tokens_`).
+RESCALED = ".rescaled"
 
 
 def is_apart(node: ir.Node) -> bool:

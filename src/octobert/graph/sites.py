@@ -86,10 +86,10 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     count = layer_count(graph, family)
     # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
     branches = {
-        f"{path}{apart}"
+        f"{path}{end}"
         for index in range(count)
         for path in layer_linears(nodes, family, index).values()
-        for apart in ("", parts.WITH_APART)
+        for end in ("", parts.RESCALED, parts.WITH_APART)
     }
     for index in range(count):
         sites.extend(_layer_sites(nodes, family, index, branches))

@@ -26,7 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
-from octobert.graph import operators, sites
+from octobert.graph import operators, parts, sites
 
 UNSMOOTHED = "unsmoothed"
 Kind = Literal["norm", "value", "activation", "scores"]
@@ -306,3 +306,38 @@ def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> Non
     node.name = output.name = f"{name}.{UNSMOOTHED}"
     mul = operators.make_node("Mul", [output, scale], name)
     operators.insert_behind_(graph, node, [mul], readers)
+
+
+def divide_tokens_(model: ir.Model, place: Place, floor: float, *, signed: bool) -> None:
+    """Divide each token of an activation by its largest value, and multiply what its linear layer makes of it, in place.
+
+    The linear layer keeps its name and has no bias any more: the bias is added behind the multiplication.
+
+    Args:
+        place: of a group of the kind `activation`.
+        floor: tokens are divided by no less.
+        signed: divide by the largest magnitude.
+    """
+    graph, module = model.graph, place.readers[0]
+    linear = parts.linear_at(sites.linear_node(operators.nodes_of(graph), module))
+    chain = operators.Chain(graph, place.value)
+    x = chain.Abs("magnitudes", linear.x) if signed else linear.x
+    axis = operators.shared_initializer(graph, "axis.last", [-1])
+    least = operators.initializer(graph, f"{place.value}.floor", floor)
+    divisor = chain.Max("divisor", chain.ReduceMax("largest", x, axis, keepdims=1), least)
+    divided = chain.Div("per_token", linear.x, divisor)
+    graph.insert_before(linear.matmul, chain.nodes)
+    linear.matmul.replace_input_with(0, divided)
+    product, uses, last = (
+        linear.matmul.outputs[0],
+        list(linear.y.uses()),
+        linear.add or linear.matmul,
+    )
+    behind = operators.Chain(graph, f"{module}{parts.RESCALED}")
+    rescaled = behind.Mul("product" if linear.add else "", product, divisor)
+    if linear.add is not None:
+        behind.Add("", rescaled, linear.bias)
+    operators.insert_behind_(graph, last, behind.nodes, uses)
+    if linear.add is not None:
+        graph.remove(linear.add, safe=True)
+    linear.matmul.name = product.name = module

@@ -182,6 +182,7 @@ def test_settings_of_the_recipe_are_where_a_search_begins() -> None:
     assert [choice.name for choice in space.recipe_of(floating, start(floating)).transforms] == [
         "outlier-neurons",
         "smoothquant",
+        "token-scales",
     ]
 
 

@@ -25,7 +25,7 @@ Needs = list[int | None]
 Layout = tuple[int | str, ...]
 
 _PRODUCTS = ("MatMul", "MatMulInteger")
-_UNARY = ("Cast", "Clip", "Erf", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh")
+_UNARY = ("Abs", "Cast", "Clip", "Erf", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh")
 _ELEMENTWISE = (*_UNARY, "Add", "And", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where")
 
 
@@ -216,6 +216,15 @@ class _Region:
             return None
         return self._first_input(node, axis)
 
+    def _reduced(self, node: ir.Node, axis: int) -> Needs | None:
+        """Rule of operators that reduce other axes than that of rows, and keep them."""
+        axes = operators.const_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        rank = len(self.layout(node.outputs[0]))
+        kept = node.attributes.get_int("keepdims", 1) == 1
+        if axes is None or not kept or axis in {int(reduced) % rank for reduced in axes}:
+            return None
+        return self._first_input(node, axis)
+
     def _first_input(self, node: ir.Node, axis: int) -> Needs:
         """Rule of operators whose other inputs have no rows."""
         return [axis, *[None] * (len(node.inputs) - 1)]
@@ -260,6 +269,7 @@ _RULES: dict[str, Callable[[_Region, ir.Node, int], Needs | None]] = {
     "Transpose": _Region._transposed,
     "Reshape": _Region._reshaped,
     "Slice": _Region._sliced,
+    **dict.fromkeys(("ReduceMax", "ReduceMean"), _Region._reduced),
     **dict.fromkeys(("Concat", "GatherElements", "Split"), _Region._along_another),
 }
 

@@ -76,7 +76,8 @@ AXES = (
     Axis(
         key="transforms",
         values=tuple(
-            ["outlier-neurons", {"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8)
+            ["outlier-neurons", {"smoothquant": {"alpha": alpha}}, "token-scales"]
+            for alpha in (0.5, 0.8)
         ),
         names=("smoothquant 0.5", "smoothquant 0.8"),
         changes=("numbers",),
@@ -86,7 +87,7 @@ AXES = (
     # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
     Axis(
         key="transforms",
-        values=(["outlier-neurons", {"smoothquant": {"activation": False}}],),
+        values=(["outlier-neurons", {"smoothquant": {"activation": False}}, "token-scales"],),
         names=("smoothquant without Mul",),
         changes=("numbers", "time"),
         invalidates="transform",
