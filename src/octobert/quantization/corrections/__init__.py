@@ -26,14 +26,12 @@ class Moments:
         mean: [C] mean of x.
         mean_quantized: [C] mean of q.
         products: [C, C] covariance of q; None unless a correction needs it.
-        lost: [C, C] covariance of q and the quantization error x - q; None unless a correction needs it.
     """
 
     count: int
     mean: np.ndarray
     mean_quantized: np.ndarray
     products: np.ndarray | None = None
-    lost: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,13 @@ class MomentsCollector:
 
     Args:
         channels: C, the width of the layer's input.
-        products: whether to collect `Moments.products` and `Moments.lost`.
+        products: whether to collect `Moments.products`.
     """
 
     def __init__(self, channels: int, *, products: bool) -> None:
         self._count = 0
         self._sum, self._sum_quantized = np.zeros(channels), np.zeros(channels)
-        shape = (channels, channels) if products else None
-        self._products = None if shape is None else np.zeros(shape, np.float32)
-        self._lost = None if shape is None else np.zeros(shape, np.float32)
+        self._products = np.zeros((channels, channels), np.float32) if products else None
 
     def add(self, values: np.ndarray, quantized: np.ndarray) -> None:
         """Add tokens.
@@ -102,20 +98,16 @@ class MomentsCollector:
         self._count += len(values)
         self._sum += values.sum(axis=0, dtype=np.float64)
         self._sum_quantized += quantized.sum(axis=0, dtype=np.float64)
-        if self._products is not None and self._lost is not None:
+        if self._products is not None:
             self._products += quantized.T @ quantized
-            # Of an input that stays float, nothing is lost.
-            if quantized is not values:
-                self._lost += quantized.T @ (values - quantized)
 
     def moments(self) -> Moments:
         """Return the moments of all tokens so far."""
         mean, mean_quantized = self._sum / self._count, self._sum_quantized / self._count
-        if self._products is None or self._lost is None:
+        if self._products is None:
             return Moments(self._count, mean, mean_quantized)
         products = self._products / self._count - np.outer(mean_quantized, mean_quantized)
-        lost = self._lost / self._count - np.outer(mean_quantized, mean - mean_quantized)
-        return Moments(self._count, mean, mean_quantized, products, lost)
+        return Moments(self._count, mean, mean_quantized, products)
 
 
 class Correction(Protocol):
@@ -123,8 +115,7 @@ class Correction(Protocol):
 
     Attributes:
         Options: the model of its options. Every option has a default.
-        NEEDS_PRODUCTS: whether `correct` needs `Moments.products` and `Moments.lost`, whose size is quadratic in the layer's
-            width.
+        NEEDS_PRODUCTS: whether `correct` needs `Moments.products`, whose size is quadratic in the layer's width.
     """
 
     Options: type[FrozenModel]
