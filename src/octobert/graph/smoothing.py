@@ -1,4 +1,4 @@
-"""Move scale between channels of a float graph, and shift channels, without changing its outputs.
+"""Move scale between channels of a float graph, shift channels, and divide tokens, without changing its outputs.
 
 A group is a place where channels can be divided by s on one side and multiplied by s on the other:
     norm        norm / s  →  the linear layers that read it × s; all other readers of the norm read it × s
@@ -11,6 +11,7 @@ other readers of a norm read gets z back. probs·V keeps a shift, because probab
 Norm, value and scores fold into weights. A norm costs one Mul, and an Add if it is shifted, if a residual path reads it; an
 activation always one Mul.
 Sources: Xiao et al. 2022, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (shifts).
+An activation's tokens can be divided as well, each by its largest value; the output of its linear layer is multiplied again.
 Layers that share weights are scaled together, as one group of several places. Some places cannot be scaled and are skipped:
 Q and K that are rotated or read by something else, and linear layers that read no norm.
 """
