@@ -23,9 +23,6 @@ from octobert.report import terminal, times
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino
 
-# Float32 sums of another number of threads; bfloat16 would be off by 1e-3.
-ROUNDING = 1e-6
-
 
 def latency(name: str, *samples: float) -> Latency:
     return Latency(
@@ -159,12 +156,14 @@ def test_a_model_runs_on_the_device_that_auto_chooses_in_the_same_precision(fini
     """Where bfloat16 is OpenVINO's default, other outputs would show that AUTO does not pass the precision on."""
     pytest.importorskip("openvino")
     package, pairs = finished[1] / "openvino-cpu", [("w1 w2", "w3")]
-    with octobert.load(package) as plain, octobert.load(package, device="AUTO") as auto:
+    # Without models of fixed lengths, which AUTO has none of: padding changes the last bits of sums in float.
+    with (
+        octobert.load(package, static_up_to=0) as plain,
+        octobert.load(package, device="AUTO") as auto,
+    ):
         assert (plain.device, auto.device) == ("CPU", "AUTO (CPU)")
         assert auto.precision == plain.precision == "f32"
-        (ours,), (theirs,) = auto(pairs), plain(pairs)
-        assert ours["label"] == theirs["label"]
-        assert ours["score"] == pytest.approx(theirs["score"], rel=ROUNDING)
+        assert auto(pairs) == plain(pairs)
     # Without a number of streams, OpenVINO recommends one.
     session = openvino_cpu.open_session(
         openvino_cpu.model_file(package), SessionOptions(streams=0, device="MULTI:CPU")

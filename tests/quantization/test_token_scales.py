@@ -68,22 +68,33 @@ def test_tokens_that_are_all_alike_gain_nothing(rows: np.ndarray) -> None:
     assert after == pytest.approx(before)
 
 
-def scaled(captured, family: str, tmp_path) -> tuple[ir.Model, ir.Model, list[dict]]:
-    """(The graph, the same with scaled tokens, the records)."""
+def scaled(
+    captured, family: str, tmp_path, rows: np.ndarray, apart: tuple[int, ...] = ()
+) -> tuple[ir.Model, ir.Model, list[dict]]:
+    """(The graph, the same with tokens scaled as these samples ask for, the records).
+
+    Args:
+        apart: neurons of every feed-forward that are computed apart before.
+    """
     result = captured(family)
     operators.save(result.model, tmp_path / "whole.onnx")
     whole, model = (ir.load(tmp_path / "whole.onnx") for _ in range(2))
-    rows, options = neurons(0.7, slope=1.0 if family == SIGNED else 0.05), token_scales.Options()
+    blocks = [s for s in cutting.find(model.graph, result.family)[0] if s.kind == "ffn"]
+    if apart:
+        cutting.split_(model, result.family, {each.module: np.array(apart) for each in blocks})
+    options = token_scales.Options()
     values = token_scales.values(model.graph, result.family, options)
     samples = {name: Sample(rows.min(axis=0), rows.max(axis=0), rows) for name in values}
     records = token_scales.transform_(model, result.family, samples, options, lambda *_: None)
     assert len(records) == len(values) > 0
+    assert not apart or len(values) == len(blocks)
     return whole, model, records
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_function_stays_and_its_sites(captured, family: str, tmp_path) -> None:
-    whole, model, records = scaled(captured, family, tmp_path)
+    rows = neurons(0.7, slope=1.0 if family == SIGNED else 0.05)
+    whole, model, records = scaled(captured, family, tmp_path, rows)
     count = len(records)
     assert token_scales.summary(records) == (
         f"neurons divided by the largest one of their token in {count} of {count} feed-forwards"
@@ -108,22 +119,14 @@ def test_the_function_stays_and_its_sites(captured, family: str, tmp_path) -> No
 
 
 def test_tokens_stay_where_too_little_would_be_gained(captured, tmp_path) -> None:
-    result = captured("bert")
-    operators.save(result.model, tmp_path / "whole.onnx")
-    model = ir.load(tmp_path / "whole.onnx")
-    rows, options = neurons(0.0, top=6.0), token_scales.Options()
-    samples = {
-        name: Sample(rows.min(axis=0), rows.max(axis=0), rows)
-        for name in token_scales.values(model.graph, result.family, options)
-    }
-    records = token_scales.transform_(model, result.family, samples, options, lambda *_: None)
+    whole, model, records = scaled(captured, "bert", tmp_path, neurons(0.0, top=6.0))
     assert all(record["left_error"] == record["error"] for record in records)
-    assert len(list(model.graph)) == len(list(result.model.graph))
+    assert len(list(model.graph)) == len(list(whole.graph))
 
 
 def test_other_forms_of_the_graph_hold_them(captured, tmp_path) -> None:
     """Older opsets, integer operators, and the last layer of the first token alone."""
-    whole, model, _ = scaled(captured, "bert", tmp_path)
+    whole, model, _ = scaled(captured, "bert", tmp_path, neurons(0.7))
     _, products = sliced(whole)
     first, sliced_products = sliced(model)
     assert products == sliced_products > 0
@@ -145,20 +148,10 @@ def test_other_forms_of_the_graph_hold_them(captured, tmp_path) -> None:
 
 
 def test_neurons_that_are_apart_and_scaled_tokens_go_together(captured, tmp_path) -> None:
-    result = captured("bert")
-    operators.save(result.model, tmp_path / "whole.onnx")
-    whole, model = (ir.load(tmp_path / "whole.onnx") for _ in range(2))
-    blocks = [s for s in cutting.find(model.graph, result.family)[0] if s.kind == "ffn"]
-    cutting.split_(model, result.family, {each.module: np.array([1, 5]) for each in blocks})
-    rows, options = neurons(0.7), token_scales.Options()
-    samples = {
-        name: Sample(rows.min(axis=0), rows.max(axis=0), rows)
-        for name in token_scales.values(model.graph, result.family, options)
-    }
-    assert len(samples) == len(blocks)
-    token_scales.transform_(model, result.family, samples, options, lambda *_: None)
+    whole, model, _ = scaled(captured, "bert", tmp_path, neurons(0.7), apart=(1, 5))
     expected = outputs_on_batches(whole, tmp_path, 1)
     for ours, theirs in zip(outputs_on_batches(model, tmp_path, 1), expected, strict=True):
         assert largest_error(ours, theirs) < ROUNDING
-    roles = [(s.role, s.module) for s in sites.find_sites(model.graph, result.family)]
-    assert roles == [(s.role, s.module) for s in sites.find_sites(whole.graph, result.family)]
+    table = captured("bert").family
+    roles = [(s.role, s.module) for s in sites.find_sites(model.graph, table)]
+    assert roles == [(s.role, s.module) for s in sites.find_sites(whole.graph, table)]
