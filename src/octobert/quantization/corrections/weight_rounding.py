@@ -35,9 +35,9 @@ class Options(FrozenModel):
 def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
     """Return the layer with its weight on the 8-bit grid, the scale of the weight, and the corrected bias."""
     assert moments.products is not None
-    products, mean, missing = moments.products, moments.mean_quantized, None
+    products, mean = moments.products, moments.mean_quantized
     if layer.float_bias is None:
-        products, missing = products + np.outer(mean, mean), moments.mean - mean
+        products = products + np.outer(mean, mean)
     if not np.trace(products) > 0:
         # All tokens are equal: the channels have no energy to order them by.
         return layer
@@ -46,8 +46,8 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     order = np.argsort(-np.diag(energy), kind="stable")
     spread = _inverse_factor(energy[np.ix_(order, order)])
     compensated = weight[order]
-    if missing is not None:
-        compensated += np.outer(spread.T @ (spread @ mean[order]), missing @ weight)
+    if layer.float_bias is None:
+        compensated += np.outer(spread.T @ (spread @ mean[order]), (moments.mean - mean) @ weight)
     scale = (
         layer.scale
         if layer.scale is not None
