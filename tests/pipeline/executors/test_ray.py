@@ -20,6 +20,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
 from octobert.pipeline import events, runner
+from octobert.pipeline.contract import Step
 from octobert.pipeline.executors import ConcurrentExecutor, local, opened
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import ANYWHERE
@@ -79,6 +80,15 @@ def results_in(out: Path) -> dict[str, dict[str, Any]]:
         for each in manifests
         if each["stage"] not in ("report", "package")
     }
+
+
+def needed_by(name: str, steps: list[Step], without: list[Step]) -> list[Step]:
+    """A step and all that it reads, in order. The second target's quantize reads the first one's."""
+    needed = {name}
+    for step in reversed(steps):
+        if step.name in needed:
+            needed.update(step.needs.values())
+    return [step for step in steps if step.name in needed and step not in without]
 
 
 def left_in(out: Path) -> list[str]:
@@ -152,11 +162,7 @@ def test_the_results_are_those_of_local(cluster, recipe, expected, tmp_path) -> 
             assert (executor.concurrency, executor.note) == (2, None)
             both = [step for step in steps if "/" not in step.name and step.stage != "report"]
             chains = {
-                target: [
-                    step
-                    for step in steps
-                    if step.name.endswith(f"/{target}") and step.stage in ("quantize", "export")
-                ]
+                target: needed_by(f"export/{target}", steps, without=both)
                 for target in recipe.targets
             }
             made = {}
