@@ -263,7 +263,7 @@ def flows_in(folder: Path) -> dict[str, Flow]:
     }
     found["publish"].start = found["before"].reference
     found["search"].own, found["qat"].own = (
-        ("sensitivity/ort-cpu", "search/ort-cpu"),
+        ("search/ort-cpu",),
         ("qat", "simulate/ort-cpu"),
     )
     found["auto"].unequal = (*REPORTS, "octobert.json")

@@ -190,7 +190,6 @@ def chosen(finished, tmp_path: Path) -> Path:
         "observe",
         "calibrate",
         "quantize",
-        "sensitivity",
         "export",
     )
     folder = warmed(out, tmp_path / "out", *stages)

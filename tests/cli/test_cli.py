@@ -362,7 +362,7 @@ def test_inspect(package) -> None:
 
 def test_inspect_shows_what_every_value_costs(package) -> None:
     shown = octobert("inspect", package)
-    assert "Sensitivity: error of the outputs with one value quantized" in shown.stdout
+    assert "Sensitivity: expected error of the outputs with one value" in shown.stdout
     (manifest,) = json.loads(octobert("inspect", package, "--json").stdout)
     values = manifest["sensitivity"]["values"]
     quantized = {d["site"]["value"] for d in manifest["plan"]["decisions"] if d["quantizer"]}
@@ -714,7 +714,7 @@ def test_shells_complete_commands_and_options() -> None:
         return done.stdout.split()
 
     assert completions("octobert qu", 1) == ["quantize"]
-    assert completions("octobert quantize --sens", 2) == ["--sensitivity"]
+    assert completions("octobert quantize --no-sens", 2) == ["--no-sensitivity"]
 
 
 def test_schema_is_one_json_document(tmp_path) -> None:

@@ -110,17 +110,16 @@ def test_another_version_of_octobert_or_of_a_package_is_another_key(steps, monke
 
 # Packages whose code makes, converts or runs a model, and the stages that use them.
 MAKERS = {
-    "torch": {"capture", "finetune", "qat", "evaluate", "benchmark", "simulate"},
+    "torch": {"capture", "finetune", "qat", "quantize", "evaluate", "benchmark", "simulate"},
     "transformers": {"capture", "finetune", "qat", "evaluate", "benchmark", "simulate"},
     "safetensors": {"capture", "finetune", "qat"},
     "accelerate": {"finetune", "qat"},
     "onnxscript": {"capture", "export"},
-    "onnx-ir": {"capture", "transform", "quantize", "search", "export", "sensitivity", "sweep"},
+    "onnx-ir": {"capture", "transform", "quantize", "search", "export", "sweep"},
     "onnxruntime": {
         "capture",
         "transform",
         "observe",
-        "sensitivity",
         "search",
         "export",
         "evaluate",

@@ -64,6 +64,8 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         "transforms": [],
         "corrections": [],
+        # A random model may have layers that would stay in float.
+        "sensitivity": False,
         "targets": list(ALL),
         "shape": SHAPE,
         "measure": False,

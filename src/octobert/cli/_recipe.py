@@ -39,6 +39,7 @@ _HELP = {
     "benchmark, compare and inspect have nothing to hold the model against.",
     "measure": "Only write the models. Do not evaluate or time them.",
     "profile": "Do not run the measured models under their runtime's profiler: the report does not show what ran in 8 bits.",
+    "sensitivity": "Do not estimate the output error of each quantized value: no layer stays in float because of it.",
     "token_states": "For embeddings: write no states of tokens beside the vector. A model that reads the first token only "
     "computes only that in its last layer.",
 }

@@ -107,7 +107,7 @@ class Recipe(FrozenModel):
             CUDAExecutionProvider.
         quantize: The quantization method.
         corrections: Weight corrections after quantization.
-        sensitivity: Measure the output error of each quantized value.
+        sensitivity: Estimate the output error of each quantized value, and keep units in float that would make most of it.
         accuracy: Search for the fastest plan that meets an accuracy criterion.
         choose: Let octobert find the best model for this machine: runtime, precision, method and its options.
         search: Try the combinations of listed values of recipe keys.
@@ -174,7 +174,7 @@ class Recipe(FrozenModel):
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (
         Choice(name="weight-rounding"),
     )
-    sensitivity: bool = False
+    sensitivity: bool = True
     accuracy: Accuracy | None = None
     choose: Choose | None = None
     search: Search | None = None

@@ -124,8 +124,8 @@ class SiteSensitivity(FrozenModel):
         part: of that site.
         module: of that site.
         layer: of that site.
-        signal_to_noise_db: of the quantized value; None where it is quantized dynamically.
-        output_error: mean squared error of the outputs when only this value is quantized, relative to their variance.
+        signal_to_noise_db: of the quantized value.
+        output_error: expected squared error of the outputs when only this value is quantized, relative to their variance.
     """
 
     value: str
@@ -138,17 +138,23 @@ class SiteSensitivity(FrozenModel):
 
 
 class Sensitivity(FrozenModel):
-    """`sensitivity.json`: the sensitivity of every quantized value.
+    """`sensitivity.json`: the sensitivity of every quantized value, before weights are corrected.
 
     Args:
-        rows: calibration rows of the measurement.
-        together: output error when all values are quantized.
+        rows: calibration rows of the estimate.
+        together: the sum of all.
         values: in order of decreasing output error.
+        fallback: names of the units that stay in float because of it.
+        left: the sum of all others.
+        unknown: why there are no values.
     """
 
     rows: int
     together: float
     values: tuple[SiteSensitivity, ...]
+    fallback: tuple[str, ...] = ()
+    left: float | None = None
+    unknown: str = ""
 
 
 class Trial(FrozenModel):

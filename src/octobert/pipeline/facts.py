@@ -136,10 +136,6 @@ class RunFacts:
         place = self.recipe.targets.index(target)
         return self.quantized(self.recipe.targets[place - 1]) if place else None
 
-    def costs(self, target: str) -> StepResult:
-        """The step that measures what the values of a target's plan cost."""
-        return made_by(f"sensitivity/{target}")
-
     def planned(self, target: str) -> StepResult:
         """The step whose plan a target gets."""
         return (

@@ -3,7 +3,7 @@
     data ─┬────────────────────────┐
           └─ [finetune] ─ capture ─┴─ [prune] ─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
                                                                                  └ [qat ─ capture/trained] ┘             │
-  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ───────────┘
+  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [search/T] ───────────────────────────┘
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps
 that measure run only with `measure: true`. quantize/T takes the corrected weights of the target before it where they are the
@@ -47,7 +47,6 @@ from octobert.pipeline.stages import (
     quantize,
     report,
     search,
-    sensitivity,
     simulate,
     sweep,
     transform,
@@ -327,9 +326,9 @@ def _targets(facts: RunFacts) -> list[Step]:
     """For every target a plan and its model. The plan is searched for where the recipe has a criterion."""
     recipe, steps = facts.recipe, []
     for target in recipe.targets:
-        steps.append(planned(facts, f"quantize/{target}", quantize.run))
-        if recipe.sensitivity or recipe.accuracy is not None:
-            steps.append(planned(facts, f"sensitivity/{target}", sensitivity.run))
+        # A search needs to know what values cost.
+        estimated = recipe.sensitivity or recipe.accuracy is not None
+        steps.append(planned(facts, f"quantize/{target}", quantize.run, sensitivity=estimated))
         if recipe.accuracy is not None:
             steps.append(planned(facts, f"search/{target}", search.run))
         steps.append(planned(facts, f"export/{target}", export.run, form=_form(facts, target)))

@@ -90,34 +90,33 @@ def fallback_order(
     return sorted(units, key=lambda u: -errors[u.name] / max(saving.get(u.kind, 0.0), floor))
 
 
-def with_fallback(plan: QuantPlan, units: Iterable[Unit], dtype: DType | None) -> QuantPlan:
+def with_fallback(
+    plan: QuantPlan,
+    units: Iterable[Unit],
+    dtype: DType | None,
+    because: str = "by the accuracy search",
+) -> QuantPlan:
     """Return a plan whose `units` are in float.
 
     Args:
         dtype: a 16-bit type for the activations of the units instead, whose weights stay in 8 bits; None for float.
+        because: why, for the report.
     """
-    names = {site: unit.name for unit in units for site in unit.sites}
+    names = {site: f"{because} ({unit.name})" for unit in units for site in unit.sites}
     decisions = tuple(_decision_with_fallback(d, names.get(d.site), dtype) for d in plan.decisions)
     return plan.model_copy(update={"decisions": decisions})
 
 
-def _decision_with_fallback(decision: Decision, unit: str | None, dtype: DType | None) -> Decision:
+def _decision_with_fallback(decision: Decision, why: str | None, dtype: DType | None) -> Decision:
     quantizer = decision.quantizer
-    if unit is None or quantizer is None:
+    if why is None or quantizer is None:
         return decision
     if dtype is None:
-        return decision.model_copy(
-            update={
-                "quantizer": None,
-                "reason": f"fallback to float by the accuracy search ({unit})",
-            }
-        )
+        return decision.model_copy(update={"quantizer": None, "reason": f"fallback to float {why}"})
     if decision.site.is_weight:
         return decision
     wide = quantizer.model_copy(update={"dtype": dtype, "symmetric": dtype == "int16"})
-    return decision.model_copy(
-        update={"quantizer": wide, "reason": f"fallback to 16 bits by the accuracy search ({unit})"}
-    )
+    return decision.model_copy(update={"quantizer": wide, "reason": f"fallback to 16 bits {why}"})
 
 
 def search(

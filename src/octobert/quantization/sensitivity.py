@@ -1,210 +1,229 @@
-"""Sensitivity: the output error of a model when a single value is quantized, for every quantized value of a plan.
+"""Sensitivity: the expected error of a model's outputs when one value is quantized, for every quantized value of a plan.
 
-All measurements run in one session, whose quantizers are switched on one at a time: each quantized value passes through an
-`If`, its quantized form if the switch is on, the float value if it is off. A branch that is off costs no time. Each value also
-gets its own signal-to-noise ratio. The errors of single values approximately add up, so that a search can rank them.
+Rounding errors of elements are small, and hardly depend on each other. So the squared error of an output is the sum over the
+elements of (derivative of the output by the element)² · (rounding error of the element)². One backward pass has the derivatives
+by all values at once: of the sum of all outputs with random signs, whose squares have the right mean (the trace estimator of
+Hutchinson). Rounding errors are those of the elements, with clipping. What it costs does not depend on the number of values.
+
+Each value also gets its own signal-to-noise ratio. Errors of single values add up, so that a search can rank them, and a layer
+that would make most of the error can stay in float.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.plan import OUTPUT, Quantizer, QuantPlan, Site
+from octobert.core.errors import ModelError
+from octobert.core.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Sensitivity, SiteSensitivity
 from octobert.core.session import read_outputs
-from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators, qdq
-from octobert.graph.capture import shapes
+from octobert.quantization import search
 
-_TOKENS_PER_BATCH = 1024
-# Numbers of the last axis of an output that are compared; up to twice as many.
-_LAST_AXIS = 2048
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # Signal-to-noise ratio of a value without error, whose ratio would be infinite.
 _EXACT_DB = 200.0
-SWITCHES = "switches"
-_Key = tuple[str, Quantizer]
+# A unit stays in float whose expected error is more than `ALONE` of the variance of the outputs (for vectors of length 1 a
+# cosine of 0.999), and more than `TIMES` the mean of the units that are left.
+ALONE, TIMES = 2e-3, 3.0
 
 
-def measure(
+@dataclass(frozen=True)
+class _Form:
+    """A quantized value as its readers get it.
+
+    Args:
+        site: the first that reads it.
+        value: what the readers read; of an embedding table the rows that were read.
+        weight: float weights and their rounding errors; None for activations and embedding tables.
+    """
+
+    site: Site
+    quantizer: Quantizer
+    value: ir.Value
+    weight: tuple[np.ndarray, np.ndarray] | None
+
+
+def estimate(
     model: ir.Model,
     plan: QuantPlan,
     rows: Sequence[Encoded],
     pad_id: int,
-    statistics: Mapping[str, TensorStatistics],
     progress: Callable[[int, int], None],
     scales: qdq.Scales | None = None,
+    seed: int = 0,
 ) -> Sensitivity:
-    """Measure the sensitivity of every quantized value.
+    """Estimate the sensitivity of every quantized value.
 
     Args:
         model: the float graph. It is edited.
         plan: of one target.
         rows: calibration rows.
         pad_id: id of the padding token.
-        statistics: name of an activation → its statistics, for the signal-to-noise ratio.
-        progress: called with (values done, values in all).
+        progress: called with (rows done, rows in all).
         scales: name of a weight → the scale that a correction or training chose for it.
+        seed: of the signs.
+
+    Returns:
+        The sensitivity; without values, and with the reason, where PyTorch cannot run the graph.
     """
-    quantizers = dict(plan.quantized)
-    nodes = operators.nodes_of(model.graph)
-    weights = {
-        site.value: operators.const_array(nodes[site.node].inputs[site.input])
-        for site in quantizers
-        if site.is_weight
-    }
-    outputs = read_outputs([str(v.name) for v in model.graph.outputs])
-    sites = write_switches_(model, plan, scales)
-    session = shapes.open_session(model)
-    names = {value.name for value in session.get_inputs()}
-    feeds = []
-    for group in batches(rows, max_tokens=_TOKENS_PER_BATCH):
-        batch = feeds_of([rows[i] for i in group], pad_id)
-        feeds.append({name: batch[name] for name in names if name != SWITCHES})
-    off = np.zeros(len(sites), dtype=bool)
-    reference = _run(session, outputs, feeds, off)
-    together = _error(_run(session, outputs, feeds, ~off), reference)
-    measured = []
-    for number, (site, *_others) in enumerate(sites):
-        on = off.copy()
-        on[number] = True
-        error = _error(_run(session, outputs, feeds, on), reference)
-        noise = _signal_to_noise(site, quantizers[site], statistics, weights)
-        measured.append(
-            SiteSensitivity(
-                value=site.value,
-                role=site.role,
-                part=site.part,
-                module=site.module,
-                layer=site.layer,
-                signal_to_noise_db=noise,
-                output_error=error,
-            )
+    import torch
+
+    from octobert.graph import torch_graph
+
+    names = [str(value.name) for value in model.graph.outputs]
+    inputs = [str(value.name) for value in model.graph.inputs]
+    one, forms = _write_forms_(model.graph, plan, scales)
+    try:
+        module = torch_graph.to_torch(model, also=[form.value for form in forms])
+    except ModelError as error:
+        return Sensitivity(rows=0, together=0.0, values=(), unknown=str(error).splitlines()[0])
+    # Everything behind a form depends on it, and nothing else needs derivatives.
+    (leaf,) = (name for name, source in module.meta["initializers"].items() if source == one)
+    module.get_buffer(leaf).requires_grad_()
+    read = [names.index(name) for name in read_outputs(names)]
+    errors, signal, noise = (np.zeros(len(forms)) for _ in range(3))
+    generator = torch.Generator().manual_seed(seed)
+    outputs: list[tuple[int, float, float]] = []
+    for done, row in enumerate(rows):
+        feeds = feeds_of([row], pad_id)
+        results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
+        signed = torch.zeros(())
+        for output in (results[index] for index in read):
+            signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+            signed = signed + (output * signs).sum()
+            numbers = output.detach().double()
+            outputs.append((numbers.numel(), float(numbers.sum()), float(numbers.square().sum())))
+        values = results[len(names) :]
+        slopes = torch.autograd.grad(signed, values, allow_unused=True)
+        for index, (form, value, slope) in enumerate(zip(forms, values, slopes, strict=True)):
+            floats, rounding = form.weight or _rounded(form, value.detach().numpy())
+            if form.weight is None or not done:
+                signal[index] += np.vdot(floats, floats)
+                noise[index] += np.vdot(rounding, rounding)
+            if slope is not None:
+                errors[index] += _squared(slope * torch.from_numpy(rounding), form)
+        progress(done + 1, len(rows))
+    count, total, squares = (sum(column) for column in zip(*outputs, strict=True))
+    energy = max(squares - total**2 / max(count, 1), 1e-30)
+    measured = [
+        SiteSensitivity(
+            value=form.site.value,
+            role=form.site.role,
+            part=form.site.part,
+            module=form.site.module,
+            layer=form.site.layer,
+            signal_to_noise_db=decibels(signal[index], noise[index]),
+            # Sums depend on the number of threads in their last digits.
+            output_error=float(f"{errors[index] / energy:.3g}"),
         )
-        progress(number + 1, len(sites))
+        for index, form in enumerate(forms)
+    ]
     return Sensitivity(
         rows=len(rows),
-        together=together,
-        values=tuple(sorted(measured, key=lambda value: -value.output_error)),
+        together=float(f"{errors.sum() / energy:.3g}"),
+        values=tuple(sorted(measured, key=lambda value: (-value.output_error, value.value))),
     )
 
 
-def write_switches_(
-    model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None
-) -> list[list[Site]]:
-    """Write a switch for every quantized value of a float graph, in place.
+def in_float(plan: QuantPlan, expected: Sensitivity) -> tuple[QuantPlan, Sensitivity]:
+    """Return a plan whose worst units stay in float (`ALONE`, `TIMES`), and the sensitivity that names them."""
+    units = search.units_of(plan)
+    errors = search.unit_errors(units, expected)
+    chosen: list[search.Unit] = []
+    left = sum(errors.values())
+    for unit in sorted(units, key=lambda unit: -errors[unit.name]):
+        error = errors[unit.name]
+        if error < ALONE or error * (len(units) - len(chosen)) < TIMES * left:
+            break
+        chosen.append(unit)
+        left -= error
+    if not chosen:
+        return plan, expected
+    kept = search.with_fallback(plan, chosen, None, "for the error that is expected of 8 bits")
+    names = tuple(unit.name for unit in chosen)
+    return kept, expected.model_copy(update={"fallback": names, "left": left})
+
+
+def _write_forms_(
+    graph: ir.Graph, plan: QuantPlan, scales: qdq.Scales | None
+) -> tuple[str, list[_Form]]:
+    """Write a product with 1 for every quantized value of a float graph, in place: what its quantized readers read, no others.
 
     Returns:
-        The sites of each switch, in the order of the new graph input `switches` [N] bool.
+        The name of the 1, and the products.
     """
-    graph = model.graph
     nodes = operators.nodes_of(graph)
     scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
-    switches = ir.Value(name=SWITCHES, shape=ir.Shape([None]), type=ir.TensorType(ir.DataType.BOOL))
-    graph.inputs.append(switches)
-    sites: dict[_Key, list[Site]] = {}
-    forms: dict[_Key, ir.Value] = {}
+    one = operators.initializer(graph, "sensitivity.one", np.float32(1))
+    forms: dict[tuple[str, Quantizer, str | None], _Form] = {}
     # Outputs last, as in `qdq.write`: until then all readers refer to the value by its own name.
     for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
-        node, key, is_output = nodes[site.node], (site.value, quantizer), site.input == OUTPUT
+        node = nodes[site.node]
+        # Of a table only the rows that are read: its derivatives would be as large as it is.
+        table = site.role == "embedding.weight"
+        behind = table or site.input == OUTPUT
+        key = site.value, quantizer, site.node if behind else None
         if key in forms:
-            node.replace_input_with(site.input, forms[key])
-            sites[key].append(site)
+            node.replace_input_with(site.input, forms[key].value)
             continue
-        if quantizer.dynamic and quantizer.group is not None:
-            # The runtime rounds these values, not the file.
-            continue
-        value = node.outputs[0] if is_output else operators.input_of(node, site.input)
-        readers = list(value.uses()) if is_output else [(node, site.input)]
-        scale = scales.get(site.value)
-        added = _switch(
-            graph, switches, len(sites), value, quantizer, scale, is_weight=site.is_weight
-        )
-        sites[key] = [site]
-        (graph.insert_after if is_output else graph.insert_before)(node, added)
-        if not is_output:
-            forms[key] = added[-1].outputs[0]
+        weight = None
+        if site.is_weight and not table:
+            array = operators.constant_of(operators.input_of(node, site.input))
+            rounded = qdq.dequantized_weight(array, quantizer, scales.get(site.value))
+            weight = array, np.asarray(rounded - array, dtype=np.float32)
+        value = node.outputs[0] if behind else operators.input_of(node, site.input)
+        readers = list(value.uses()) if behind else [(node, site.input)]
+        chain = operators.Chain(graph, f"sensitivity.{len(forms)}")
+        form = chain.Mul("form", value, one)
+        (graph.insert_after if behind else graph.insert_before)(node, chain.nodes)
         for reader, index in readers:
-            reader.replace_input_with(index, added[-1].outputs[0])
-    qdq.set_opset_(model, plan)
-    return list(sites.values())
+            reader.replace_input_with(index, form)
+        forms[key] = _Form(site, quantizer, form, weight)
+    return str(one.name), list(forms.values())
 
 
-def _switch(
-    graph: ir.Graph,
-    switches: ir.Value,
-    number: int,
-    value: ir.Value,
-    quantizer: Quantizer,
-    scale: np.ndarray | None,
-    *,
-    is_weight: bool,
-) -> list[ir.Node]:
-    """Make the nodes switches[number] → If → the quantized form of a value, or the value."""
-    chain = operators.Chain(graph, f"switch.{number}")
-    index = operators.initializer(graph, f"{chain.stem}.index", number)
-    on = chain.Gather("on", switches, index, dtype=ir.DataType.BOOL, axis=0)
-    same = operators.make_node("Identity", [value], f"{chain.stem}.same")
-    if is_weight:
-        rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(
-            np.float32
-        )
-        weight = operators.initializer(graph, f"{chain.stem}.weight", rounded)
-        nodes = [operators.make_node("Identity", [weight], f"{chain.stem}.rounded")]
-    elif quantizer.dynamic:
-        first = qdq.make_dynamic(value, chain.stem)
-        nodes = [
-            first,
-            operators.make_node("DequantizeLinear", first.outputs, f"{chain.stem}.dequantized"),
-        ]
-    else:
-        nodes = qdq.make_pair(graph, chain.stem, value, quantizer)
-    branches: dict[str, Any] = {
-        "then_branch": ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, name=f"{chain.stem}.then"),
-        "else_branch": ir.Graph([], [same.outputs[0]], nodes=[same], name=f"{chain.stem}.else"),
-    }
-    chain.If("value", on, **branches)
-    return chain.nodes
+def _rounded(form: _Form, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of an activation or of rows of a table, and their rounding errors."""
+    quantizer = form.quantizer
+    if form.site.is_weight:
+        rows = value.reshape(-1, value.shape[-1])
+        return value, (qdq.dequantized_weight(rows, quantizer) - rows).reshape(value.shape)
+    if quantizer.dynamic:
+        return value, _rounded_at_run_time(value, quantizer.group) - value
+    return value, qdq.rounded_activation(value, quantizer) - value
 
 
-def _run(
-    session: Any, outputs: Sequence[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray
-) -> np.ndarray:
-    """Return the outputs of all rows as one vector. Per-token outputs of padding are left out."""
-    results = []
-    for batch in feeds:
-        mask = batch["attention_mask"].astype(bool)
-        for output in session.run(outputs, {**batch, SWITCHES: switches}):
-            per_token = output.ndim >= 2 and output.shape[:2] == mask.shape
-            numbers = output[mask] if per_token else output
-            # A part of the logits over a vocabulary has the same mean error.
-            results.append(numbers[..., :: max(1, numbers.shape[-1] // _LAST_AXIS)].reshape(-1))
-    return np.concatenate(results).astype(np.float64)
+def _squared(products: Tensor, form: _Form) -> float:
+    """Return the sum of squares of slope times rounding error, of an activation's channels: tokens alike are rounded alike."""
+    if form.weight is None and products.ndim > 1:
+        products = products.sum(-2)
+    return float(products.square().sum())
 
 
-def _error(outputs: np.ndarray, reference: np.ndarray) -> float:
-    """Return the mean squared error relative to the variance of the reference."""
-    return float(np.mean((outputs - reference) ** 2) / max(float(reference.var()), 1e-30))
-
-
-def _signal_to_noise(
-    site: Site,
-    quantizer: Quantizer,
-    statistics: Mapping[str, TensorStatistics],
-    weights: Mapping[str, np.ndarray | None],
-) -> float | None:
-    """Return the signal-to-noise ratio of a value in dB; None for activations that are quantized dynamically."""
-    weight = weights.get(site.value)
-    if weight is not None:
-        noise = float(np.mean((qdq.dequantized_weight(weight, quantizer) - weight) ** 2))
-        return decibels(float(np.mean(weight.astype(np.float64) ** 2)), noise)
-    if quantizer.dynamic or site.value not in statistics:
-        return None
-    return activation_snr(statistics[site.value], quantizer)
+def _rounded_at_run_time(value: np.ndarray, group: int | None) -> np.ndarray:
+    """Return values [..., channels] with scales of their own: int8 per token and group of channels, or one for all in uint8."""
+    if group is None:
+        low, high = float(min(value.min(), 0)), float(max(value.max(), 0))
+        whole = Quantizer(dtype="uint8", symmetric=False, low=low, high=high)
+        return qdq.rounded_activation(value, whole)
+    parts = np.split(value, range(group, value.shape[-1], group), axis=-1)
+    highest = LIMITS["int8"][1]
+    steps = [
+        np.maximum(np.abs(part).max(axis=-1, keepdims=True) / highest, qdq.MIN_SCALE)
+        for part in parts
+    ]
+    rounded = [np.rint(part / step) * step for part, step in zip(parts, steps, strict=True)]
+    return np.concatenate(rounded, axis=-1)
 
 
 def activation_snr(statistics: TensorStatistics, quantizer: Quantizer) -> float:

@@ -180,6 +180,34 @@ def layers_text(layers: Iterable[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
+def expected(results: Mapping[str, Sensitivity]) -> list[str]:
+    """Return sentences on how far from float the models of targets are expected to be, and on what stays in float for it.
+
+    Args:
+        results: target → of the analysis.
+    """
+    sentences = [
+        f"{target}: the error of single values is not known. {result.unknown}."
+        for target, result in results.items()
+        if result.unknown
+    ]
+    known = {target: result for target, result in results.items() if not result.unknown}
+    if known:
+        lefts = [
+            f"{100 * (result.together if result.left is None else result.left):.2g} % ({target})"
+            for target, result in known.items()
+        ]
+        sentences.append(
+            f"Expected error, before weights are corrected: {', '.join(lefts)} of the variance of the outputs."
+        )
+    return sentences + [
+        f"{target}: {', '.join(result.fallback)} stay in float; in 8 bits the expected error would be "
+        f"{100 * result.together:.2g} %."
+        for target, result in known.items()
+        if result.fallback
+    ]
+
+
 def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTable:
     """Return the values whose quantization changes the outputs most.
 
@@ -188,7 +216,7 @@ def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTabl
         every: all values instead of the first ones.
     """
     title = (
-        f"Sensitivity: error of the outputs with one value quantized, on {result.rows} rows; with all values quantized "
+        f"Sensitivity: expected error of the outputs with one value quantized, on {result.rows} rows; of all values together "
         f"{result.together:.2e} of the variance of the outputs"
     )
     table = table_of(title, ("layer", "value", "role"), ("SNR dB", "output error", "share"), keys=3)

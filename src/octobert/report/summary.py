@@ -21,7 +21,7 @@ from octobert.core.measurements import (
 from octobert.core.pruning import PrunedSublayer, PruningFacts
 from octobert.core.results import Report, Search
 from octobert.core.session import Tuned
-from octobert.report import simulated, times
+from octobert.report import plans, simulated, times
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -134,6 +134,7 @@ def comparisons(report: Report) -> list[str]:
         *compared,
         *probed,
         *([f"Ranges: {report.ranges.exceeded}."] if report.ranges.exceeded else ()),
+        *plans.expected(report.sensitivities),
         *simulated.sentences(report),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),

@@ -11,7 +11,6 @@ ANYWHERE = frozenset(
         "judge",
         "observe",
         "quantize",
-        "sensitivity",
         "simulate",
         "sweep",
         "transform",

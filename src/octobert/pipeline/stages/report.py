@@ -95,11 +95,12 @@ class _Made:
         return result.read(file, kind) if result and result.path(file).is_file() else None
 
     def each(self, stage: str, file: str, kind: type[M]) -> dict[str, M]:
-        """What the steps of a stage have written: target or candidate → data."""
-        steps = {name.partition("/")[::2]: result for name, result in self.steps.items()}
-        return {
-            of: result.read(file, kind) for (name, of), result in steps.items() if name == stage
+        """What the steps of a stage have written: target or candidate → data. Those are left out that did not write that."""
+        steps = {name.partition("/")[::2]: name for name in self.steps}
+        found = {
+            of: self.by(step, file, kind) for (name, of), step in steps.items() if name == stage
         }
+        return {of: written for of, written in found.items() if written is not None}
 
 
 def run(
@@ -151,7 +152,7 @@ def run(
         plans=plans,
         pruning=made.by("prune", _artifacts.PRUNING, PruningFacts),
         transforms=made.by("transform", _artifacts.TRANSFORMS, TransformFacts),
-        sensitivities=made.each("sensitivity", _artifacts.SENSITIVITY, Sensitivity),
+        sensitivities=made.each("quantize", _artifacts.SENSITIVITY, Sensitivity),
         searches=made.each("search", _artifacts.SEARCH, Search),
         simulations=made.each("simulate", _artifacts.SIMULATION, Simulated),
         tuned={target: written.results for target, written in tuned.items()},

@@ -89,7 +89,6 @@ def run(
     data: StepResult,
     float_graph: StepResult,
     quantized: StepResult,
-    costs: StepResult,
     *,
     accuracy: Accuracy,
     target: str,
@@ -102,8 +101,7 @@ def run(
 
     Args:
         float_graph: the graph to quantize.
-        quantized: the plan that quantizes all.
-        costs: what its values cost.
+        quantized: the plan that quantizes all, and what its values cost.
         accuracy: the criterion.
         target: that it must be met on.
         session: what the recipe sets for the target's sessions.
@@ -134,7 +132,9 @@ def run(
     sixteen = _sixteen_bits(targets.load(target).CAPABILITIES, accuracy)
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
     order = search.fallback_order(
-        units, search.unit_errors(units, costs.read(_artifacts.SENSITIVITY, Sensitivity)), saving
+        units,
+        search.unit_errors(units, quantized.read(_artifacts.SENSITIVITY, Sensitivity)),
+        saving,
     )
     stored = _stored_trials(context.scratch / _TRIALS)
     spent = time.monotonic() - began
