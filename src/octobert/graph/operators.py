@@ -27,6 +27,11 @@ PAIR = ("QuantizeLinear", "DequantizeLinear")
 MICROSOFT = "com.microsoft"
 # A protobuf message holds at most 2 GiB. Larger models store their weights in a second file.
 MAX_SINGLE_FILE_BYTES = 1_800_000_000
+# Constants from this size on, in bytes, of these types, are weights: runtimes read smaller ones to infer shapes.
+_SMALL = 1024
+_WEIGHTS = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT64}
+)
 # The version of the file format with functions, of 2021.
 LEAST_IR_VERSION = 8
 
@@ -375,16 +380,55 @@ def initializer_bytes(model: ir.Model) -> int:
     )
 
 
-def save(model: ir.Model, path: Path, *, beside: bool = False) -> None:
-    """Write a model; if it exceeds the protobuf limit, or on demand, the weights go to `<name>.data` beside it.
+def in_memory(model: ir.Model, outputs: list[ir.Value]) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Return a model as a file without its weights, and these; the model stays as it is.
+
+    Args:
+        outputs: those of the file.
+    """
+    _set_version_(model)
+    before, kept = list(model.graph.outputs), dict[str, ir.TensorProtocol]()
+    weights: dict[str, np.ndarray] = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor.nbytes >= _SMALL and tensor.dtype in _WEIGHTS:
+            kept[name] = tensor
+            weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
+        elif isinstance(tensor, ir.ExternalTensor):
+            value.const_value = ir.Tensor(tensor.numpy(), tensor.dtype, name=name)
+    model.graph.outputs[:] = outputs
+    try:
+        for name, tensor in kept.items():
+            model.graph.initializers[name].const_value = ir.ExternalTensor(
+                "memory",
+                0,
+                tensor.nbytes,
+                tensor.dtype,
+                shape=ir.Shape(weights[name].shape),
+                name=name,
+            )
+        return ir.to_proto(model).SerializeToString(), weights
+    finally:
+        for name, tensor in kept.items():
+            model.graph.initializers[name].const_value = tensor
+        model.graph.outputs[:] = before
+
+
+def save(model: ir.Model, path: Path) -> None:
+    """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it.
 
     It has the least version of the file format that its opset needs, as runtimes refuse later ones. Weights that are still in a
     file beside another model are read, as that file is not beside the new one.
     """
-    beside = beside or initializer_bytes(model) > MAX_SINGLE_FILE_BYTES
-    external = f"{path.name}.data" if beside else None
-    if external is None:
+    beside = initializer_bytes(model) > MAX_SINGLE_FILE_BYTES
+    if not beside:
         ir.external_data.load_to_model(model)
+    _set_version_(model)
+    ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
+
+
+def _set_version_(model: ir.Model) -> None:
     opset = onnx.helper.make_opsetid("", model.opset_imports[""])
     model.ir_version = max(LEAST_IR_VERSION, int(onnx.helper.find_min_ir_version_for([opset])))
-    ir.save(model, path, external_data=external)

@@ -24,8 +24,9 @@ from octobert.quantization.corrections import (
     MomentsCollector,
 )
 
-# Limit of the covariance matrices that are held at once. Each pass over the rows collects as many layers as fit.
-_PRODUCTS_BYTES = 1 << 29
+# Limit of the covariance matrices that are held at once. Each pass over the rows collects as many layers as fit: all of a
+# BERT-base, which take 0.53 GB.
+_PRODUCTS_BYTES = 3 << 28
 # Tokens that moments are taken over: four times the width of the widest layer of a BERT-base.
 MAX_TOKENS = 12_288
 

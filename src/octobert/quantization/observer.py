@@ -7,7 +7,6 @@ padded rows and columns of attention scores. Memory holds the activations of one
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
@@ -203,8 +201,6 @@ def open_with_outputs(
         ModelError: a value is not in the graph.
         TargetError: onnxruntime runs the graph without the provider.
     """
-    import onnxruntime as ort
-
     model = ir.load(model_path)
     by_name = operators.values_of(model.graph)
     missing = [name for name in values if name not in by_name]
@@ -216,15 +212,8 @@ def open_with_outputs(
         )
     outputs = [by_name[name] for name in values]
     layouts = shapes.measure(model, outputs)
-    with tempfile.TemporaryDirectory(prefix="octobert-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "observed.onnx"
-        shapes.save_with_outputs(model, outputs, path)
-        del model, by_name, outputs
-        options = ort.SessionOptions()
-        options.enable_cpu_mem_arena = False
-        options.intra_op_num_threads = environment.thread_limit()
-        chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
-        session = ort.InferenceSession(str(path), options, providers=list(dict(chosen).items()))
+    chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
+    session = shapes.open_session(model, outputs, arena=False, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():
         # onnxruntime drops a provider that does not start, and runs everything on the CPU.
         raise TargetError(

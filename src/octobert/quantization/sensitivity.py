@@ -43,7 +43,7 @@ class _Form:
 
     Args:
         site: the first that reads it.
-        value: what the readers read; of an embedding table the rows that were read.
+        value: what the quantized readers read; of an embedding table the rows that were read.
         weight: float weights and their rounding errors; None for activations and embedding tables.
     """
 
@@ -87,9 +87,11 @@ def estimate(
         module = torch_graph.to_torch(model, also=[form.value for form in forms])
     except ModelError as error:
         return Sensitivity(rows=0, together=0.0, values=(), unknown=str(error).splitlines()[0])
-    # Everything behind a form depends on it, and nothing else needs derivatives.
-    (leaf,) = (name for name, source in module.meta["initializers"].items() if source == one)
-    module.get_buffer(leaf).requires_grad_()
+    # What is behind a form depends on it or on a weight, and nothing else needs derivatives.
+    leaves = {one, *(form.site.value for form in forms if form.weight is not None)}
+    for buffer, source in module.meta["initializers"].items():
+        if source in leaves:
+            module.get_buffer(buffer).requires_grad_()
     read = [names.index(name) for name in read_outputs(names)]
     errors, signal, noise = (np.zeros(len(forms)) for _ in range(3))
     generator = torch.Generator().manual_seed(seed)
@@ -157,10 +159,10 @@ def in_float(plan: QuantPlan, expected: Sensitivity) -> tuple[QuantPlan, Sensiti
 def _write_forms_(
     graph: ir.Graph, plan: QuantPlan, scales: qdq.Scales | None
 ) -> tuple[str, list[_Form]]:
-    """Write a product with 1 for every quantized value of a float graph, in place: what its quantized readers read, no others.
+    """Write a product with 1 for every quantized activation of a float graph, in place, for its quantized readers alone.
 
     Returns:
-        The name of the 1, and the products.
+        The name of the 1, and the products and the weights.
     """
     nodes = operators.nodes_of(graph)
     scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
@@ -176,19 +178,20 @@ def _write_forms_(
         if key in forms:
             node.replace_input_with(site.input, forms[key].value)
             continue
-        weight = None
-        if site.is_weight and not table:
-            array = operators.constant_of(operators.input_of(node, site.input))
-            rounded = qdq.dequantized_weight(array, quantizer, scales.get(site.value))
-            weight = array, np.asarray(rounded - array, dtype=np.float32)
         value = node.outputs[0] if behind else operators.input_of(node, site.input)
+        if site.is_weight and not table:
+            array = operators.constant_of(value)
+            rounded = qdq.dequantized_weight(array, quantizer, scales.get(site.value))
+            rounding = np.asarray(rounded - array, dtype=np.float32)
+            forms[key] = _Form(site, quantizer, value, (array, rounding))
+            continue
         readers = list(value.uses()) if behind else [(node, site.input)]
         chain = operators.Chain(graph, f"sensitivity.{len(forms)}")
         form = chain.Mul("form", value, one)
         (graph.insert_after if behind else graph.insert_before)(node, chain.nodes)
         for reader, index in readers:
             reader.replace_input_with(index, form)
-        forms[key] = _Form(site, quantizer, form, weight)
+        forms[key] = _Form(site, quantizer, form, None)
     return str(one.name), list(forms.values())
 
 

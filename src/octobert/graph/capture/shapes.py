@@ -7,10 +7,8 @@ not depend on the numbers of the inputs by constants.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,36 +154,37 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
 
 
 def open_session(
-    model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True
+    model: ir.Model,
+    values: list[ir.Value] | None = None,
+    *,
+    optimized: bool = True,
+    arena: bool = True,
+    providers: Sequence[str | tuple[str, dict[str, str]]] = ("CPUExecutionProvider",),
 ) -> Any:
-    """Open a graph in ONNX Runtime on the CPU.
+    """Open a graph in ONNX Runtime, which reads its weights where they are.
 
     Args:
         values: the outputs of the session; None for those of the graph.
         optimized: let ONNX Runtime optimize the graph; otherwise it runs every node as written.
+        arena: keep memory for the next run, which is faster and takes more of it.
+        providers: by default the CPU.
     """
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = environment.thread_limit()
+    settings.enable_cpu_mem_arena = arena
     for name, value in KEEP_FLOAT.items():
         settings.add_session_config_entry(name, str(value))
     if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # Where the session maps the weights, Windows keeps their file until it ends.
-    with tempfile.TemporaryDirectory(prefix="octobert-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "model.onnx"
-        save_with_outputs(model, list(model.graph.outputs) if values is None else values, path)
-        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-
-
-def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:
-    """Write `model` with `values` as its only outputs, for a session; the model itself stays as it is."""
-    outputs = list(model.graph.outputs)
-    model.graph.outputs[:] = values
-    try:
-        # Weights within the file are copied twice, and the session copies them once more.
-        operators.save(model, path, beside=True)
-    finally:
-        model.graph.outputs[:] = outputs
+    file, weights = operators.in_memory(
+        model, list(model.graph.outputs) if values is None else values
+    )
+    held = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+    settings.add_external_initializers(list(weights), held)
+    session = ort.InferenceSession(file, settings, providers=list(providers))
+    # They are the session's as long as it lives.
+    session.weights = held
+    return session
