@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from octobert.core.family import part_of
 from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import ROLES
 from octobert.core.results import Sizes
-from octobert.graph import operators, parity, sites
+from octobert.graph import cutting, operators, parity, parts, sites
 from octobert.graph.capture import canonical, capture, lowering, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
@@ -33,6 +34,7 @@ from tests.support.checkpoints import (
     make_checkpoint,
     parity_feeds,
 )
+from tests.support.graphs import sites_of
 from tests.support.pooling import reference, write_modules
 
 FAMILIES = plugins.names("families")
@@ -273,6 +275,38 @@ def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
         rtol=0,
         atol=RTOL,
     )
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "eurobert"])
+def test_a_feed_forward_in_two_parts_is_one(captured, checkpoint, tmp_path, family) -> None:
+    """A user's file that computes some neurons apart, as `cutting.split_` writes them: the sites are those of the whole graph."""
+    whole = captured(family, "embedding")
+    shutil.copytree(checkpoint(family, "embedding"), tmp_path / "model")
+    operators.save(whole.model, tmp_path / "model" / "model.onnx")
+    model = ir.load(tmp_path / "model" / "model.onnx")
+    modules = [
+        sublayer.module
+        for sublayer in cutting.find(model.graph, whole.family)[0]
+        if sublayer.kind == "ffn"
+    ]
+    cutting.split_(model, whole.family, {module: np.array([1, 4, 9]) for module in modules})
+    operators.save(model, tmp_path / "model" / "model.onnx")
+    assert len([node for node in model.graph if node.name.endswith(parts.WITH_APART)]) == 2
+    again = capture.capture(resolve(tmp_path / "model" / "model.onnx"), "embedding", batches())
+    assert sites_of(again) == sites_of(whole)
+    ours, theirs = (
+        [linear.sizes for linear in parts.all_linears(one.model.graph)] for one in (again, whole)
+    )
+    assert ours == theirs
+    feeds = batches()
+    for one, other in zip(
+        *(
+            parity.onnx_outputs(m, feeds, ["sentence_embedding"])
+            for m in (again.model, whole.model)
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one[0], other[0], rtol=0, atol=RTOL)
 
 
 def onnx_of(

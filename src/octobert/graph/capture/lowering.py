@@ -20,6 +20,7 @@ from octobert.graph import operators, parts
 from octobert.graph.capture import shapes
 from octobert.graph.capture.canonical import OPSET
 from octobert.graph.operators import Chain
+from octobert.graph.parts import Linear
 
 _QUANTIZED = (
     *operators.PAIR,
@@ -34,6 +35,11 @@ INTEGER_OPERATORS = (
     "QLinearMatMul",
     "QGemm",
     "MatMulNBits",
+)
+# Operators of activation functions and gates, which compute each number by itself.
+_BY_NUMBER = (
+    *("Add", "Div", "Erf", "Gelu", "LeakyRelu", "Mul", "Neg", "Pow", "Relu", "Sigmoid", "Softplus"),
+    *("Sqrt", "Sub", "Tanh"),
 )
 
 
@@ -70,6 +76,8 @@ def prepare_(model: ir.Model) -> None:
     _fuse_layer_norms_(model.graph)
     _divide_in_rms_norms_(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
+    operators.clean_(model)
+    _join_feed_forwards_(model.graph)
     operators.clean_(model)
     shapes.fold_linears_(model)
 
@@ -234,6 +242,65 @@ def _bias_second_(graph: ir.Graph) -> None:
         if operators.const_array(second) is None:
             node.replace_input_with(0, second)
             node.replace_input_with(1, first)
+
+
+def _join_feed_forwards_(graph: ir.Graph) -> None:
+    """Write a feed-forward whose neurons are computed in two parts, such as outliers beside all others, as one, in place."""
+    for add in operators.of_type(graph, "Add"):
+        downs = [linear for linear in map(parts.linear_of, add.inputs) if linear is not None]
+        # The part with a bias is first, and stays.
+        one, other = (
+            sorted(downs, key=lambda linear: linear.add is None)
+            if len(downs) == 2
+            else (None, None)
+        )
+        ups: dict[ir.Node, tuple[Linear, Linear]] = {}
+        if one is None or other is None or not _are_twins(one.x, other.x, ups) or not ups:
+            continue
+        # Neurons whose place the other part took read nothing.
+        left: np.ndarray = operators.constant_of(one.weight).any(axis=1)
+        _join_(graph, one.matmul, other.matmul, 0, left)
+        for first, second in ups.values():
+            _join_(graph, first.matmul, second.matmul, 1, left)
+            if first.add is not None and second.add is not None:
+                _join_(graph, first.add, second.add, 0, left)
+        if one.add is not None and other.bias is not None:
+            total = operators.constant_of(operators.input_of(one.add, 1)) + operators.constant_of(
+                other.bias
+            )
+            operators.set_constant_(graph, operators.input_of(one.add, 1), [one.add], total)
+        ir.convenience.replace_all_uses_with(add.outputs[0], one.y)
+
+
+def _join_(graph: ir.Graph, node: ir.Node, other: ir.Node, axis: int, left: np.ndarray) -> None:
+    """Give a node its constant where `left` is true, and behind it the other one's."""
+    kept, more = (operators.constant_of(each.inputs[1]) for each in (node, other))
+    joined = np.concatenate([np.compress(left, kept, axis), more], axis)
+    operators.set_constant_(graph, operators.input_of(node, 1), [node], joined)
+
+
+def _are_twins(one: ir.Value, other: ir.Value, ups: dict[ir.Node, tuple[Linear, Linear]]) -> bool:
+    """Whether two values are the same function, number by number, of linear layers of one value; they are added to `ups`."""
+    first, second = parts.linear_of(one), parts.linear_of(other)
+    if first is not None and second is not None:
+        ups[first.matmul] = first, second
+        return first.x is second.x and (first.add is None) == (second.add is None)
+    numbers = [operators.const_scalar(value) for value in (one, other)]
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    node, twin = one.producer(), other.producer()
+    return (
+        node is not None
+        and twin is not None
+        and node.op_type == twin.op_type
+        and node.op_type in _BY_NUMBER
+        and dict(node.attributes) == dict(twin.attributes)
+        and len(node.inputs) == len(twin.inputs)
+        and all(
+            a is not None and b is not None and _are_twins(a, b, ups)
+            for a, b in zip(node.inputs, twin.inputs, strict=True)
+        )
+    )
 
 
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
