@@ -258,7 +258,7 @@ def _join_feed_forwards_(graph: ir.Graph) -> None:
         if one is None or other is None or not _are_twins(one.x, other.x, ups) or not ups:
             continue
         # Neurons whose place the other part took read nothing.
-        left: np.ndarray = operators.constant_of(one.weight).any(axis=1)
+        left = np.asarray(operators.constant_of(one.weight).any(axis=1))
         _join_(graph, one.matmul, other.matmul, 0, left)
         for first, second in ups.values():
             _join_(graph, first.matmul, second.matmul, 1, left)
