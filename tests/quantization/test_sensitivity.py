@@ -16,6 +16,7 @@ from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators, qdq
 from octobert.quantization import search, sensitivity
 from octobert.quantization.methods import dynamic, static
+from octobert.report.plans import expected
 from tests.support.checkpoints import exact_options
 from tests.support.graphs import (
     capabilities,
@@ -291,5 +292,30 @@ def test_a_graph_that_pytorch_cannot_run_has_no_estimate(encoder) -> None:
     model.graph.outputs[0] = odd.outputs[0]
     result = sensitivity.estimate(model, plan, rows(2), 0, silent)
     assert (result.values, result.rows, result.together) == ((), 0, 0.0)
-    assert "Softsign" in result.unknown
+    assert result.unknown == "PyTorch cannot run an operator (Softsign)"
     assert sensitivity.in_float(plan, result) == (plan, result)
+
+
+def test_outputs_that_do_not_vary_have_an_error_of_their_size(encoder) -> None:
+    """One row again and again: the outputs of all rows are the same, and nothing is far from float."""
+    path, plan_with = encoder
+    plan = plan_with(placement="matmul")
+    alike, varied = (estimated(path, plan, some) for some in (rows(1) * 8, rows(8)))
+    assert alike.together < 10 * varied.together
+    assert sensitivity.in_float(plan, alike) == (plan, alike)
+
+
+def test_derivatives_that_are_not_finite_are_no_estimate(encoder) -> None:
+    path, plan_with = encoder
+    model = ir.load(path)
+    name = "encoder.layer.0.output.LayerNorm.weight"
+    broken = constant(model, name).copy()
+    broken[0] = np.nan
+    model.graph.initializers[name].const_value = ir.tensor(broken, name=name)
+    plan = plan_with(placement="matmul")
+    result = sensitivity.estimate(model, plan, rows(2), 0, silent)
+    assert result.unknown == "derivatives of the outputs are not finite"
+    (sentence,) = expected({"ort-cpu": result})
+    assert sentence == (
+        "ort-cpu: the expected error is not known: derivatives of the outputs are not finite."
+    )

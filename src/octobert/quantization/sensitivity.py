@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.core.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Sensitivity, SiteSensitivity
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Signal-to-noise ratio of a value without error, whose ratio would be infinite.
 _EXACT_DB = 200.0
+# Numbers of outputs whose variance says little, and the part of their mean square that it is at least taken for.
+_FEW, _HARDLY = 16, 1e-3
 # A unit stays in float whose expected error is more than `ALONE` of the variance of the outputs (for vectors of length 1 a
 # cosine of 0.999), and more than `TIMES` the mean of the units that are left.
 ALONE, TIMES = 2e-3, 3.0
@@ -83,40 +85,47 @@ def estimate(
     names = [str(value.name) for value in model.graph.outputs]
     inputs = [str(value.name) for value in model.graph.inputs]
     one, forms = _write_forms_(model.graph, plan, scales)
-    try:
-        module = torch_graph.to_torch(model, also=[form.value for form in forms])
-    except ModelError as error:
-        return Sensitivity(rows=0, together=0.0, values=(), unknown=str(error).splitlines()[0])
-    # What is behind a form depends on it or on a weight, and nothing else needs derivatives.
-    leaves = {one, *(form.site.value for form in forms if form.weight is not None)}
-    for buffer, source in module.meta["initializers"].items():
-        if source in leaves:
-            module.get_buffer(buffer).requires_grad_()
     read = [names.index(name) for name in read_outputs(names)]
     errors, signal, noise = (np.zeros(len(forms)) for _ in range(3))
+    count, total, squares = 0, 0.0, 0.0
     generator = torch.Generator().manual_seed(seed)
-    outputs: list[tuple[int, float, float]] = []
-    for done, row in enumerate(rows):
-        feeds = feeds_of([row], pad_id)
-        results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
-        signed = torch.zeros(())
-        for output in (results[index] for index in read):
-            signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
-            signed = signed + (output * signs).sum()
-            numbers = output.detach().double()
-            outputs.append((numbers.numel(), float(numbers.sum()), float(numbers.square().sum())))
-        values = results[len(names) :]
-        slopes = torch.autograd.grad(signed, values, allow_unused=True)
-        for index, (form, value, slope) in enumerate(zip(forms, values, slopes, strict=True)):
-            floats, rounding = form.weight or _rounded(form, value.detach().numpy())
-            if form.weight is None or not done:
-                signal[index] += np.vdot(floats, floats)
-                noise[index] += np.vdot(rounding, rounding)
-            if slope is not None:
-                errors[index] += _squared(slope * torch.from_numpy(rounding), form)
-        progress(done + 1, len(rows))
-    count, total, squares = (sum(column) for column in zip(*outputs, strict=True))
-    energy = max(squares - total**2 / max(count, 1), 1e-30)
+    try:
+        module = torch_graph.to_torch(model, also=[form.value for form in forms])
+        # What is behind a form depends on it or on a weight, and nothing else needs derivatives.
+        leaves = {one, *(form.site.value for form in forms if form.weight is not None)}
+        for buffer, source in module.meta["initializers"].items():
+            if source in leaves:
+                module.get_buffer(buffer).requires_grad_()
+        for done, row in enumerate(rows):
+            feeds = feeds_of([row], pad_id)
+            results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
+            signed = torch.zeros(())
+            for output in (results[index] for index in read):
+                signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+                signed = signed + (output * signs).sum()
+                numbers = output.detach().double()
+                count += numbers.numel()
+                total += float(numbers.sum())
+                squares += float(numbers.square().sum())
+            values = results[len(names) :]
+            slopes = torch.autograd.grad(signed, values, allow_unused=True)
+            for index, (form, value, slope) in enumerate(zip(forms, values, slopes, strict=True)):
+                floats, rounding = form.weight or _rounded(form, value.detach().numpy())
+                if form.weight is None or not done:
+                    signal[index] += np.vdot(floats, floats)
+                    noise[index] += np.vdot(rounding, rounding)
+                if slope is not None:
+                    errors[index] += _squared(slope * torch.from_numpy(rounding), form)
+            progress(done + 1, len(rows))
+    except ModelError as error:
+        return _unknown(f"{error.what} ({error.got})")
+    except RuntimeError as error:
+        return _unknown(f"PyTorch cannot run the graph ({reason(error, 0)})")
+    if not np.isfinite(errors).all():
+        return _unknown("derivatives of the outputs are not finite")
+    # About the mean, unless outputs hardly vary, or are too few to tell.
+    energy = squares - total**2 / max(count, 1) if count >= _FEW else squares
+    relative = errors / max(energy, _HARDLY * squares, 1e-30)
     measured = [
         SiteSensitivity(
             value=form.site.value,
@@ -126,15 +135,19 @@ def estimate(
             layer=form.site.layer,
             signal_to_noise_db=decibels(signal[index], noise[index]),
             # Sums depend on the number of threads in their last digits.
-            output_error=float(f"{errors[index] / energy:.3g}"),
+            output_error=float(f"{relative[index]:.3g}"),
         )
         for index, form in enumerate(forms)
     ]
     return Sensitivity(
         rows=len(rows),
-        together=float(f"{errors.sum() / energy:.3g}"),
+        together=float(f"{relative.sum():.3g}"),
         values=tuple(sorted(measured, key=lambda value: (-value.output_error, value.value))),
     )
+
+
+def _unknown(why: str) -> Sensitivity:
+    return Sensitivity(rows=0, together=0.0, values=(), unknown=why)
 
 
 def in_float(plan: QuantPlan, expected: Sensitivity) -> tuple[QuantPlan, Sensitivity]:

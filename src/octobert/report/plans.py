@@ -187,7 +187,7 @@ def expected(results: Mapping[str, Sensitivity]) -> list[str]:
         results: target → of the analysis.
     """
     sentences = [
-        f"{target}: the error of single values is not known. {result.unknown}."
+        f"{target}: the expected error is not known: {result.unknown}."
         for target, result in results.items()
         if result.unknown
     ]
