@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import functools
+import gc
 import os
 import platform
 import sys
@@ -248,6 +250,14 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return installed
+
+
+def release_memory() -> None:
+    """Give memory that is free back to the system: cycles, and where the C library can, what it keeps for later."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def peak_memory_bytes() -> int:

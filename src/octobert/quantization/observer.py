@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
@@ -150,15 +151,22 @@ def stream(
         return
     session, layouts = open_with_outputs(model_path, values, provider)
     names = {value.name for value in session.get_inputs()}
-    done = 0
-    for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
+
+    def run(group: Sequence[int]) -> None:
         feeds = feeds_of([rows[i] for i in group], pad_id)
         outputs = session.run(list(values), {k: v for k, v in feeds.items() if k in names})
         for name, output in zip(values, outputs, strict=True):
             take(name, group, list(real_rows(output, layouts[name], feeds)))
+
+    done = 0
+    for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
+        run(group)
         done += len(group)
         if on_rows:
             on_rows(done)
+    # It has two copies of the weights, and what comes next needs as much.
+    session = None
+    environment.release_memory()
 
 
 def check_provider(provider: str) -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octobert import targets
 from octobert.config.recipe import Choice
-from octobert.core import capability
+from octobert.core import capability, environment
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import Sensitivity
@@ -107,7 +107,7 @@ def _expected(
     tokenizer, rows = encoded
     model = ir.load(graph)
     chosen = np.random.default_rng(seed).permutation(len(rows.flat))[:ROWS]
-    return estimating.estimate(
+    expected = estimating.estimate(
         model,
         plan,
         [rows.flat[i] for i in chosen],
@@ -116,6 +116,9 @@ def _expected(
         apply_corrections.apply_(model, trained, plan),
         seed,
     )
+    # Moments of all layers come next.
+    environment.release_memory()
+    return expected
 
 
 def _corrects_the_same(graph: Path, plan: QuantPlan, before: StepResult) -> bool:
