@@ -60,6 +60,7 @@ import octobert
 from octobert.config.loading import parse
 from octobert.config.measuring import Benchmark
 from octobert.core import environment
+from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Report
 from octobert.core.session import Feeds
 from octobert.data.readers import read_file
@@ -472,9 +473,18 @@ def examine(
     methods = [
         Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()
     ] + ours
+    # Other tools refuse inputs that the graph does not have.
+    read = {port.name for port in ports_of(read_onnx(floating)).inputs}
     methods += peer_models(
         floating,
-        [feeds_of([row], by.encoder.pad_id) for row in encoded],
+        [
+            {
+                name: array
+                for name, array in feeds_of([row], by.encoder.pad_id).items()
+                if name in read
+            }
+            for row in encoded
+        ],
         folder / "peers",
         [name for name in PEERS if name in chosen],
     )
