@@ -393,7 +393,8 @@ def in_memory(model: ir.Model, outputs: list[ir.Value]) -> tuple[bytes, dict[str
         tensor = value.const_value
         if tensor is None:
             continue
-        if tensor.nbytes >= _SMALL and tensor.dtype in _WEIGHTS:
+        # ONNX Runtime has none that nothing reads.
+        if tensor.nbytes >= _SMALL and tensor.dtype in _WEIGHTS and value.uses():
             kept[name] = tensor
             weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
         elif isinstance(tensor, ir.ExternalTensor):

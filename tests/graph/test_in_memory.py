@@ -1,0 +1,49 @@
+"""Sessions that read weights where they are: as the session of the file."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from octobert.data.tokenization import feeds_of
+from octobert.graph import operators
+from octobert.graph.capture import shapes
+from tests.support.graphs import encoded, plain_session
+
+
+@pytest.fixture
+def model(float_path, tmp_path) -> ir.Model:
+    """A graph whose constants are in a file beside it, two of which nothing reads, one of a type that NumPy does not have."""
+    model = ir.load(float_path)
+    for name, array in (
+        ("unread", np.ones((64, 64), np.float32)),
+        ("unread.half", np.ones((64, 64), ml_dtypes.bfloat16)),
+    ):
+        operators.initializer(model.graph, name, array)
+    ir.save(model, tmp_path / "model.onnx", external_data="model.onnx.data")
+    return ir.load(tmp_path / "model.onnx")
+
+
+def test_answers_are_those_of_the_file(model, float_path) -> None:
+    before = operators.initializer_bytes(model)
+    session, feeds = shapes.open_session(model, optimized=False), feeds_of(encoded(), 0)
+    fed = {value.name: feeds[value.name] for value in session.get_inputs()}
+    np.testing.assert_array_equal(
+        session.run(None, fed)[0], plain_session(float_path).run(None, fed)[0]
+    )
+    assert operators.initializer_bytes(model) == before
+    again = shapes.open_session(model, [model.graph.node(5).outputs[0]])
+    assert [value.name for value in again.get_outputs()] == [model.graph.node(5).outputs[0].name]
+    assert session.run(None, fed)[0].shape == (len(encoded()), 2)
+
+
+def test_weights_are_not_in_the_file(model) -> None:
+    file, weights = operators.in_memory(model, list(model.graph.outputs))
+    # What nothing reads, and what is no weight, stays in it.
+    assert len(file) < 150_000
+    assert "unread" not in weights
+    assert sum(array.nbytes for array in weights.values()) > len(file)
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, model.graph.initializers[name].const_value.numpy())
