@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import functools
-import gc
 import os
 import platform
 import sys
@@ -253,8 +252,7 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def release_memory() -> None:
-    """Give memory that is free back to the system: cycles, and where the C library can, what it keeps for later."""
-    gc.collect()
+    """Give memory that is free back to the system, where the C library keeps it for later."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -121,6 +121,9 @@ def estimate(
         return _unknown(f"{error.what} ({error.got})")
     except RuntimeError as error:
         return _unknown(f"PyTorch cannot run the graph ({reason(error, 0)})")
+    # Modules of torch.fx refer to themselves: their weights would stay until cycles are collected.
+    for buffer in dict(module.named_buffers()):
+        delattr(module, buffer)
     if not np.isfinite(errors).all():
         return _unknown("derivatives of the outputs are not finite")
     # About the mean, unless outputs hardly vary, or are too few to tell.
