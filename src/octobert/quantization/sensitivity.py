@@ -136,8 +136,8 @@ def estimate(
             part=form.site.part,
             module=form.site.module,
             layer=form.site.layer,
-            signal_to_noise_db=decibels(signal[index], noise[index]),
             # Sums depend on the number of threads in their last digits.
+            signal_to_noise_db=round(decibels(signal[index], noise[index]), 2),
             output_error=float(f"{relative[index]:.3g}"),
         )
         for index, form in enumerate(forms)
