@@ -10,13 +10,11 @@ The estimate is that of octobert on its own 16 calibration rows. Weights are rou
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from scipy.stats import spearmanr
 
 from octobert.config import loading
@@ -24,16 +22,18 @@ from octobert.core import environment
 from octobert.core.plan import QuantPlan
 from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded, feeds_of
-from octobert.graph import operators, qdq
+from octobert.graph import qdq
+from octobert.graph.capture import shapes
 from octobert.pipeline import runner
 from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.store import Store
 from octobert.tasks import rebuild
 
 
-def outputs_of(path: Path, rows: list[Encoded], pad_id: int) -> np.ndarray:
-    """The outputs of a file for all rows, as one vector."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+def outputs_of(model: ir.Model, rows: list[Encoded], pad_id: int) -> np.ndarray:
+    """The outputs of a graph for all rows, as one vector."""
+    session = shapes.open_session(model)
     names = read_outputs([output.name for output in session.get_outputs()])
     fed = {port.name for port in session.get_inputs()}
     found = []
@@ -56,11 +56,10 @@ def main() -> None:
     recipe = loading.load(options.recipe, changes)
     report = runner.run(recipe, options.out)
     expected = report.sensitivities[options.target]
-    store = options.out / ".octobert" / "store"
+    store = Store(options.out / ".octobert" / "store")
 
     def step(stage: str, name: str = "") -> StepResult:
-        key = report.stages[name or stage].key
-        return StepResult(step=stage, folder=store / f"{stage}-{key[:16]}")
+        return StepResult(step=stage, folder=store.path(stage, report.stages[name or stage].key))
 
     task = rebuild(report.task)
     tokenizer, encoded = _artifacts.calibration_rows(step("capture"), step("data"), task)
@@ -69,20 +68,17 @@ def main() -> None:
     quantized = step("quantize", f"quantize/{options.target}")
     plan = quantized.read(_artifacts.PLAN, QuantPlan)
     source = step("transform" if recipe.transforms else "capture").path(_artifacts.FLOAT)
-    floats = outputs_of(source, rows, tokenizer.pad_id)
+    floats = outputs_of(ir.load(source), rows, tokenizer.pad_id)
     values = [
         value for value in expected.values if any(s.value == value.value for s, _ in plan.quantized)
     ]
     measured, began = [], time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for value in values:
-            model = ir.load(source)
-            alone = tuple(d for d in plan.decisions if d.site.value == value.value)
-            qdq.write(model, plan.model_copy(update={"decisions": alone}))
-            path = Path(folder) / "model.onnx"
-            operators.save(model, path)
-            error = outputs_of(path, rows, tokenizer.pad_id) - floats
-            measured.append(float(np.mean(error**2) / floats.var()))
+    for value in values:
+        model = ir.load(source)
+        alone = tuple(d for d in plan.decisions if d.site.value == value.value)
+        qdq.write(model, plan.model_copy(update={"decisions": alone}))
+        error = outputs_of(model, rows, tokenizer.pad_id) - floats
+        measured.append(float(np.mean(error**2) / floats.var()))
     ours, theirs = np.array([value.output_error for value in values]), np.array(measured)
     far = np.log(ours / theirs)
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from octobert.core.evidence import Activation, Curve, Evidence, Executed, Histogram, Smoothed
 from octobert.core.plan import Decision, Quantizer, Site
+from octobert.core.results import Sensitivity
 from octobert.report.page import Run
 from octobert.report.page.sections import inside, outcome
 from tests.support.pages import markup_of, page_of
@@ -207,3 +209,16 @@ def test_names_of_modules_stay_texts() -> None:
     )
     evidence = plain.model_copy(update={"activations": (named,), "executions": (execution,)})
     assert "<img" not in page_of(rich_report(), evidence)
+
+
+def test_an_unknown_error_is_no_error_of_zero(run) -> None:
+    """Of a graph that PyTorch cannot run: no column of errors, and no figure for all values together."""
+    unknown = Sensitivity(rows=0, together=0.0, values=(), unknown="PyTorch cannot run an operator")
+    report = run.report.model_copy(
+        update={"sensitivities": dict.fromkeys(run.report.plans, unknown)}
+    )
+    section = inside.layers(dataclasses.replace(run, report=report))
+    assert not any(target["sensitive"] for target in section.data["targets"])
+    assert all(
+        cell["error"] is None for target in section.data["targets"] for cell in target["cells"]
+    )

@@ -68,7 +68,7 @@ def command(
         for role, (done, total) in manifest.plan.counts().items():
             if done:
                 _show.line(f"{role:<18} {done:>4} of {total} quantized")
-        if manifest.sensitivity is not None:
+        if manifest.sensitivity is not None and manifest.sensitivity.values:
             _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:
             _show.render(terminal.trials_table(manifest.search, every=every))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +28,7 @@ from octobert.graph import operators, qdq
 from octobert.quantization import search
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 # Signal-to-noise ratio of a value without error, whose ratio would be infinite.
 _EXACT_DB = 200.0
@@ -98,17 +98,14 @@ def estimate(
                 module.get_buffer(buffer).requires_grad_()
         for done, row in enumerate(rows):
             feeds = feeds_of([row], pad_id)
-            results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
-            signed = torch.zeros(())
-            for output in (results[index] for index in read):
-                signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
-                signed = signed + (output * signs).sum()
-                numbers = output.detach().double()
-                count += numbers.numel()
-                total += float(numbers.sum())
-                squares += float(numbers.square().sum())
+            results, slopes = _derived(
+                module, [feeds[name] for name in inputs], len(names), read, generator
+            )
+            for output in (results[index].detach().double() for index in read):
+                count += output.numel()
+                total += float(output.sum())
+                squares += float(output.square().sum())
             values = results[len(names) :]
-            slopes = torch.autograd.grad(signed, values, allow_unused=True)
             for index, (form, value, slope) in enumerate(zip(forms, values, slopes, strict=True)):
                 floats, rounding = form.weight or _rounded(form, value.detach().numpy())
                 if form.weight is None or not done:
@@ -119,8 +116,6 @@ def estimate(
             progress(done + 1, len(rows))
     except ModelError as error:
         return _unknown(f"{error.what} ({error.got})")
-    except RuntimeError as error:
-        return _unknown(f"PyTorch cannot run the graph ({reason(error, 0)})")
     # Modules of torch.fx refer to themselves: their weights would stay until cycles are collected.
     for buffer in dict(module.named_buffers()):
         delattr(module, buffer)
@@ -147,6 +142,35 @@ def estimate(
         together=float(f"{relative.sum():.3g}"),
         values=tuple(sorted(measured, key=lambda value: (-value.output_error, value.value))),
     )
+
+
+def _derived(
+    module: Any,
+    inputs: Sequence[np.ndarray],
+    outputs: int,
+    read: Sequence[int],
+    generator: Generator,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Return all results of a module for one row, and the derivatives of the outputs, with random signs, by those behind them.
+
+    Args:
+        outputs: how many results are outputs of the graph.
+        read: the places of those whose error counts.
+
+    Raises:
+        ModelError: PyTorch cannot run it.
+    """
+    import torch
+
+    try:
+        results = module(*map(torch.from_numpy, inputs))
+        signed = torch.zeros(())
+        for output in (results[index] for index in read):
+            signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+            signed = signed + (output * signs).sum()
+        return results, torch.autograd.grad(signed, results[outputs:], allow_unused=True)
+    except RuntimeError as error:
+        raise ModelError("PyTorch cannot run the graph", got=reason(error, 0)) from error
 
 
 def _unknown(why: str) -> Sensitivity:

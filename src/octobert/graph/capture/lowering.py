@@ -248,15 +248,12 @@ def _join_feed_forwards_(graph: ir.Graph) -> None:
     """Write a feed-forward whose neurons are computed in two parts, such as outliers beside all others, as one, in place."""
     for add in operators.of_type(graph, "Add"):
         downs = [linear for linear in map(parts.linear_of, add.inputs) if linear is not None]
-        # The part with a bias is first, and stays.
-        one, other = (
-            sorted(downs, key=lambda linear: linear.add is None)
-            if len(downs) == 2
-            else (None, None)
-        )
         ups: dict[ir.Node, tuple[Linear, Linear]] = {}
-        if one is None or other is None or not _are_twins(one.x, other.x, ups) or not ups:
+        # The part with a bias is first, and stays.
+        downs.sort(key=lambda linear: linear.add is None)
+        if len(downs) != 2 or not _are_twins(downs[0].x, downs[1].x, ups) or not ups:
             continue
+        one, other = downs
         # Neurons whose place the other part took read nothing.
         left = np.asarray(operators.constant_of(one.weight).any(axis=1))
         _join_(graph, one.matmul, other.matmul, 0, left)

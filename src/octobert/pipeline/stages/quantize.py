@@ -64,16 +64,17 @@ def run(
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
     changes = _trained_scales(ranges, plan)
-    encoded = _artifacts.calibration_rows(capture, data, spec.build())
-    if sensitivity and plan.quantized:
-        expected = _expected(context, graph, plan, encoded, changes, seed)
+    estimated = sensitivity and bool(plan.quantized)
+    if estimated or corrections:
+        tokenizer, rows = _artifacts.calibration_rows(capture, data, spec.build())
+    if estimated:
+        expected = _expected(context, graph, plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
             plan, expected = estimating.in_float(plan, expected)
         context.write(_artifacts.SENSITIVITY, expected)
     if not changes and corrections and before and _corrects_the_same(graph, plan, before):
         changes = apply_corrections.load(before.path(_artifacts.CORRECTIONS))
     elif not changes and corrections:
-        tokenizer, rows = encoded
         loaded = [(load(choice.name), choice.options) for choice in corrections]
         steps = [
             (correction, correction.Options.model_validate(options))
@@ -99,12 +100,12 @@ def _expected(
     context: Context,
     graph: Path,
     plan: QuantPlan,
-    encoded: tuple[Tokenizer, EncodedTexts],
+    tokenizer: Tokenizer,
+    rows: EncodedTexts,
     trained: Mapping[str, LayerChange],
     seed: int,
 ) -> Sensitivity:
     """What the values of a plan cost, estimated on some of the calibration rows."""
-    tokenizer, rows = encoded
     model = ir.load(graph)
     chosen = np.random.default_rng(seed).permutation(len(rows.flat))[:ROWS]
     expected = estimating.estimate(

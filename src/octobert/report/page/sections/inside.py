@@ -86,7 +86,7 @@ def _target(run: Run, name: str) -> dict[str, Any]:
         if execution and execution.parts
         else "",
         "total_ms": total,
-        "sensitive": measured is not None,
+        "sensitive": bool(measured and measured.values),
         "rows": measured.rows if measured else 0,
         "cells": cells,
     }
