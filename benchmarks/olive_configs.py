@@ -34,10 +34,10 @@ from pydantic import BaseModel, Field
 
 import octobert
 from octobert.config import loading
+from octobert.config.importers import Imported
 from octobert.core import environment
 from octobert.core.errors import OctobertError
 from octobert.core.results import Report
-from octobert.importers import olive
 from octobert.pipeline import preflight, runner
 from octobert.pipeline.executors import inline
 from octobert.report import simulated, summary
@@ -69,7 +69,7 @@ class Ran(BaseModel):
 
     name: str
     names: tuple[str, ...] = ()
-    imported: olive.Imported | None = None
+    imported: Imported | None = None
     failed: str = ""
     report: Report | None = None
     absent: dict[str, str] = Field(default_factory=dict)
@@ -108,7 +108,7 @@ def _groups(folder: Path) -> dict[str, list[str]]:
         name = path.relative_to(folder).as_posix()
         try:
             # How much is logged changes no model.
-            recipe = {**octobert.import_olive(path).recipe, "log_level": None}
+            recipe = {**octobert.import_config(path).recipe, "log_level": None}
             key = json.dumps(recipe, sort_keys=True, default=str)
         except OctobertError as error:
             key = f"{name}: {error}"
@@ -124,7 +124,7 @@ def _result(folder: Path, name: str, out: Path) -> Ran:
         if file.is_file()
         else Ran(name=name, failed="not run")
     )
-    return ran.model_copy(update={"imported": octobert.import_olive(folder / name)})
+    return ran.model_copy(update={"imported": octobert.import_config(folder / name)})
 
 
 def _stored(out: Path, name: str) -> Path:
@@ -135,7 +135,7 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
     result = Ran(name=name)
     started = time.monotonic()
     try:
-        result.imported = imported = octobert.import_olive(path)
+        result.imported = imported = octobert.import_config(path)
         recipe_file = out / "recipes" / f"{name.replace('/', '-').removesuffix('.json')}.yaml"
         recipe_file.parent.mkdir(exist_ok=True)
         recipe_file.write_text(imported.text(recipe_file.parent), encoding="utf-8")
@@ -193,7 +193,7 @@ def _substitutes(arguments: argparse.Namespace, out: Path) -> dict[str, list[str
     }
 
 
-def _task_substitutes(imported: olive.Imported, substitutes: dict[str, list[str]]) -> list[str]:
+def _task_substitutes(imported: Imported, substitutes: dict[str, list[str]]) -> list[str]:
     task = imported.recipe["task"]
     return substitutes[task if isinstance(task, str) else next(iter(task))]
 

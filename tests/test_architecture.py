@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,12 @@ import pytest
 import octobert
 
 ROOT = Path(octobert.__file__).parent
+SRC = ROOT.parent
 # Each room may import from itself and from the rooms of the lines before it.
 LEVELS = (
     ("core",),
     ("config",),
-    ("data", "models", "importers"),
+    ("data", "models"),
     ("tasks", "graph"),
     ("quantization", "targets", "training"),
     ("inference",),
@@ -24,7 +27,6 @@ LEVELS = (
     ("inspection",),
     ("pipeline",),
     ("api",),
-    ("web",),
     ("__init__",),
     ("cli",),
     ("__main__",),
@@ -60,6 +62,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 FILES = sorted(ROOT.rglob("*.py"))
+# The products beside octobert, which use what every other package can use.
+PRODUCTS = sorted(path.name for path in SRC.glob("octobert_*") if path.is_dir())
+ALL_FILES = sorted([*FILES, *(p for name in PRODUCTS for p in (SRC / name).rglob("*.py"))])
 TESTS = sorted(Path(__file__).parent.rglob("test_*.py"))
 
 
@@ -74,6 +79,35 @@ def test_imports_between_rooms_point_one_way() -> None:
             if LEVEL[other] >= LEVEL[own]
         ]
     assert wrong == []
+
+
+def test_octobert_imports_no_product_beside_it() -> None:
+    assert PRODUCTS == ["octobert_compare", "octobert_olive"]
+    wrong = {
+        path.name: module
+        for path in FILES
+        for module in all_imports_of(path)
+        if module.startswith("octobert_")
+    }
+    assert wrong == {}
+
+
+def test_products_import_only_what_is_documented_for_packages() -> None:
+    page = (SRC.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+    table = page.partition("## What packages may import")[2]
+    documented = set(re.findall(r"`(octobert\.[\w.]+)`", table)) | {"octobert"}
+    for name in PRODUCTS:
+        used = set()
+        for path in (SRC / name).rglob("*.py"):
+            modules = {module for module in all_imports_of(path) if module.startswith("octobert")}
+            used |= {module for module in modules if module.split(".")[0] == "octobert"}
+            others = {module.split(".")[0] for module in modules} - {"octobert", name}
+            assert others == set(), f"{path} imports {others}"
+        # A name is that of a module, or of something in one.
+        wrong = {m for m in used if not {m, m.rpartition(".")[0]} & documented}
+        assert wrong == set(), name
+    for module in documented:
+        assert importlib.util.find_spec(module) is not None, module
 
 
 def test_what_searches_and_decides_imports_nothing_of_the_report() -> None:
@@ -92,7 +126,7 @@ def test_the_tree_stays_small() -> None:
         for m in imports_of(p)
     }
     assert rooms <= set(LEVEL)
-    assert len(rooms) + len(("benchmarks", "recipes")) <= 22
+    assert len(rooms) + len(("benchmarks", "recipes")) <= 20
     assert len([1 for a, b in arrows if a != b]) <= 85
 
 
@@ -115,7 +149,7 @@ def test_no_two_files_import_each_other() -> None:
 
 
 def test_every_room_says_what_it_is_for() -> None:
-    for package in sorted(p.parent for p in ROOT.rglob("__init__.py")):
+    for package in sorted({p.parent for p in ALL_FILES if p.name == "__init__.py"}):
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text())), package
 
 
@@ -126,7 +160,7 @@ PUBLIC = {
     ),
     "functions": (
         "attach auto auto_again benchmark calibrate calibration_tables check clean doctor dry_run embed evaluate export finetune fuse "
-        "import_olive inspect list_placements list_targets list_tasks load load_recipe log_run manifest merge packages page parse_recipe "
+        "import_config inspect list_placements list_targets list_tasks load load_recipe log_run manifest merge packages page parse_recipe "
         "predict_rows push quantize read_calibration_table recipe_schema run setup stored tune verify"
     ),
     "others": (
@@ -153,7 +187,7 @@ def test_the_public_names() -> None:
 def test_commands_use_the_public_functions() -> None:
     """The command line is a thin layer: it imports the API, and below it only what parses options and prints."""
     rooms = {room_of(module) for path in (ROOT / "cli").glob("*.py") for module in imports_of(path)}
-    assert rooms <= {"cli", "api", "web", "__init__", "config", "core", "report"}
+    assert rooms <= {"cli", "api", "__init__", "config", "core", "report"}
 
 
 def test_importing_octobert_costs_nothing() -> None:
@@ -171,13 +205,13 @@ def test_one_module_starts_processes() -> None:
         "torch.multiprocessing",
     )
     starting = {
-        p.relative_to(ROOT).as_posix()
-        for p in FILES
+        p.relative_to(SRC).as_posix()
+        for p in ALL_FILES
         if any(m.startswith(wanted) for m in all_imports_of(p))
     }
-    assert starting == {"core/processes.py"}
+    assert starting == {"octobert/core/processes.py"}
     calls = ("os.system(", "os.popen(", "os.fork(", "os.spawn", "os.posix_spawn(", "os.exec")
-    assert [p for p in FILES if any(call in p.read_text() for call in calls)] == []
+    assert [p for p in ALL_FILES if any(call in p.read_text() for call in calls)] == []
 
 
 def test_one_module_prints() -> None:
@@ -197,15 +231,16 @@ def test_one_module_prints() -> None:
         "sys.stderr.write",
     }
     found = {
-        p.relative_to(ROOT).as_posix(): sorted(printing & calls(p))
-        for p in FILES
+        p.relative_to(SRC).as_posix(): sorted(printing & calls(p))
+        for p in ALL_FILES
         if printing & calls(p)
     }
     # Children write JSON for their parents.
     children = {
-        name: ["sys.stdout.write"] for name in ("core/user_code.py", "pipeline/executors/child.py")
+        name: ["sys.stdout.write"]
+        for name in ("octobert/core/user_code.py", "octobert/pipeline/executors/child.py")
     }
-    assert found == {"cli/_show.py": ["typer.echo"], **children}
+    assert found == {"octobert/cli/_show.py": ["typer.echo"], **children}
 
 
 def test_tests_share_code_through_modules_of_their_own() -> None:
@@ -221,6 +256,8 @@ def test_tests_share_code_through_modules_of_their_own() -> None:
 
 def test_files_stay_readable() -> None:
     long = {
-        str(p.relative_to(ROOT)): n for p in FILES if (n := len(p.read_text().splitlines())) > 500
+        str(p.relative_to(SRC)): n
+        for p in ALL_FILES
+        if (n := len(p.read_text().splitlines())) > 500
     }
     assert long == {}

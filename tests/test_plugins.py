@@ -243,5 +243,23 @@ def test_a_command_of_another_package_is_in_the_help_and_runs(extra: Path) -> No
     assert "extra-calibrator!" in octobert(extra, "extra-command", "--suffix", "!").split()
 
 
+def test_configs_that_an_importer_of_another_package_knows_are_recipes(extra: Path) -> None:
+    config = extra / "config.json"
+    facts = {"checkpoint": str(extra / "checkpoint"), "rows": str(extra / "data"), "bits": 8}
+    config.write_text(json.dumps(facts))
+    imported = json.loads(octobert(extra, "import", config, "--json"))
+    assert imported["recipe"]["model"] == facts["checkpoint"]
+    assert [row["verdict"] for row in imported["fields"]] == ["refused", "mapped", "mapped"]
+    assert "quantize/ort-cpu" in octobert(extra, "run", config, "--out", extra / "o", "--dry-run")
+    # What its scripts import is there while they are imported.
+    (extra / "script.py").write_text("import extra_tool\ndef metric(a, b): return 1.0\n")
+    code = "from octobert.core import user_code, plugins; import sys; "
+    code += (
+        f"user_code.load(user_code.at('{extra / 'script.py'}:metric', 'metric', where='here')); "
+    )
+    code += "assert 'extra_tool' not in sys.modules"
+    python(extra, "-c", code)
+
+
 def test_the_extra_plugins_are_all_families() -> None:
     assert {*plugins.FAMILIES, "commands"} - set(EXTRA) == {"profilers", "runtimes"}

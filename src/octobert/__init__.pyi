@@ -29,7 +29,7 @@ from octobert.api.runs import calibrate as calibrate
 from octobert.api.runs import clean as clean
 from octobert.api.runs import dry_run as dry_run
 from octobert.api.runs import finetune as finetune
-from octobert.api.runs import import_olive as import_olive
+from octobert.api.runs import import_config as import_config
 from octobert.api.runs import load_recipe as load_recipe
 from octobert.api.runs import parse_recipe as parse_recipe
 from octobert.api.runs import quantize as quantize

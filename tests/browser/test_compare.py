@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 import octobert
-from octobert.web.server import Server
+from octobert_compare.server import Server
 from tests.support.cli import PROGRAM
 from tests.support.enemies import ENEMIES
 from tests.support.flips import prefer

@@ -33,7 +33,7 @@ from tests.docs import markdown
 from tests.docs.markdown import ROOT, Block
 from tests.support.runs import brief
 
-LANGUAGES = ("bash", "python", "javascript", "yaml", "json", "text")
+LANGUAGES = ("bash", "python", "javascript", "yaml", "json", "toml", "text")
 # Blocks for other programs, which have environments of their own.
 CLIENTS = "`make test-clients`"
 # Blocks for clusters: tests/inference/test_engines.py.

@@ -15,6 +15,7 @@ EXTRA = {
     "commands": "extra-command",
     "corrections": "extra-correction",
     "families": "extra-family",
+    "importers": "extra-importer",
     "methods": "extra-method",
     "placements": "extra-placement",
     "targets": "extra-target",

@@ -21,17 +21,17 @@ from octobert.report.events import ProgressCallback, ProgressEvent
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from octobert.config.importers import Imported
     from octobert.config.recipe import Recipe, RecipeKeys
     from octobert.core.environment import Setup
     from octobert.core.ranges import Sweep
     from octobert.core.results import Finetuned, Report, Verdict
-    from octobert.importers.olive import Imported
 
 RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
 
 def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
-    """Read a recipe file, or a config of Olive.
+    """Read a recipe file, or a config of another tool (see `import_config`).
 
     Args:
         path: The YAML or JSON file. A mapping and a `Recipe` are taken as they are (see `parse_recipe`).
@@ -43,8 +43,8 @@ def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     return parse_recipe(path, changes=changes)
 
 
-def import_olive(config: PathLike | Mapping[str, Any], *, as_octobert: bool = False) -> Imported:
-    """Make a recipe from a config of Olive. `run` and `load_recipe` take such a config, too.
+def import_config(config: PathLike | Mapping[str, Any], *, as_octobert: bool = False) -> Imported:
+    """Make a recipe from a config of another tool, such as Olive. `run` and `load_recipe` take such a config, too.
 
     Args:
         config: The JSON or YAML file, or its content as a mapping. User scripts of the config are read, and never run.
@@ -55,24 +55,24 @@ def import_olive(config: PathLike | Mapping[str, Any], *, as_octobert: bool = Fa
         The recipe, and for each field of the config what became of it: mapped, not needed, or refused.
 
     Raises:
-        RecipeError: It is not such a config, or asks for what would change the result and octobert cannot do.
+        RecipeError: No importer knows the config, or it asks for what would change the result and octobert cannot do.
     """
-    from octobert.importers import olive
+    from octobert.config import importers
 
     if isinstance(config, Mapping):
-        return olive.convert(config, as_octobert=as_octobert)
-    return olive.read(path_of(config, "config"), as_octobert=as_octobert)
+        return importers.convert(config, as_octobert=as_octobert)
+    return importers.read(path_of(config, "config"), as_octobert=as_octobert)
 
 
 def refused_fields(path: RecipeLike) -> list[str]:
-    """What octobert does not do of a config of Olive, one sentence for each field; nothing for recipes."""
-    from octobert.importers import olive
+    """What octobert does not do of a config of another tool, one sentence for each field; nothing for recipes."""
+    from octobert.config import importers
 
-    if not isinstance(path, str | Path) or not olive.is_config_file(Path(path)):
+    if not isinstance(path, str | Path) or not importers.is_config_file(Path(path)):
         return []
     return [
         outcome.sentence()
-        for outcome in olive.read(Path(path)).outcomes
+        for outcome in importers.read(Path(path)).outcomes
         if outcome.verdict == "refused"
     ]
 
@@ -104,12 +104,12 @@ def parse_recipe(
         recipe = recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(recipe, Mapping):
         return loading.parse(loading.changed(recipe, changes), where=where)
-    from octobert.importers import olive
+    from octobert.config import importers
 
     file = path_of(recipe, "recipe")
-    if not olive.is_config_file(file):
+    if not importers.is_config_file(file):
         return loading.load(file, changes)
-    return loading.of_file(olive.read(file).recipe, changes, file)
+    return loading.of_file(importers.read(file).recipe, changes, file)
 
 
 def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Report:

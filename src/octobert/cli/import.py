@@ -24,16 +24,16 @@ def command(
     as_octobert: bool = False,
     every: bool = False,
 ) -> Iterator[Any]:
-    """Make a recipe from a config of Olive, and say what became of each of its fields.
+    """Make a recipe from a config of another tool, such as Olive, and say what became of each of its fields.
 
     Args:
-        config: Config of Olive, JSON or YAML.
+        config: Config of the other tool, JSON or YAML.
         out: Write the recipe to this file. Default: print it.
         as_octobert: Keep model, data, targets and goals, and quantize as octobert does by default. Otherwise the recipe does
             what the config does, defaults of its tools included.
         every: Also list the fields that octobert needs no key for.
     """
-    imported = octobert.import_olive(config, as_octobert=as_octobert)
+    imported = octobert.import_config(config, as_octobert=as_octobert)
     if out is not None:
         with storage_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ PACKAGES = {
     "calibrators": "octobert.quantization.calibrators",
     "corrections": "octobert.quantization.corrections",
     "families": "octobert.models.families",
+    "importers": "octobert.config.importers",
     "methods": "octobert.quantization.methods",
     "placements": "octobert.quantization.placements",
     "profilers": "octobert.inspection.profilers",

@@ -4,11 +4,12 @@ Every key of a recipe that names code goes through here; the recipe refuses such
 digest of the file for the keys of steps. `check` imports the files in a process of its own before anything runs. `load` returns
 the function; what it raises becomes one sentence, and its traceback goes to `events.jsonl` with the error.
 
-Scripts that were written for Olive are imported with stand-ins for its package where it is not installed (`for_olive`).
+Importers of other tools' configs may bring modules that scripts for these tools import (`octobert.config.importers`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -17,13 +18,13 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from octobert.core import processes
+from octobert.core import plugins, processes
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp, is_disk_error
 from octobert.core.frozen import FrozenModel
@@ -39,7 +40,7 @@ SIGNATURES: dict[Kind, str] = {
     "model": "def model(): … returning a PyTorch model or the path of an .onnx file",
 }
 _LONGEST = 300
-# Errors of scripts of Olive's examples, and what has taken the place of what they use.
+# Errors of scripts that people copy, and what has taken the place of what they use.
 _RENAMED = {
     "No module named 'neural_compressor": "remove the import: octobert calibrates on rows of the data",
     "No module named 'torchmetrics": "install torchmetrics, or remove the import: octobert has accuracy, f1, auroc and others",
@@ -187,7 +188,9 @@ def _module(code: UserCode) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with for_olive():
+        with contextlib.ExitStack() as stack:
+            for importer in plugins.names("importers"):
+                stack.enter_context(plugins.load("importers", importer).modules())
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -330,48 +333,8 @@ def answer(make: Callable[[Any], Any]) -> int:
     return 0
 
 
-_OLIVE = "olive"
-# Modules that scripts import at their top.
-_OLIVE_MODULES = (
-    "",
-    ".common",
-    ".constants",
-    ".data",
-    ".data.component",
-    ".data.component.dataset",
-    ".data.config",
-    ".data.registry",
-    ".data.template",
-    ".evaluator",
-    ".model",
-)
-
-
-@contextmanager
-def for_olive() -> Iterator[None]:
-    """While this is open, `olive` can be imported: the installed package, or stand-ins that are gone afterwards.
-
-    Scripts for Olive register their functions by decorators of `olive.data.registry.Registry`, and import some names beside
-    it. The decorators of the stand-in return the function, so that octobert can call it: a data set's function also as
-    `rows(split)` when it takes no arguments, and a post-processing function with tensors, as Olive calls it. All other names
-    are empty classes. A training loop of Olive takes a model where octobert's takes a job (`training_loop`).
-    """
-    if _OLIVE in sys.modules or importlib.util.find_spec(_OLIVE) is not None:
-        yield
-        return
-    modules = {f"{_OLIVE}{name}": _StandIn(f"{_OLIVE}{name}") for name in _OLIVE_MODULES}
-    vars(modules[f"{_OLIVE}.data.registry"])["Registry"] = _Registry
-    vars(modules[f"{_OLIVE}.data.component.dataset"])["BaseDataset"] = _BaseDataset
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name in modules:
-            sys.modules.pop(name, None)
-
-
 def training_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a job unchanged; one that takes a model and returns it trained, as Olive's do, as a function of a job.
+    """A function of a job unchanged; one that takes a model and returns it trained, as a function of a job.
 
     A function of a job calls its parameter `job`. Any other name stands for the model.
     """
@@ -386,81 +349,3 @@ def training_loop(function: Callable[..., Any]) -> Callable[..., Any]:
             job.model.load_state_dict(trained.state_dict())
 
     return train
-
-
-class _StandIn(ModuleType):
-    """A module in which every name is an empty class."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-class _BaseDataset:
-    """Items with their labels, as Olive's class of that name."""
-
-    def __init__(self, data: Any, label_col: str = "label", **_: Any) -> None:
-        self.data, self.label_col = data, label_col
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Any:
-        item = dict(self.data[index])
-        return item, item.pop(self.label_col, -1)
-
-
-def _dataset(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def rows(*arguments: Any, **named: Any) -> Any:
-        try:
-            inspect.signature(function).bind(*arguments, **named)
-        except TypeError:
-            # octobert asks for a split, and the function has one answer.
-            return function()
-        return function(*arguments, **named)
-
-    # Any number of arguments, for those who ask what it takes.
-    rows.__signature__ = _ANY  # type: ignore[attr-defined]
-    return rows
-
-
-def _post_process(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def postprocess(outputs: Any, *arguments: Any, **named: Any) -> Any:
-        if not isinstance(outputs, Mapping):
-            return function(outputs, *arguments, **named)
-        import torch
-
-        tensors = {name: torch.as_tensor(value) for name, value in outputs.items()}
-        # One output is passed as itself.
-        first = next(iter(tensors.values())) if len(tensors) == 1 else tensors
-        result = function(first, *arguments, **named)
-        return result.numpy() if isinstance(result, torch.Tensor) else result
-
-    return postprocess
-
-
-_ANY = inspect.Signature(
-    [
-        inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL),
-        inspect.Parameter("named", inspect.Parameter.VAR_KEYWORD),
-    ]
-)
-
-
-def _registers(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """A classmethod's body: `register_…(name=None)` returns a decorator."""
-    return staticmethod(lambda *_, **__: change)
-
-
-class _Registry:
-    register_dataset = register_default_dataset = _registers(_dataset)
-    register_post_process = register_default_post_process = _registers(_post_process)
-    register_pre_process = register_default_pre_process = _registers(lambda function: function)
-    register_dataloader = register_default_dataloader = _registers(lambda function: function)

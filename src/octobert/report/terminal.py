@@ -384,7 +384,7 @@ def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
     """Return what became of each field of another tool's config.
 
     Args:
-        rows: field, value, verdict, key and note of each (`octobert.importers.Outcome`).
+        rows: field, value, verdict, key and note of each (`octobert.config.importers.Outcome`).
     """
     table = table_of("Fields of the config", ("field", "value", "became", "why"))
     for row in rows:

@@ -1,0 +1,268 @@
+"""Configs of other tools become recipes. Each of their fields has an outcome: mapped to a key, not needed, or refused.
+
+An importer is a module of the entry point group `octobert.importers`. `octobert import`, `octobert run` and `load_recipe` take
+every config that one of them knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import yaml
+
+from octobert.config import yaml_text
+from octobert.core.errors import RecipeError
+from octobert.core.frozen import FrozenModel, Row, Tabular
+from octobert.core.plain import parsed_json
+from octobert.core.plugins import Family
+
+Verdict = Literal["mapped", "not needed", "refused"]
+
+
+class Outcome(FrozenModel):
+    """The outcome for one field.
+
+    Args:
+        field: its path in the config, such as `passes.conversion.target_opset`.
+        value: its value, as JSON.
+        verdict: `mapped`, `not needed`, or `refused`.
+        key: the recipe key of a mapped field.
+        note: why it is not needed or refused, or what differs from the source.
+        default: the config does not name the field; the value is what its tool then takes.
+    """
+
+    field: str
+    value: str
+    verdict: Verdict
+    key: str | None = None
+    note: str = ""
+    default: bool = False
+
+    def sentence(self) -> str:
+        """The outcome on one line.
+
+        Example:
+            >>> Outcome(field="passes.q.per_channel", value="false", verdict="mapped", key="quantize").sentence()
+            'passes.q.per_channel = false: mapped to quantize'
+        """
+        what = f"mapped to {self.key}" if self.key else self.verdict
+        value = f"{self.value} (not named: the default)" if self.default else self.value
+        return f"{self.field} = {value}: {what}{'; ' if self.key and self.note else ': ' if self.note else ''}{self.note}"
+
+
+class Importer(Protocol):
+    """What an importer's module has."""
+
+    # Name of the tool, and what its configs look like, for errors.
+    TOOL: str
+    EXPECTED: str
+
+    def is_config(self, raw: Any) -> bool:
+        """Return whether plain data is a config of this tool rather than a recipe."""
+
+    def convert(
+        self, raw: Any, where: str, folder: Path, as_octobert: bool
+    ) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
+        """Return the recipe as plain data, and one outcome for each field of the config, in its order.
+
+        Args:
+            raw: a config that `is_config` knows.
+            where: name of the config in errors.
+            folder: that relative paths are relative to.
+            as_octobert: keep model, data, targets and goals, and leave the method to octobert.
+
+        Raises:
+            RecipeError: the config asks for what changes the result and octobert cannot do.
+        """
+
+    def modules(self) -> AbstractContextManager[None]:
+        """While this is open, files of the user can import what scripts for the tool import, also where it is not installed."""
+
+
+_PLUGINS = Family[Importer]("importers")
+names, load = _PLUGINS.names, _PLUGINS.load
+
+_HEADINGS = {
+    "refused": "Fields that octobert does not do",
+    "mapped": "Fields that became keys of this recipe, and defaults of their tool",
+    "not needed": "Fields that octobert needs no key for",
+}
+# Keys whose values may be paths of files, or code in them.
+_PATHS = (
+    "model",
+    "preprocess",
+    "postprocess",
+    "metric",
+    "data.source",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "qat.code",
+)
+
+
+class Imported(Tabular):
+    """A config as a recipe.
+
+    Args:
+        recipe: the recipe as plain data; relative paths are relative to `folder`.
+        outcomes: what became of each field of the config, in its order.
+        folder: of the config.
+        source: name of the config.
+        tool: whose config it is.
+    """
+
+    recipe: dict[str, Any]
+    outcomes: tuple[Outcome, ...]
+    folder: Path
+    source: str
+    tool: str
+
+    def text(self, folder: Path | None = None, *, every: bool = False) -> str:
+        """The text of a recipe file, with one comment for each field of the config that is refused or mapped.
+
+        Args:
+            folder: where the file will be; relative paths follow. Default: the folder of the config.
+            every: also the fields that octobert needs no key for.
+        """
+        recipe = _moved(self.recipe, self.folder, folder or self.folder)
+        lines = [f"# Imported from {_line(self.source)}, a config of {self.tool}.", ""]
+        lines += [yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=120).rstrip()]
+        for verdict, heading in _HEADINGS.items():
+            chosen = [outcome for outcome in self.outcomes if outcome.verdict == verdict]
+            if chosen and (every or verdict != "not needed"):
+                lines += [
+                    "",
+                    f"# {heading}:",
+                    *(f"#   {_line(outcome.sentence())}" for outcome in chosen),
+                ]
+        return "\n".join(lines) + "\n"
+
+    def to_rows(self) -> list[Row]:
+        """One row for each field: field, value, verdict, key, note, default. Refused ones come first, then mapped ones."""
+        order = list(_HEADINGS)
+        ordered = sorted(self.outcomes, key=lambda outcome: order.index(outcome.verdict))
+        return [outcome.model_dump() for outcome in ordered]
+
+
+def is_config_file(path: Path) -> bool:
+    """Return whether a file is a config of another tool. Mistakes in it are for `read`, or for the reader of recipes."""
+    try:
+        return _importer_of(_content_of(path)) is not None
+    except RecipeError:
+        return False
+
+
+def read(path: Path, *, as_octobert: bool = False) -> Imported:
+    """Convert a config file; see `convert`.
+
+    Raises:
+        RecipeError: it cannot be read, or as for `convert`.
+    """
+    try:
+        return convert(
+            _content_of(path), where=str(path), folder=path.parent, as_octobert=as_octobert
+        )
+    except RecursionError:
+        raise RecipeError("the config is nested too deeply", where=str(path)) from None
+
+
+def convert(
+    raw: Any, *, where: str = "config", folder: Path = Path(), as_octobert: bool = False
+) -> Imported:
+    """Convert a config given as plain data.
+
+    Args:
+        raw: the config.
+        where: name of the config in errors.
+        folder: that relative paths are relative to.
+        as_octobert: keep model, data, targets and goals, and leave the method to octobert.
+
+    Raises:
+        RecipeError: no importer knows it, or it asks for what changes the result and octobert cannot do.
+    """
+    importer = _importer_of(raw)
+    if importer is None:
+        known = [load(name) for name in names()]
+        got = f"a {type(raw).__name__}"
+        if isinstance(raw, Mapping):
+            got = f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
+        raise RecipeError(
+            "no importer knows this config",
+            where=where,
+            got=got,
+            expected=", or ".join(f"{each.EXPECTED} ({each.TOOL})" for each in known),
+        )
+    recipe, outcomes = importer.convert(raw, where, folder, as_octobert)
+    name = Path(where).name
+    return Imported(
+        recipe=recipe, outcomes=outcomes, folder=folder, source=name, tool=importer.TOOL
+    )
+
+
+def _importer_of(raw: Any) -> Importer | None:
+    """The importer that knows a config."""
+    return next((load(name) for name in names() if load(name).is_config(raw)), None)
+
+
+def _content_of(path: Path) -> Any:
+    """Read a file.
+
+    Raises:
+        RecipeError: it does not exist, cannot be read, is too large, or is neither JSON nor YAML.
+    """
+    text = yaml_text.text_of(path, "config")
+    if path.suffix.lower() != ".json":
+        return yaml_text.parse(text, where=str(path), what="the config is not valid YAML")
+    try:
+        return parsed_json(text, object_pairs_hook=_each_once)
+    except json.JSONDecodeError as error:
+        raise RecipeError(
+            "the file is not valid JSON", where=f"{path}, line {error.lineno}", got=error.msg
+        ) from error
+    except ValueError as error:
+        raise RecipeError(
+            "the file is not valid JSON", where=str(path), got=str(error)[:200]
+        ) from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f'the key "{key}" is given twice')
+        result[key] = value
+    return result
+
+
+def _moved(recipe: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
+    """The recipe for a file in another folder: relative paths of files that exist are changed."""
+    if old.absolute() == new.absolute():
+        return recipe
+
+    def change(value: str) -> str:
+        file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+        path = old / file
+        if Path(file).is_absolute() or not path.exists():
+            return value
+        return os.path.relpath(path.absolute(), new.absolute()) + colon + function
+
+    return {key: _changed(value, key, change) for key, value in recipe.items()}
+
+
+def _changed(value: Any, key: str, change: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _changed(inner, f"{key}.{name}", change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_changed(inner, key, change) for inner in value]
+    return change(value) if isinstance(value, str) and key in _PATHS else value
+
+
+def _line(text: str) -> str:
+    """A text that stays in its comment: YAML ends lines at more characters than Python does."""
+    return "".join(c if c.isprintable() else " " for c in text)
