@@ -1,11 +1,11 @@
-"""What octobert writes and computes for nineteen recipes, so that two versions of its source can be compared.
+"""What octobert writes and computes for eighteen recipes, so that two versions of its source can be compared.
 
     python benchmarks/net.py record FILE [--twice] [--case dynamic …] [--out runs/net]
     python benchmarks/net.py compare BEFORE AFTER
 
 `record` runs each recipe on tiny models that it makes (about fifteen minutes on two cores) and writes a JSON file: of every
 published file its SHA-256, and of `report.json` the plan's decisions and every figure that is no time. `--twice` runs each
-twice and keeps what was equal: the plan of a search, and which heads are pruned, may follow from measured times. `compare`
+twice and keeps what was equal: the plan of a search may follow from measured times. `compare`
 prints what the first file has and the second has not, one line each, and exits with 1 where there is something. Both files must
 come from one machine: the ranges of a calibration depend on the instruction set. To record an earlier version, run this file
 with PYTHONPATH set to its `src`.
@@ -33,7 +33,6 @@ FIGURES = (
     "data",
     "ranges",
     "plans",
-    "pruning",
     "transforms",
     "sensitivities",
     "simulations",
@@ -124,7 +123,6 @@ def cases() -> dict[str, dict[str, Any]]:
                 "vary": ["calibrate"],
             },
         },
-        "prune": {**tune, "prune": {"speedup": 1.2, "tokens": 1000}, "targets": _ALL},
         "qat": {"qat": {"epochs": 1, "batch": 8}, "targets": _ALL},
         "finetune": {"finetune": {"epochs": 1, "batch": 8}},
         "embedding": {

@@ -1,11 +1,11 @@
 """Speed compared with other tools, in one interleaved run: on shapes, on single texts, and on many texts.
 
     python benchmarks/speed.py [--model base] [--model minilm] [--texts FILE] [--rounds 15]
-    python benchmarks/speed.py --checkpoint FOLDER --data FOLDER --task mrpc [--prune 0.01]
+    python benchmarks/speed.py --checkpoint FOLDER --data FOLDER --task mrpc
 
 base is BERT-base with random weights, minilm is all-MiniLM-L6-v2, both with a head of two classes on the first token. With
-`--checkpoint` it is a model that was trained: calibration, and the judge of a pruned model, take rows of the file train of
-`--data`; texts and accuracy are those of its file validation. `--prune 0.01` adds a pruned model that may lose one point.
+`--checkpoint` it is a model that was trained: calibration takes rows of the file train of
+`--data`; texts and accuracy are those of its file validation.
 
 Each run writes one JSON file for each model into benchmarks/results. Its name says the kind of CPU, the model and the cores; a
 run with the same name replaces it. Then docs/evidence/speed.md is made of all files, as `speed_page.py` does alone. Runs of a
@@ -45,8 +45,6 @@ from speed_cases import (
     TITLES,
     Case,
     named_case,
-    pruned_folder,
-    pruning_note,
     systems_of,
     trained_case,
 )
@@ -94,7 +92,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
     here, shapes = environment.current(), options.shapes or SHAPES
     config = json.loads((case.checkpoint / "config.json").read_text())
     wanted = _wanted(options)
-    systems, failures = systems_of(case, out, options.prune, wanted)
+    systems, failures = systems_of(case, out, wanted)
     if not systems:
         expected = "names that systems begin with, such as NNCF or octobert"
         raise OctobertError(
@@ -131,7 +129,6 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
     finally:
         for system in running:
             system.stop()
-    pruned = pruning_note(pruned_folder(out, options.prune)) if options.prune is not None else ""
     first = next(iter(case.sources.values()))[0]
     return Result(
         kind=kind_of(here.features, here.cpu),
@@ -145,7 +142,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
         command=f"python benchmarks/speed.py {shlex.join(map(without_paths, sys.argv[1:]))}".strip(),
         rounds=options.rounds,
         others=round(others, 2),
-        note=" ".join(filter(None, (options.note, _simulated(), pruned))),
+        note=" ".join(filter(None, (options.note, _simulated()))),
         systems=made,
         shapes={
             name: {shape: spread(own) for shape, own in each.items()}
@@ -180,7 +177,7 @@ def _not_asked(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _compared(times: dict[str, dict[str, list[float]]]) -> tuple[Compared, ...]:
-    """Every target of octobert, pruned ones too, with the rivals that were timed."""
+    """Every target of octobert with the rivals that were timed."""
     targets = {name: RIVALS[name.split(",")[0]] for name in times if name.startswith("octobert ")}
     pairs = [
         (target, rival)
@@ -266,11 +263,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--task", default="mrpc", help="of the checkpoint")
     parser.add_argument(
-        "--prune",
-        type=float,
-        help="also a pruned model that may lose this much of the metric, such as 0.01",
-    )
-    parser.add_argument(
         "--texts", type=Path, action="append", help="a file of rows; repeat for several files"
     )
     parser.add_argument("--rows", type=int, default=408, help="texts of the throughput")
@@ -307,10 +299,11 @@ def check(options: argparse.Namespace) -> None:
     Raises:
         OctobertError: options that do not go together, or files that do not exist.
     """
-    if options.checkpoint is None and (options.prune is not None or options.data):
-        where = "--data" if options.prune is None else "--prune"
+    if options.checkpoint is None and options.data:
         raise OctobertError(
-            "only a checkpoint that was trained has it", where=where, fix="add --checkpoint FOLDER"
+            "only a checkpoint that was trained has it",
+            where="--data",
+            fix="add --checkpoint FOLDER",
         )
     if options.checkpoint is not None and options.data is None:
         raise OctobertError(

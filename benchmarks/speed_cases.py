@@ -19,9 +19,7 @@ from speed_systems import System
 from octobert.config.loading import parse
 from octobert.core import environment
 from octobert.core.errors import DataError
-from octobert.core.pruning import PruningFacts
 from octobert.core.session import Feeds
-from octobert.core.wording import estimate_text
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
@@ -109,7 +107,7 @@ def named_case(name: str, options: argparse.Namespace, out: Path) -> Case:
 def trained_case(checkpoint: Path, data: Path, task: str, rows: int) -> Case:
     """A checkpoint that was trained for a task, with the folder of its data.
 
-    Calibration, and the judge of a pruned model, take training rows. Accuracy is that of the validation rows.
+    Calibration takes training rows. Accuracy is that of the validation rows.
 
     Raises:
         DataError: the folder has no `train` or `validation` file.
@@ -204,14 +202,13 @@ def package(case: Case, folder: Path, **changes: Any) -> Path:
 
 
 def systems_of(
-    case: Case, out: Path, prune: float | None, wanted: Callable[[str], bool]
+    case: Case, out: Path, wanted: Callable[[str], bool]
 ) -> tuple[list[System], dict[str, str]]:
     """(the systems that can be created here, the reasons for the others).
 
     Args:
         case: what they run.
         out: folder for their files.
-        prune: points of the metric, as a fraction, that a pruned model may lose; None for no pruned model.
         wanted: whether a system of this name is made.
     """
     made, folder = package(case, out / "octobert"), str(case.checkpoint)
@@ -278,48 +275,7 @@ def systems_of(
             _OURS[0],
         )
     )
-    if prune is not None:
-        pruned, failure = attempt(
-            partial(package, case, pruned_folder(out, prune), prune={"max_drop": prune})
-        )
-        facts = pruning(pruned) if pruned else None
-        if facts is None or facts.chosen is None:
-            failures["pruned"] = (
-                failure
-                or f"the model was left whole: {facts.reason if facts else 'it was not pruned'}"
-            )
-        else:
-            ours = {f"octobert {t}, pruned": str(pruned_folder(out, prune) / t) for t in _TARGETS}
-            systems += [
-                System(name, "INT8", "Octobert", (path,), _OURS, _OURS[0])
-                for name, path in ours.items()
-            ]
     return [system for system in systems if wanted(system.name)], failures
-
-
-def pruned_folder(out: Path, prune: float) -> Path:
-    """Where octobert's run with pruning is."""
-    return out / f"pruned-{prune:g}"
-
-
-def pruning(folder: Path) -> PruningFacts | None:
-    """How the model of a run was pruned; None if it was not."""
-    facts = json.loads((folder / "report.json").read_text(encoding="utf-8")).get("pruning")
-    return PruningFacts.model_validate(facts) if facts else None
-
-
-def pruning_note(folder: Path) -> str:
-    """A sentence on how the model of a run was pruned, "" if it was not."""
-    facts = pruning(folder) if (folder / "report.json").is_file() else None
-    model = facts.taken if facts is not None else None
-    if facts is None or model is None:
-        return ""
-    drop = estimate_text(model.drop, ".4f")
-    speedup = estimate_text(model.speedup)
-    return (
-        f"The pruned model: {speedup} times as fast as the whole one in 8 bits on {facts.target}; "
-        f"drop of {facts.metric} on the tuning rows {drop}; pruning took {sum(facts.seconds.values()):.0f} s."
-    )
 
 
 def _peers(

@@ -225,44 +225,6 @@ def test_texts_have_their_tables() -> None:
     assert "| 90.0 |  | 4.50 | 81.86 | -1.00 [-2.00, +0.00] |" in text
 
 
-def test_a_pruned_model_says_what_it_cost(finished: Any, tmp_path: Path) -> None:
-    assert speed_cases.pruning_note(finished[1]) == ""
-    model = {
-        "speedup": {"value": 1.31, "low": 1.28, "high": 1.34},
-        "predicted": 1.4,
-        "loss": 0.01,
-        "rows": 200,
-        "metric": 0.81,
-        "drop": {"value": 0.008, "low": -0.002, "high": 0.018},
-        "sublayers": [],
-    }
-    facts = {
-        "target": "openvino-cpu",
-        "lengths": [53],
-        "tokens": 9,
-        "whole_ms": 4,
-        "times": [],
-        "metric": "accuracy",
-        "whole": 0.818,
-    }
-    facts |= {
-        "tried": [model],
-        "chosen": 0,
-        "reason": "it is the fastest",
-        "left": [],
-        "seconds": {"moments": 30, "fitting": 12},
-    }
-    (tmp_path / "report.json").write_text(json.dumps({"pruning": facts}), encoding="utf-8")
-    assert speed_cases.pruning_note(tmp_path) == (
-        "The pruned model: 1.31 [1.28, 1.34] times as fast as the whole one in 8 bits on openvino-cpu; "
-        "drop of accuracy on the tuning rows 0.0080 [-0.0020, 0.0180]; pruning took 42 s."
-    )
-    (tmp_path / "report.json").write_text(
-        json.dumps({"pruning": facts | {"chosen": None}}), encoding="utf-8"
-    )
-    assert speed_cases.pruning_note(tmp_path) == ""
-
-
 def _damaged(path: Path) -> None:
     path.write_text(
         path.read_text(encoding="utf-8").replace('"avx2"', '"amx"', 1), encoding="utf-8"
@@ -333,8 +295,8 @@ def test_a_trained_checkpoint_needs_its_data(
     ("arguments", "message"),
     [
         (
-            "--prune 0.01",
-            "--prune: only a checkpoint that was trained has it; add --checkpoint FOLDER.",
+            "--data gone",
+            "--data: only a checkpoint that was trained has it; add --checkpoint FOLDER.",
         ),
         (
             "--checkpoint gone",

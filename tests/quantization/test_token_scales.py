@@ -8,7 +8,7 @@ import pytest
 
 from octobert.core import plugins
 from octobert.core.ranges import Sample
-from octobert.graph import cutting, operators, qdq, sites
+from octobert.graph import branches, operators, qdq, sites
 from octobert.graph.passes import cpu, opset
 from octobert.quantization.transforms import token_scales
 from tests.support.graphs import largest_error, outputs_on_batches, plan_for, sliced
@@ -79,9 +79,9 @@ def scaled(
     result = captured(family)
     operators.save(result.model, tmp_path / "whole.onnx")
     whole, model = (ir.load(tmp_path / "whole.onnx") for _ in range(2))
-    blocks = [s for s in cutting.find(model.graph, result.family)[0] if s.kind == "ffn"]
+    blocks = branches.separable(model.graph, result.family)
     if apart:
-        cutting.split_(model, result.family, {each.module: np.array(apart) for each in blocks})
+        branches.split_(model, result.family, {module: np.array(apart) for module in blocks})
     options = token_scales.Options()
     values = token_scales.values(model.graph, result.family, options)
     samples = {name: Sample(rows.min(axis=0), rows.max(axis=0), rows) for name in values}

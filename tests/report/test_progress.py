@@ -220,14 +220,14 @@ def test_a_log_says_what_is_at_work_though_the_step_tells_nothing(golden) -> Non
 def test_a_log_is_told_again_and_again_until_the_end(capsys, monkeypatch) -> None:
     monkeypatch.setattr(progress, "_REMIND_S", 0.01)
     with ProgressBar() as bar:
-        bar(ProgressEvent("prune", "started"))
+        bar(ProgressEvent("qat", "started"))
         seen = ""
-        while seen.count("  still working on prune (0:0") < 2:
+        while seen.count("  still working on qat (0:0") < 2:
             seen += capsys.readouterr().err
             time.sleep(0.01)
-        bar(ProgressEvent("prune", "finished", seconds=1.0))
+        bar(ProgressEvent("qat", "finished", seconds=1.0))
     time.sleep(0.05)
-    assert capsys.readouterr().err.splitlines()[-1] == "  prune                              1.0 s"
+    assert capsys.readouterr().err.splitlines()[-1] == "  qat                                1.0 s"
 
 
 def test_names_are_not_obeyed(golden, capsys) -> None:

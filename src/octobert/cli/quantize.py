@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.api._arguments import NotNegative
 from octobert.cli import _recipe, _show
@@ -28,13 +26,6 @@ def command(
     out: Path,
     max_drop: NotNegative | None = None,
     minutes: float = 10,
-    prune: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SPEEDUP",
-            help="Remove heads and neurons until the 8-bit model is this many times faster.",
-        ),
-    ] = None,
     shape: str | None = None,
     save_recipe: Path | None = None,
     dry_run: bool = False,
@@ -53,8 +44,6 @@ def command(
         keys["shape"] = _shape_of(shape)
     if max_drop is not None:
         keys["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
-    if prune is not None:
-        keys["prune"] = {"speedup": prune}
     recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     _recipe.tell(recipe, save_recipe)
     yield from run_recipe(recipe, out, dry_run=dry_run)

@@ -129,12 +129,9 @@ def _question_limits(recipe: Recipe) -> None:
     settings = recipe.choose or recipe.search
     limits = [*(settings.limits if settings is not None else ())]
     limits += [recipe.accuracy.limit] if recipe.accuracy is not None else []
-    if recipe.prune is not None and recipe.prune.max_drop is not None:
-        limits.append(Limit(max_drop=recipe.prune.max_drop, relative=recipe.prune.relative))
-    speedups = [recipe.speed and recipe.speed.min_speedup, recipe.prune and recipe.prune.speedup]
-    sentences = doubts(
-        [*limits, *(Limit(of="speedup", at_least=speedup) for speedup in speedups if speedup)]
-    )
+    if recipe.speed is not None:
+        limits.append(Limit(of="speedup", at_least=recipe.speed.min_speedup))
+    sentences = doubts(limits)
     for sentence in sentences:
         _show.note(f"octobert: {sentence}.")
     if sentences and _show.asks() and not _show.confirmed("Is that what you want?"):
@@ -223,14 +220,6 @@ def _check_criterion(report: Report) -> None:
             got=best.reason.removesuffix("."),
             expected=", ".join(report.choice.limits),
             fix="allow more, give the search more minutes, or vary more keys",
-        )
-    if report.pruning is not None and report.pruning.chosen is None:
-        pruning = report.pruning
-        raise AccuracyError(
-            "pruning found no model that is as wanted; the whole model is packaged",
-            where="prune",
-            got=pruning.reason.removeprefix("left whole: "),
-            fix="allow a larger drop or a smaller speedup, train what is left (prune.recover), or remove prune",
         )
     for target, search in report.searches.items():
         if not search.met:

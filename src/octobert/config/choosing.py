@@ -274,7 +274,7 @@ class Choose(FrozenModel):
         ties: Figures that decide between models that are equally good within the noise, the most important one first.
         minutes: Time limit of the search and of the final measurement. Where that would take most of it, less is measured.
         vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list and the recipe does not
-            set. `prune` takes minutes and is tried where it is named: the best model is pruned within the limit on its drop.
+            set.
         tune: Also search for the fastest options of the runtime for the chosen model.
     """
 
@@ -289,14 +289,6 @@ class Choose(FrozenModel):
     def goals(self) -> tuple[str, ...]:
         """The goal, and the figures that decide between equals."""
         return (self.goal, *(tie for tie in self.ties if tie != self.goal))
-
-    @model_validator(mode="after")
-    def _pruning_has_a_limit(self) -> Choose:
-        if "prune" in (self.vary or ()) and all(limit.max_drop is None for limit in self.limits):
-            raise ValueError(
-                "vary: prune needs a limit on the drop of the main metric; add {max_drop: 0.01} to limits"
-            )
-        return self
 
 
 class Search(FrozenModel):

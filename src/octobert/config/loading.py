@@ -252,11 +252,7 @@ def _choice(value: Any, key: str, family: str, mistakes_: list[str]) -> dict[str
     # Data sets are also spelled with underscores: squad_v2.
     name = name.replace("_", "-") if isinstance(name, str) else name
     names, choice = plugins.names(family), {"name": name, "options": options or {}}
-    if name == "prune" and family == "transforms":
-        # It changes what the model computes and needs a goal.
-        what = "a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"
-        mistakes_.append(f"prune: {what}")
-    elif name not in names:
+    if name not in names:
         what = (
             f'there is no {key} "{name}"'
             if isinstance(name, str)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from octobert.config.choosing import Accuracy, Choose, Search, Speed
 from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.rows import Data, Revision
-from octobert.config.training import Finetune, Prune, Qat, Training
+from octobert.config.training import Finetune, Qat, Training
 from octobert.core import plugins
 from octobert.core.errors import did_you_mean
 from octobert.core.family import families
@@ -37,20 +37,18 @@ PERMISSIONS = {
     "executor": "open this machine to programs from the network",
 }
 
-# Keys that make a search → how it tries pruned models.
-_WAYS = {"choose": "choose: {vary: [prune]}", "search": "search: {prune.speedup: [1.2, 1.5]}"}
+# Keys that make a search.
+_WAYS = ("choose", "search")
 # Pairs of keys that exclude each other, and why. The first pair of a recipe is its error.
 _EXCLUSIONS = [
     ("transforms", "qat", ": the model runs as it was trained"),
     ("corrections", "qat", ": the model runs as it was trained"),
-    ("prune", "qat", ": qat trains the checkpoint, which has all heads and neurons"),
     ("choose", "search", ": octobert decides what to try, or you list it"),
     *(
         (way, key, f"; {way}.limits say what a model must keep")
         for way in _WAYS
         for key in ("qat", "accuracy", "speed")
     ),
-    *((way, "prune", f"; let the search try it, as {fix}") for way, fix in _WAYS.items()),
 ]
 # Keys that need figures → what they need.
 _MEASURED = {**dict.fromkeys(_WAYS, "models have"), "speed": "a speedup has"}
@@ -97,8 +95,6 @@ class Recipe(FrozenModel):
         qat: Quantization-aware training, after calibration. It excludes transforms and corrections, which would change the
             trained weights.
         training: How training runs: processes, machines, checkpoints.
-        prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
-            excludes qat.
         transforms: Graph transforms before calibration. Default: the few neurons of a feed-forward with the largest values in
             float, then SmoothQuant, and on CPUs neurons relative to the largest of their token; none where no two tokens share
             a range (methods `float` and `weight-only`, and `dynamic` on openvino-cpu), or all targets have 16-bit activations.
@@ -162,7 +158,6 @@ class Recipe(FrozenModel):
     finetune: Finetune | None = None
     qat: Qat | None = None
     training: Training = Training()
-    prune: Prune | None = None
     transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (
         Choice(name="outlier-neurons"),
         Choice(name="smoothquant"),
@@ -393,7 +388,6 @@ class RecipeKeys(TypedDict, total=False):
     finetune: Options | None
     qat: Options | None
     training: Options
-    prune: Options | None
     transforms: Sequence[Plugin]
     calibrate: Plugin
     calibration_provider: str

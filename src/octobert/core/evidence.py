@@ -189,7 +189,7 @@ class Curve(FrozenModel):
     """How a training went.
 
     Args:
-        name: recipe key of the training: `finetune`, `qat` or `prune.recover`.
+        name: recipe key of the training: `finetune` or `qat`.
         steps: numbers of the steps.
         values: name, such as `loss` or `learning rate` → value at each step.
     """

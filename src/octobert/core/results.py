@@ -24,7 +24,6 @@ from octobert.core.measurements import (
 )
 from octobert.core.model_config import Pooling, Similarity
 from octobert.core.plan import QuantPlan
-from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Exceeded, Provenance, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries, Tuned
@@ -234,7 +233,7 @@ class DataFacts(FrozenModel):
         calibration_rows, evaluation_rows: number of rows.
         source: where the rows come from.
         leaked_rows, dropped_rows: calibration or training rows that are also evaluated: allowed by the recipe, and dropped.
-        tuning_rows, tuning_split: rows that a search or pruning is judged on, and the split or file that they are from.
+        tuning_rows, tuning_split: rows that a search is judged on, and the split or file that they are from.
         training_rows, left_out_rows: rows of fine-tuning, and rows that the recipe's `preprocess` left out.
     """
 
@@ -351,7 +350,6 @@ class Report(Tabular):
         model_digest: sha256 of the model.
         ranges: the calibration.
         plans: target → plan.
-        pruning: how the model was pruned; None where the recipe does not ask for it.
         transforms: the applied graph transforms; None where the recipe has none.
         sensitivities: target → sensitivity.
         searches: target → accuracy search.
@@ -381,7 +379,6 @@ class Report(Tabular):
     model_digest: str
     ranges: RangeFacts
     plans: dict[str, QuantPlan]
-    pruning: PruningFacts | None = None
     transforms: TransformFacts | None = None
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
     searches: dict[str, Search] = Field(default_factory=dict)
@@ -451,7 +448,6 @@ class PackageManifest(FrozenModel):
     Args:
         octobert: version of octobert that wrote it.
         files, sizes: relative path → sha256, and bytes; packages of octobert 0.1 have no sizes.
-        pruned: speed, drop and parts of the model, where heads and neurons were removed.
         session: how it is opened, without entries that name files of the machine where it was made.
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
@@ -466,7 +462,6 @@ class PackageManifest(FrozenModel):
     ranges: Ranges
     sensitivity: Sensitivity | None = None
     search: Search | None = None
-    pruned: PrunedModel | None = None
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison | None
     environment: Environment

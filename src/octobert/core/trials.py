@@ -1,9 +1,9 @@
 """The trials of a search: each configuration is tried once, within a time limit.
 
 A strategy is a function of `Trials`: it asks for the results of configurations, one after another, and ends when it has what it
-wants, or when there is no time for another trial. Strategies are `quantization.search` (layers in float), `evaluation.tuning`
-(settings of a runtime) and `pipeline.stages._frontier` (pruned models). Searches over whole recipes have trials of their own
-kind (`pipeline.choosing`): their models are made by steps, whose results outlive the process.
+wants, or when there is no time for another trial. Strategies are `quantization.search` (layers in float) and
+`evaluation.tuning` (settings of a runtime). Searches over whole recipes have trials of their own kind (`pipeline.choosing`):
+their models are made by steps, whose results outlive the process.
 """
 
 from __future__ import annotations

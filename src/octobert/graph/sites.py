@@ -43,10 +43,7 @@ _ATTENTION = (
 
 
 def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
-    """Return the number of encoder layers in a graph: the highest index in the names of its nodes, plus one.
-
-    Pruning can remove parts of a layer, or all of them.
-    """
+    """Return the number of encoder layers in a graph: the highest index in the names of its nodes, plus one."""
     pattern = re.compile(re.escape(family.layer).replace(r"\{\}", r"(\d+)") + r"\.")
     matches = [match for node in graph if (match := pattern.match(str(node.name)))]
     return max((int(match[1]) + 1 for match in matches), default=0)
@@ -137,11 +134,6 @@ def _present(
     return {role: path for role, path in paths.items() if path in nodes}
 
 
-def has_attention(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> bool:
-    """Return whether an encoder layer has an attention; pruning can remove it."""
-    return f"{family.part(index, 'attention')}.scores" in nodes
-
-
 def activation_node(
     nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str
 ) -> ir.Node | None:
@@ -159,11 +151,10 @@ def _layer_sites(
         yield _site(matmul, 1, "linear.weight", part, path, index)
         yield _site(nodes[path], OUTPUT, "linear.output", part, path, index)
     attention = family.part(index, "attention")
-    if has_attention(nodes, family, index):
-        for role, name, place in _ATTENTION:
-            yield _site(
-                node_named(nodes, f"{attention}.{name}"), place, role, "attention", attention, index
-            )
+    for role, name, place in _ATTENTION:
+        yield _site(
+            node_named(nodes, f"{attention}.{name}"), place, role, "attention", attention, index
+        )
     for role in family.roles("activation"):
         activation = activation_node(nodes, family, index, role)
         if activation is not None:

@@ -137,8 +137,7 @@ def _choices(
             else Skipped("norm", paths[0], "it reads no norm")
         )
         yield "norm", place
-    if sites.has_attention(nodes, family, index):
-        yield from _attention_choices(nodes, linears, family.part(index, "attention"), index)
+    yield from _attention_choices(nodes, linears, family.part(index, "attention"), index)
     for role in family.roles("activation"):
         node = sites.activation_node(nodes, family, index, role)
         if node is not None:

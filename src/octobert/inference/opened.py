@@ -122,10 +122,7 @@ class FinishedModel:
 
     @property
     def shape_facts(self) -> list[Any]:
-        """The properties that its inference times depend on, as plain data: the same for other weights of the same shape.
-
-        Widths of layers are in the sizes of the files, because a pruned model has layers of several widths.
-        """
+        """The properties that its inference times depend on, as plain data: the same for other weights of the same shape."""
         if self.manifest is None or not self.manifest.sizes:
             return [self.target, {str(file): file_stamp(file) for file in files_of(self.file)}]
         model, plan = self.manifest.model, self.manifest.plan

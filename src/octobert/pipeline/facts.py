@@ -102,15 +102,9 @@ class RunFacts:
         return self.model.digest
 
     @property
-    def prepared_graph(self) -> StepResult:
-        """The step whose graph is transformed: of the whole model, or of what pruning left of it. Baselines and references stay
-        the captured graph."""
-        return self.capture if self.recipe.prune is None else made_by("prune")
-
-    @property
     def observed_graph(self) -> StepResult:
         """The step whose graph is calibrated."""
-        return made_by("transform") if self.recipe.transforms else self.prepared_graph
+        return made_by("transform") if self.recipe.transforms else self.capture
 
     @property
     def float_graph(self) -> StepResult:
@@ -223,7 +217,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     places = sources.places(
         recipe.data,
         evaluate=recipe.measure,
-        tune=tune or recipe.prune is not None,
+        tune=tune,
         train=trains,
         prefer=files_of(recipe.task.name),
     )

@@ -1,7 +1,7 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
     data ─┬────────────────────────┐
-          └─ [finetune] ─ capture ─┴─ [prune] ─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
+          └─ [finetune] ─ capture ─┴─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
                                                                                  └ [qat ─ capture/trained] ┘             │
   package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [search/T] ───────────────────────────┘
 
@@ -13,21 +13,19 @@ same. With `zip: true` each package is followed by archive/T.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Sequence
 
 from octobert import targets
 from octobert.config.loading import as_stored, options_of
 from octobert.config.recipe import Choice, Recipe
 from octobert.config.rows import RowSelection
-from octobert.config.training import Finetune, Prune, Qat, Training
+from octobert.config.training import Finetune, Qat, Training
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode
 from octobert.evaluation import candidates
 from octobert.inspection import inspector, profilers
 from octobert.models import source
-from octobert.pipeline import preflight
 from octobert.pipeline.contract import Stage, Step, signature_of
 from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.stages import (
@@ -42,7 +40,6 @@ from octobert.pipeline.stages import (
     observe,
     package,
     profile,
-    prune,
     qat,
     quantize,
     report,
@@ -52,11 +49,7 @@ from octobert.pipeline.stages import (
     transform,
     tune,
 )
-from octobert.pipeline.stages._prunable import Timing
 from octobert.quantization import methods
-
-# Tokens of a short row, so that enough rows are read.
-FEWEST_TOKENS = 8
 
 
 def planned(
@@ -142,9 +135,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     compared = planned(
         facts, f"sweep/{recipe.targets[0]}", sweep.run, calibrators=tuple(calibrators)
     )
-    needed = [
-        step for step in _model(facts) if step.stage in ("capture", "prune", "transform", "observe")
-    ]
+    needed = [step for step in _model(facts) if step.stage in ("capture", "transform", "observe")]
     return _checked([data_step(facts), *_finetune(facts), *needed, compared])
 
 
@@ -203,7 +194,6 @@ def data_step(facts: RunFacts) -> Step:
         evaluate=_nameless(settings.evaluate),
         tune=_nameless(settings.tune) if places.tune is not None else None,
         finetune=_nameless(settings.finetune) if places.train is not None else None,
-        fitting=_fitting(facts.recipe),
         functions={
             part: places.functions[place]
             for part, place in places.parts.items()
@@ -211,17 +201,6 @@ def data_step(facts: RunFacts) -> Step:
         },
         allow_leakage=settings.allow_leakage,
     )
-
-
-def _fitting(recipe: Recipe) -> int | None:
-    """Rows that pruning may fit weights to: more than their tokens are worth, as their lengths are not known yet."""
-    searched = recipe.choose is not None and "prune" in (recipe.choose.vary or ())
-    settings = recipe.prune or (Prune() if searched else None)
-    if settings is None:
-        return None
-    # With training, all rows unless it says how many.
-    trained = 0 if settings.recover is None else settings.recover.samples or sys.maxsize
-    return max(settings.tokens // FEWEST_TOKENS, trained)
 
 
 def _nameless(rows: RowSelection) -> RowSelection:
@@ -280,10 +259,8 @@ def _model(facts: RunFacts) -> list[Step]:
     """The float graph and its ranges; with quantization-aware training, the graph and ranges that came of it."""
     recipe, graph = facts.recipe, facts.observed_graph
     steps = [planned(facts, "capture", capture.run)]
-    if recipe.prune is not None:
-        steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
-        steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
+        steps.append(planned(facts, "transform", transform.run))
     kinds = observed_kinds(recipe)
     # Other recipes may share the pass.
     kinds = tuple(sorted({*kinds, *facts.kinds})) if kinds else ()
@@ -346,22 +323,6 @@ def _form(facts: RunFacts, target: str) -> export.Form:
         opset=recipe.opset,
         format=recipe.format,
     )
-
-
-def _prune(facts: RunFacts, settings: Prune) -> Step:
-    """Pruning for the kernels of one target."""
-    recipe, timed, target = facts.recipe, facts.benchmark, preflight.pruned_for(facts.recipe)
-    # Lengths that the user has named; else those of the rows.
-    named = recipe.benchmark.sequence if "sequence" in recipe.benchmark.model_fields_set else ()
-    timing = Timing(
-        method=facts.method(target),
-        entries=facts.entries(target),
-        form=_form(facts, target),
-        lengths=tuple(length for length in named if length != "data"),
-        batch=min(timed.batch),
-        threads=timed.threads,
-    )
-    return planned(facts, "prune", prune.run, settings=settings, timing=timing)
 
 
 def _measuring(facts: RunFacts) -> list[Step]:

@@ -79,15 +79,10 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         settings = getattr(recipe, name)
         if settings is not None:
             _check_training(name, settings, model, task)
-    if recipe.prune is not None and recipe.prune.recover is not None:
-        _check_trainer("prune.recover")
     if recipe.qat is not None:
         _check_trained_types(recipe)
     if recipe.accuracy is not None:
         _check_criterion(recipe, "accuracy", recipe.accuracy.metric, task, places)
-    if recipe.prune is not None:
-        _check_criterion(recipe, "prune", None, task, places)
-        pruned_for(recipe)
     if places.corpus is not None:
         need_search(task)
     check_length(task.max_length, model.tokenizer_folder)
@@ -220,33 +215,6 @@ def _check_trainer(name: str) -> None:
 def train_installed() -> bool:
     """Whether transformers' Trainer has what it needs."""
     return importlib.util.find_spec("accelerate") is not None
-
-
-def pruned_for(recipe: Recipe) -> str:
-    """The target whose kernels are timed for pruning.
-
-    Raises:
-        RecipeError: there is no such target.
-        TargetError: it cannot run here, or none of the recipe's can.
-    """
-    named = None if recipe.prune is None else recipe.prune.target
-    if named is not None and named not in targets.names():
-        raise RecipeError(
-            f'there is no target "{named}"',
-            where="prune.target",
-            got=named,
-            fix=did_you_mean(named, targets.names()),
-        )
-    probes = {name: targets.load(name).probe() for name in ((named,) if named else recipe.targets)}
-    able = next((name for name, probe in probes.items() if probe.available), None)
-    if able is None:
-        raise TargetError(
-            "pruning times the kernels of a target, and this machine runs none of them",
-            where="prune.target",
-            got="; ".join(f"{name}: {probe.missing}" for name, probe in probes.items()),
-            fix="name a target that runs here, as prune: {target: ort-cpu}, or prune on a machine that runs them",
-        )
-    return able
 
 
 def _check_criterion(

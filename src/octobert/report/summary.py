@@ -18,7 +18,6 @@ from octobert.core.measurements import (
     first_of,
     score_named,
 )
-from octobert.core.pruning import PrunedSublayer, PruningFacts
 from octobert.core.results import Report, Search
 from octobert.core.session import Tuned
 from octobert.report import plans, simulated, times
@@ -30,7 +29,6 @@ NO_FLOAT = (
     "There is no float model to compare with: package the model without --no-float (float_model: true), "
     "or name one with --reference."
 )
-NOUNS = {"attention": "heads", "ffn": "neurons"}
 # Tuning rows of which one is less than a point.
 _FINE_ROWS = 100
 
@@ -159,9 +157,9 @@ def sizes(report: Report) -> list[str]:
 
 
 def outcomes(report: Report) -> list[str]:
-    """Return sentences on what the recipe asks for: goals of speed and accuracy, pruning, training, fast settings."""
+    """Return sentences on what the recipe asks for: goals of speed and accuracy, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    asked = [*map(goal_text, report.speed_goals), *prunings(report.pruning), *searches]
+    asked = [*map(goal_text, report.speed_goals), *searches]
     return [*asked, *_simulated(report), *_tuned(report)]
 
 
@@ -319,57 +317,6 @@ def tuned_text(result: Tuned) -> str:
     parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
     interval = wording.estimate_text(result.ratio, ".3f")
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
-
-
-def prunings(pruning: PruningFacts | None) -> list[str]:
-    """Return what pruning did, and what could not be pruned."""
-    if pruning is None:
-        return []
-    model = pruning.taken
-    if model is None:
-        sentence = f"Pruning {pruning.reason}."
-    else:
-        sentence = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
-    trained = None if model is None else model.recovery
-    if trained is not None:
-        note = "" if trained.kept else ": the weights stay as they were fitted"
-        sentence += (
-            f" Trained towards the whole model on {trained.rows:,} rows; the loss on rows that were held out went from "
-            f"{trained.before:.4f} to {trained.after:.4f}{note}."
-        )
-    left = [f"Not pruned: {_not_pruned(pruning)}."] if pruning.left else []
-    return [sentence, *left]
-
-
-def stayed(sublayers: Sequence[PrunedSublayer]) -> str:
-    """Return how many heads and neurons are left of how many.
-
-    Example:
-        >>> from octobert.core.pruning import Sublayer
-        >>> heads = Sublayer(layer=0, kind="attention", module="m", units=12, width=32)
-        >>> stayed([PrunedSublayer(sublayer=heads, kept=8, error=0.1, refitted=None, loss=0.0)])
-        '8 of 12 heads'
-    """
-    parts = []
-    for kind, noun in NOUNS.items():
-        layers = [layer for layer in sublayers if layer.sublayer.kind == kind]
-        if layers:
-            remaining = sum(layer.kept for layer in layers)
-            units = sum(layer.sublayer.units for layer in layers)
-            parts.append(f"{remaining:,} of {units:,} {noun}")
-    return " and ".join(parts)
-
-
-def _not_pruned(pruning: PruningFacts) -> str:
-    """Return the parts that cannot be pruned by reason, two of each by name."""
-    by_reason: dict[str, list[str]] = {}
-    for part in pruning.left:
-        by_reason.setdefault(part.reason, []).append(part.module)
-    texts = []
-    for why, modules in by_reason.items():
-        more = f" and {len(modules) - 2} more" if len(modules) > 2 else ""
-        texts.append(f"{', '.join(modules[:2])}{more} ({why})")
-    return "; ".join(texts)
 
 
 def goal_text(goal: SpeedGoal) -> str:

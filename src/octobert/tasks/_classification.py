@@ -21,7 +21,6 @@ from octobert.tasks._metrics import (
     CLASSES,
     OF_TWO,
     best_scores,
-    log_probabilities,
     named,
     output_error,
     probabilities,
@@ -128,11 +127,6 @@ class Classification(LabelledTexts):
         """1 less the largest change of a class's probability."""
         after, before = (probabilities(result.logits) for result in (ours, reference))
         return "1 - change of a probability", 1 - np.abs(after - before).max(axis=-1)
-
-    def divergence(self, ours: Result, reference: Result) -> float:
-        """Over all classes, from logits."""
-        after, before = (log_probabilities(result.logits) for result in (ours, reference))
-        return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         best = int(self._classes(result)[index])

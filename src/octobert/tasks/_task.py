@@ -250,20 +250,6 @@ class Task(ABC):
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Return the agreement of a result with the result of a reference."""
 
-    def divergence(self, ours: Result, reference: Result) -> float:
-        """Return the distance of outputs from a reference's, in nats per row, as one number that adds up over small changes.
-
-        Where outputs are distributions over classes or tokens it is the Kullback-Leibler divergence. Scores, embeddings, and
-        logits of tokens and answers are compared as vectors: half of the mean squared error relative to the variance of the
-        reference, which is the divergence of normal distributions of that variance.
-        """
-        errors = []
-        for name, values in reference.outputs.items():
-            before = values.astype(np.float64)
-            error = np.mean((ours.outputs[name].astype(np.float64) - before) ** 2)
-            errors.append(0.5 * error / max(float(before.var()), 1e-30))
-        return float(np.mean(errors))
-
     def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
         """How near the outputs for each text are to a reference's.
 

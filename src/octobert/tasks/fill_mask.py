@@ -216,12 +216,8 @@ class FillMask(Task):
             log_error(ours.outputs, reference.outputs),
             changed,
             share_of_most_frequent([b for _, b in pairs]),
-            self.divergence(ours, reference) if pairs else None,
+            float(divergence(ours.outputs, reference.outputs).mean()) if pairs else None,
         )
-
-    def divergence(self, ours: Result, reference: Result) -> float:
-        """The mean of `divergence` over masked tokens."""
-        return float(divergence(ours.outputs, reference.outputs).mean())
 
     def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the masks that are filled otherwise."""

@@ -23,7 +23,6 @@ from octobert.tasks._metrics import (
     agreement,
     best_scores,
     f1_of_rows,
-    log_probabilities,
     moved,
     named,
     output_error,
@@ -215,16 +214,6 @@ class MultiLabel(LabelledTexts):
             for result in (ours, reference)
         )
         return agreement(before, after, output_error(ours.outputs, reference.outputs))
-
-    def divergence(self, ours: Result, reference: Result) -> float:
-        """The divergence of independent binary distributions, one for each label."""
-        # A binary distribution is a softmax over the logit and 0.
-        both = (
-            np.stack([result.logits, np.zeros_like(result.logits)], axis=-1)
-            for result in (ours, reference)
-        )
-        after, before = map(log_probabilities, both)
-        return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The labels that are given, and the probability of every label."""

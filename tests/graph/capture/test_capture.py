@@ -20,7 +20,7 @@ from octobert.core.family import part_of
 from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import ROLES
 from octobert.core.results import Sizes
-from octobert.graph import cutting, operators, parity, parts, sites
+from octobert.graph import branches, operators, parity, parts, sites
 from octobert.graph.capture import canonical, capture, lowering, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
@@ -279,17 +279,13 @@ def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "eurobert"])
 def test_a_feed_forward_in_two_parts_is_one(captured, checkpoint, tmp_path, family) -> None:
-    """A user's file that computes some neurons apart, as `cutting.split_` writes them: the sites are those of the whole graph."""
+    """A user's file that computes some neurons apart, as `branches.split_` writes them: the sites are those of the whole graph."""
     whole = captured(family, "embedding")
     shutil.copytree(checkpoint(family, "embedding"), tmp_path / "model")
     operators.save(whole.model, tmp_path / "model" / "model.onnx")
     model = ir.load(tmp_path / "model" / "model.onnx")
-    modules = [
-        sublayer.module
-        for sublayer in cutting.find(model.graph, whole.family)[0]
-        if sublayer.kind == "ffn"
-    ]
-    cutting.split_(model, whole.family, {module: np.array([1, 4, 9]) for module in modules})
+    modules = branches.separable(model.graph, whole.family)
+    branches.split_(model, whole.family, {module: np.array([1, 4, 9]) for module in modules})
     operators.save(model, tmp_path / "model" / "model.onnx")
     assert len([node for node in model.graph if node.name.endswith(parts.WITH_APART)]) == 2
     again = capture.capture(resolve(tmp_path / "model" / "model.onnx"), "embedding", batches())

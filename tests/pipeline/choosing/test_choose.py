@@ -21,16 +21,10 @@ def search(monkeypatch):
         nearer=None,
         seed=0,
         targets=None,
-        pruned=None,
         final=0.0,
         **settings,
     ):
-        faster, nearer, pruned = faster or {}, nearer or {}, pruned or {}
-        monkeypatch.setattr(
-            module.space,
-            "pruned",
-            lambda _, v, metric: variant(pruned[v.name]) if v.name in pruned else None,
-        )
+        faster, nearer = faster or {}, nearer or {}
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
         monkeypatch.setattr(
             module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())]
@@ -198,19 +192,6 @@ def test_a_search_without_time_makes_a_model_in_8_bits_first(search) -> None:
     truths = {"a f32": Truth(0.9, 0.0), "b f32": Truth(0.95, 0.0), "b int8": Truth(0.4, 0.0)}
     found, _, _ = search(truths, list(truths), minutes=0.01)
     assert (found[0].variant.name, found[0].state) == ("b int8", "chosen")
-
-
-@pytest.mark.parametrize(("drop", "winner"), [(0.005, "a int8 pruned"), (0.05, "a int8")])
-def test_the_best_model_is_pruned_last_and_taken_where_it_keeps_the_limit(
-    search, drop: float, winner: str
-) -> None:
-    truths = {
-        "a int8": Truth(0.4, 0.0),
-        "b int8": Truth(0.6, 0.0),
-        "a int8 pruned": Truth(0.3, drop),
-    }
-    found, _, _ = search(truths, ["a int8", "b int8"], pruned={"a int8": "a int8 pruned"})
-    assert (found[0].variant.name, found[0].state) == (winner, "chosen")
 
 
 def test_size_is_a_goal(search) -> None:

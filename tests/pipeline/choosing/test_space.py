@@ -10,7 +10,6 @@ import pytest
 from octobert import targets
 from octobert.config.loading import options_of, parse
 from octobert.config.recipe import Recipe
-from octobert.config.training import Prune
 from octobert.core import capability
 from octobert.core.axes import Axis
 from octobert.core.errors import OctobertError
@@ -336,7 +335,6 @@ def test_listed_changes_are_variants(
         {"quantise": "static"},
         {"calibrate": "mse2"},
         {"quantize.static.placement": "fnn"},
-        {"choose": {"vary": ["prune"], "limits": {"at_least": 0.8}}},
         {"choose": {"vary": ["calibrator"]}},
     ],
 )
@@ -356,27 +354,3 @@ def test_types_of_floats_follow_the_device() -> None:
         "bfloat16",
         "float32",
     }
-
-
-def test_a_model_is_pruned_only_where_vary_names_it() -> None:
-    asked = recipe(choose={"vary": ["prune"], "limits": {"max_drop": 0.02}})
-    began = start(asked)
-    made = space.pruned(asked, began, "accuracy")
-    assert made is not None
-    assert space.recipe_of(asked, made).prune == Prune(max_drop=0.02)
-    assert made.name == f"{began.name} pruned"
-    assert {space.variant_of(recipe(), {"prune": to}).name for to in (1.3, {"speedup": 1.3})} == {
-        f"{began.name} pruned 1.3 ×"
-    }
-    assert space.pruned(asked, made, "accuracy") is None
-    assert space.pruned(recipe(), start(recipe()), "accuracy") is None
-    assert space.pruned(asked, start(asked, space.first(asked)[0].name), "accuracy") is None
-    # A limit may call the main metric by its name.
-    named = recipe(
-        choose={
-            "vary": ["prune"],
-            "limits": [{"of": "f1", "at_least": 0.5}, {"of": "accuracy", "max_drop": 0.02}],
-        }
-    )
-    assert space.pruned(named, start(named), "accuracy") == space.pruned(asked, began, "accuracy")
-    assert space.pruned(named, start(named), "f1") is None

@@ -8,8 +8,7 @@ For the goal latency (throughput, size and memory are the same with another figu
 2. Models are judged in order of time. The first that keeps the limits is the best so far, and rules out all slower ones.
 3. Faster ones that miss a limit on accuracy get other values of the axes that change numbers only, then a search that lets
    layers fall back to float, until one keeps the limits or the time is over.
-4. Where `vary` names `prune`, the best one is pruned within the limit on its drop, judged and timed.
-5. Of the best few, those whose order is not clear are timed again, in one longer race.
+4. Of the best few, those whose order is not clear are timed again, in one longer race.
 
 The time limit is for all of it and for the final run: nothing is begun that would go beyond it, by the times of trials so far.
 Every result is stored, so that a search that was interrupted goes on, and comes to the same decisions.
@@ -219,7 +218,6 @@ def choose(
     _first_that_keeps(search, queue)
     if not search.by_metric:
         _repair(search, queue)
-        _prune(search)
     _last_race(search)
     ended = "the time limit was reached" if search.cut else "no model that could be better is left"
     return _results(search), ended
@@ -327,21 +325,6 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
             excess.append(search.ranking.excess(trials.found(other)))
             if _try(search, other):
                 break
-
-
-def _prune(search: Search) -> None:
-    """Prune the best variant, where the recipe allows it."""
-    best = search.best
-    variant = (
-        None
-        if best is None
-        else space.pruned(search.trials.facts.recipe, best, search.trials.metric)
-    )
-    if variant is None or search.out_of_time(FALLBACK_SHARE * search.limit):
-        return
-    search.judge([variant])
-    search.variants.append(variant)
-    _try(search, variant)
 
 
 def _misses_accuracy(search: Search, variant: Variant) -> bool:

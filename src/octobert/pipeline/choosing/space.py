@@ -204,34 +204,6 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     )
 
 
-def pruned(recipe: Recipe, variant: Variant, metric: str | None) -> Variant | None:
-    """Return the variant of a pruned model, where `choose.vary` names `prune`: it costs minutes, so nobody gets it unasked.
-
-    Args:
-        metric: the main one.
-
-    Returns:
-        None also where the variant is pruned, is the float model, or no limit is on a drop of the main metric.
-    """
-    choose = recipe.choose
-    if choose is None or "prune" not in (choose.vary or ()) or "prune" in variant.changes:
-        return None
-    limit = next(
-        (
-            limit
-            for limit in choose.limits
-            if limit.of in ("metric", metric) and limit.max_drop is not None
-        ),
-        None,
-    )
-    if limit is None:
-        return None
-    if _method(as_plain(recipe_of(recipe, variant))) == FLOAT:
-        return None
-    settings = {"max_drop": limit.max_drop, "relative": limit.relative}
-    return variant_of(recipe, _with_target(variant, {"prune": settings}))
-
-
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that any variant needs ranges of, so that one pass over the calibration rows serves all."""
     starts = first(recipe)
@@ -410,7 +382,6 @@ def _check_vary(recipe: Recipe) -> None:
         {
             "quantize",
             "accuracy",
-            "prune",
             *(axis.key for start in starts for axis in axes_of(free, start)),
         }
     )

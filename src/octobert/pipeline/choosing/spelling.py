@@ -71,9 +71,6 @@ def word(recipe: Recipe, key: str, value: Any) -> str:
     last = key.rpartition(".")[2].replace("_", " ")
     if key == "accuracy":
         return "some layers float"
-    if key == "prune" and value:
-        speedup = value.get("speedup") if isinstance(value, Mapping) else value
-        return f"pruned {speedup:g} ×" if speedup else "pruned"
     if key in plugin_families():
         values = value if isinstance(value, list) else [] if value is None else [value]
         names = [choice.name for choice in getattr(recipe, key)] if not values else []

@@ -26,7 +26,7 @@ from octobert.tasks import Outputs, Task
 FLOAT, QUANTIZED = "model.onnx", "model_quantized.onnx"
 PLAN, RANGES, CAPTURED = "plan.json", "ranges.json", "capture.json"
 STATISTICS, OBSERVED = "statistics.npz", "observed.json"
-PRUNING, TRANSFORMS, CHANNELS = "pruning.json", "transforms.json", "channels.json"
+TRANSFORMS, CHANNELS = "transforms.json", "channels.json"
 SENSITIVITY, SEARCH, SIMULATION = "sensitivity.json", "search.json", "simulation.json"
 OUTPUTS, SCORES, TIMINGS, TUNED = "outputs.npz", "scores.json", "timings.json", "tuned.json"
 # Outputs for texts that nothing is fitted to.

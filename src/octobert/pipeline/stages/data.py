@@ -3,7 +3,7 @@ the end; none of them in two parts.
 
 Writes `calibration.json` {inputs, digest} and `evaluation.json` {inputs, gold, digest}. Where a search is wanted,
 `tuning.json`: growing parts of its rows, [{inputs, gold}], so that a clearly bad plan is rejected on few rows. Where a model is
-trained, `training.json` {inputs, gold}. Where it is pruned, `fitting.json` {inputs}: more rows to fit weights to.
+trained, `training.json` {inputs, gold}.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def run(
     evaluate: RowSelection,
     tune: RowSelection | None,
     finetune: RowSelection | None,
-    fitting: int | None,
     functions: dict[str, RowFunction],
     preprocess: UserCode | None,
     allow_leakage: bool,
@@ -61,7 +60,6 @@ def run(
         tune_from: split or file of the rows to search on, for the report; empty without a search.
         hub, revision: the data set on the hub, and what was asked for of it.
         calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
-        fitting: how many rows to fit a pruned model to, beside the calibration rows; None where it is not pruned.
         functions: part → the user's function that gives its rows.
         preprocess: the user's function that changes rows or leaves them out.
         allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
@@ -92,7 +90,7 @@ def run(
         remaining = sampling.apart(digests, evaluated_digests)
         tuning, digests = [tuning[i] for i in remaining], [digests[i] for i in remaining]
         samples = _leaving_half(samples, _digests(task, rows, source), digests)
-    pool, rows = rows, [rows[i] for i in sampling.sample(len(rows), samples, seed)]
+    rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError(
             "no rows are left to calibrate on",
@@ -115,14 +113,6 @@ def run(
     if finetune is not None:
         trained = _write_training(
             context, reader, finetune, judged, evaluated_digests, seed, allow_leakage=allow_leakage
-        )
-    if fitting is not None:
-        others = sampling.apart(
-            _digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged]
-        )
-        fitted = [pool[others[i]] for i in sampling.sample(len(others), fitting, seed)]
-        context.write_json(
-            "fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []}
         )
     if "corpus" in places:
         # Searched, but not scored.

@@ -88,7 +88,6 @@ def run(
         ranges=ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
-        pruned=measured.pruning.taken if measured.pruning is not None else None,
         scores={name: scores for name, scores in measured.scores.items() if name in shown},
         comparison=first_of(target, measured.comparisons),
         environment=measured.environment,

@@ -22,7 +22,6 @@ from octobert.core.evidence import (
 )
 from octobert.core.measurements import Comparison, SpeedGoal, Speedup, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
-from octobert.core.pruning import PruningFacts
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
     CaptureFacts,
@@ -150,7 +149,6 @@ def run(
             exceeded=calibrated.exceeded if fitted else None,
         ),
         plans=plans,
-        pruning=made.by("prune", _artifacts.PRUNING, PruningFacts),
         transforms=made.by("transform", _artifacts.TRANSFORMS, TransformFacts),
         sensitivities=made.each("quantize", _artifacts.SENSITIVITY, Sensitivity),
         searches=made.each("search", _artifacts.SEARCH, Search),
@@ -291,7 +289,7 @@ def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated | None
         lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows]
     channels = made.by("transform", _artifacts.CHANNELS, _artifacts.Channels)
     # Code of the user, and a model that was trained elsewhere, leave no curve.
-    curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "prune", "qat")]
+    curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "qat")]
     return Evidence(
         changed=changed,
         lengths=tuple(lengths),

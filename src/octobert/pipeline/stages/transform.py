@@ -31,7 +31,6 @@ def run(
     context: Context,
     capture: StepResult,
     data: StepResult,
-    float_graph: StepResult,
     *,
     transforms: tuple[Choice, ...],
     spec: TaskSpec,
@@ -42,12 +41,11 @@ def run(
     """Transform.
 
     Args:
-        float_graph: the graph to transform.
         transforms: in order.
         supplement: sample other texts than the calibration rows, too.
         integer_targets: those that compute in integers alone.
     """
-    task, source = spec.build(), float_graph.path(_artifacts.FLOAT)
+    task, source = spec.build(), capture.path(_artifacts.FLOAT)
     tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
     rows = [
         *encoded.flat,
@@ -102,10 +100,7 @@ def run(
     reference = parity.onnx_outputs(
         ir.load(source), batches, [str(v.name) for v in model.graph.outputs]
     )
-    whole = float_graph.step == capture.step
-    proof = parity.compare(
-        model, batches, reference, "the captured graph" if whole else "the pruned graph"
-    )
+    proof = parity.compare(model, batches, reference, "the captured graph")
     context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
     return {

@@ -20,7 +20,7 @@ from pydantic import Field
 from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
-from octobert.graph import cutting, smoothing
+from octobert.graph import branches, smoothing
 from octobert.quantization.transforms import smoothquant
 
 # Widths of branches. Kernels compute eight numbers at once, or more.
@@ -75,7 +75,7 @@ def transform_(
             record["channels"] = np.stack([sample.largest, after])
         records.append(record)
         progress(done, len(places))
-    cutting.split_(model, family, apart)
+    branches.split_(model, family, apart)
     return records
 
 
@@ -88,13 +88,11 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _places(graph: ir.Graph, family: EncoderFamily) -> list[tuple[smoothing.Place, str]]:
     """The feed-forwards that can be parted: the place of their neurons, and their second layer."""
-    whole = {
-        sublayer.module for sublayer in cutting.find(graph, family)[0] if sublayer.kind == "ffn"
-    }
+    separable = branches.separable(graph, family)
     groups = (group for group in smoothing.groups(graph, family) if group.kind == "activation")
     # Layers that share weights would get weights of their own.
     places = (group.places[0] for group in groups if len(group.places) == 1)
-    return [(place, place.readers[0]) for place in places if place.readers[0] in whole]
+    return [(place, place.readers[0]) for place in places if place.readers[0] in separable]
 
 
 def _chosen(sample: Sample, weight: np.ndarray, gain: float) -> tuple[np.ndarray, list[float]]:

@@ -23,7 +23,6 @@ SECTIONS: dict[str, Callable[[Run], Section | None]] = {
     "quality": outcome.quality,
     "rows": rows.section,
     "choice": outcome.choice,
-    "pruning": inside.pruning,
     "layers": inside.layers,
     "executed": inside.executed,
     "ranges": inside.ranges,

@@ -1,4 +1,4 @@
-"""Sections of what is inside a model: layers and parts, what ran in 8 bits, ranges of activations, and what pruning left.
+"""Sections of what is inside a model: layers and parts, what ran in 8 bits, and ranges of activations.
 
 `layers` holds the plan, the sensitivity and the profile against each other: how much each part costs in accuracy and in time.
 """
@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octobert.core import wording
 from octobert.core.evidence import Executed
 from octobert.core.family import LAYER_PARTS
 from octobert.core.measurements import first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
-from octobert.report import summary
 from octobert.report.page.runs import Run, Section
 
 Place = tuple[int | None, str]
@@ -263,51 +261,3 @@ def _spread(magnitudes: tuple[float, ...]) -> float:
     """The largest channel over the median one, which a range for all of them has to hold."""
     ordered = sorted(magnitudes)
     return ordered[-1] / (ordered[len(ordered) // 2] or 1.0) if ordered else 0.0
-
-
-def pruning(run: Run) -> Section | None:
-    """The sentences, a chart of the models that were tried, one of the times, and tables of both and of the layers."""
-    pruning = run.report.pruning
-    if pruning is None:
-        return None
-    # The layers of the chosen model, else of the slowest that was tried.
-    shown = pruning.taken or next(iter(pruning.tried), None)
-    layers: list[dict[str, Any]] = [
-        {
-            **layer.model_dump(include={"kept", "error", "refitted", "loss"}),
-            **layer.sublayer.model_dump(include={"layer", "module", "units"}),
-            "kind": summary.NOUNS[layer.sublayer.kind],
-            "share": layer.kept / layer.sublayer.units,
-        }
-        for layer in (shown.sublayers if shown is not None else ())
-    ]
-    tried: list[dict[str, Any]] = [
-        {
-            **model.model_dump(include={"predicted", "metric", "loss", "rows"}),
-            "speedup": model.speedup.value,
-            "speedup_low": model.speedup.low,
-            "speedup_high": model.speedup.high,
-            "speedup_text": wording.estimate_text(model.speedup),
-            "drop": model.drop.value,
-            "low": model.drop.low,
-            "high": model.drop.high,
-            "drop_text": wording.estimate_text(model.drop, ".4f", ".3f"),
-            "stayed": summary.stayed(model.sublayers),
-            "chosen": place == pruning.chosen,
-        }
-        for place, model in enumerate(pruning.tried)
-    ]
-    times = [
-        {"kind": summary.NOUNS[timing.kind], "units": units, "ms": ms}
-        for timing in pruning.times
-        for units, ms in zip(timing.units, timing.ms, strict=True)
-    ]
-    data = {
-        "metric": pruning.metric,
-        "tried": tried,
-        "layers": layers,
-        "times": times,
-        "wholeMs": pruning.whole_ms,
-    }
-    values = {"sentences": summary.prunings(pruning), "shown": shown}
-    return Section("Pruning: heads and neurons", values, data)

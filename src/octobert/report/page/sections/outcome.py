@@ -260,7 +260,6 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
 
 TITLES = {
     "finetune": "Fine-tuning",
-    "prune.recover": "Training after pruning",
     "qat": "Quantization-aware training",
 }
 
