@@ -140,7 +140,7 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_checkpoint(folder / "checkpoint", "ernie", "sequence-classification")
     write_pairs(folder / "data")
     recipe = {
-        "model": str(folder / "checkpoint"),
+        "model": f"extra://{folder / 'checkpoint'}",
         "task": {"extra-task": {"first": "sentence1"}},
         "data": {"source": str(folder / "data"), "calibrate": {"from": "train", "samples": 8}},
         "transforms": ["extra-transform"],

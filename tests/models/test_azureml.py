@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from octobert.core.errors import ModelError
-from octobert.models import azureml
 from octobert.models.source import resolve
+from octobert.models.sources import azureml
 from tests.support.cli import octobert as program
 
 NAME = (

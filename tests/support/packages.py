@@ -18,6 +18,7 @@ EXTRA = {
     "importers": "extra-importer",
     "methods": "extra-method",
     "placements": "extra-placement",
+    "sources": "extra-source",
     "targets": "extra-target",
     "tasks": "extra-task",
     "transforms": "extra-transform",

@@ -31,6 +31,7 @@ PACKAGES = {
     "placements": "octobert.quantization.placements",
     "profilers": "octobert.inspection.profilers",
     "runtimes": "octobert.targets.runtimes",
+    "sources": "octobert.models.sources",
     "targets": "octobert.targets",
     "tasks": "octobert.tasks",
     "transforms": "octobert.quantization.transforms",

@@ -1,12 +1,11 @@
 """Which files the name of a model stands for.
 
-A model is named by a folder, an `.onnx` file whose tokenizer lies beside it, a zip file of either, a URL of such a file,
-`package:NAME/PATH` (a folder inside an installed Python package), `azureml://…` (`azureml.py`), or a hub id.
+A model is named by a folder, an `.onnx` file whose tokenizer lies beside it, a zip file of either, a name that one of `sources`
+knows by its beginning (`https://…`, `package:NAME/PATH`, `azureml://…`), or a hub id.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -15,10 +14,10 @@ from octobert.core import archives, environment
 from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import canonical_digest, looks_local, remove
 from octobert.core.model_config import CONFIG
-from octobert.models import azureml, downloads
+from octobert.models import sources
 from octobert.models.sentence_transformers import modules_of
+from octobert.models.sources import PICKLES
 
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # Of a tokenizer, as transformers saves it.
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -38,15 +37,12 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     Raises:
         ModelError: there is no such model, or it cannot be downloaded or unpacked.
     """
-    if name.startswith("package:"):
-        return _in_package(name.removeprefix("package:"))
-    if azureml.is_azureml(name):
-        return _model_in(azureml.downloaded(name), name)
-    path = downloads.downloaded(name) if downloads.is_url(name) else Path(os.path.expanduser(name))
+    source = sources.of(name)
+    path = source.fetch(name) if source is not None else Path(os.path.expanduser(name))
     # Unlike `Path.exists`, it does not raise for names that no file system takes.
     if os.path.exists(path):
         if path.suffix.lower() == archives.SUFFIX and path.is_file():
-            return _model_in(archives.unpacked(path), str(path))
+            return sources.model_in(archives.unpacked(path), str(path))
         return path
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
@@ -76,28 +72,6 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
         raise hub_error(ModelError, error, name) from error
-
-
-def _model_in(folder: Path, where: str) -> Path:
-    """The folder of a checkpoint, or the only ONNX file, wherever they lie in a folder of unknown origin."""
-    exports = sorted(folder.rglob("*.onnx"))
-    places = [path.parent for path in sorted(folder.rglob(CONFIG))]
-    least = min((len(place.parts) for place in places), default=0)
-    nearest = [place for place in places if len(place.parts) == least]
-    patterns = ("*.safetensors", *PICKLES)
-    weights = [file for place in nearest for pattern in patterns for file in place.glob(pattern)]
-    if len(nearest) == 1 and (weights or not exports):
-        return nearest[0]
-    if len(exports) == 1:
-        return exports[0]
-    found = (path.relative_to(folder).as_posix() for path in (*nearest, *exports)[:8])
-    raise ModelError(
-        "there is not one model in it",
-        where=where,
-        got=", ".join(found) or "neither",
-        expected=f"a folder with {CONFIG}, or one .onnx file",
-        fix="give the folder or the file of the model",
-    )
 
 
 def completed(folder: Path, config: str, tokenizer: Path | None = None) -> Path:
@@ -140,26 +114,6 @@ def _link(source: Path, target: Path) -> None:
         target.symlink_to(source, target_is_directory=source.is_dir())
     except OSError:  # Windows lets only some users make links
         shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
-
-
-def _in_package(name: str) -> Path:
-    distribution, _, inner = name.partition("/")
-    package = distribution.replace("-", "_")
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelError(
-            f'the package "{distribution}" is not installed',
-            where=f"package:{name}",
-            fix=f"pip install {distribution}",
-        )
-    folder = Path(next(iter(spec.submodule_search_locations))) / inner
-    if not folder.exists():
-        raise ModelError(
-            "the package has no such folder",
-            where=str(folder),
-            fix="check the path after the package's name",
-        )
-    return folder
 
 
 def pickle_only(where: str) -> ModelError:

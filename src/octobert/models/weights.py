@@ -20,7 +20,8 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.files import opened
 from octobert.core.onnx_files import external_files
-from octobert.models.locating import PICKLES, pickle_only
+from octobert.models.locating import pickle_only
+from octobert.models.sources import PICKLES
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _AGAIN = "download or copy it again"

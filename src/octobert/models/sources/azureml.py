@@ -18,8 +18,9 @@ from typing import Any, Protocol
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import atomic_folder, canonical_digest, is_disk_error, stays_inside
+from octobert.models.sources import model_in
 
-_PREFIX = "azureml://"
+PREFIXES = ("azureml://",)
 _PART = r"([^/<>\s]+)"
 _WORKSPACE = re.compile(
     rf"azureml://subscriptions/{_PART}/resource[gG]roups/{_PART}/workspaces/{_PART}/models/{_PART}(?:/versions/{_PART})?"
@@ -45,9 +46,9 @@ class _Name:
     version: str | None
 
 
-def is_azureml(name: str) -> bool:
-    """Return whether the name of a model is one of AzureML."""
-    return name.startswith(_PREFIX)
+def fetch(name: str) -> Path:
+    """See `Source`."""
+    return model_in(downloaded(name), name)
 
 
 def downloaded(name: str, models: Models | None = None) -> Path:

@@ -1,0 +1,61 @@
+"""Where models come from beside files and the Hub: a source knows its names by how they begin, and brings the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from octobert.core import plugins
+from octobert.core.errors import ModelError
+from octobert.core.model_config import CONFIG
+
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class Source(Protocol):
+    """What a source's module has.
+
+    Attributes:
+        PREFIXES: what names of its models begin with, such as `azureml://`.
+    """
+
+    PREFIXES: tuple[str, ...]
+
+    def fetch(self, name: str) -> Path:
+        """Return the folder, `.onnx` file or zip file of a model, in octobert's cache folder or in place.
+
+        Raises:
+            ModelError: there is no such model, or it cannot be had.
+        """
+
+
+_PLUGINS = plugins.Family[Source]("sources")
+names, load = _PLUGINS.names, _PLUGINS.load
+
+
+def of(name: str) -> Source | None:
+    """Return the source of a model's name; None for files and ids of the Hub."""
+    found = (load(source) for source in names())
+    return next((source for source in found if name.startswith(source.PREFIXES)), None)
+
+
+def model_in(folder: Path, where: str) -> Path:
+    """Return the folder of a checkpoint, or the only ONNX file, wherever they lie in a folder of unknown origin."""
+    exports = sorted(folder.rglob("*.onnx"))
+    places = [path.parent for path in sorted(folder.rglob(CONFIG))]
+    least = min((len(place.parts) for place in places), default=0)
+    nearest = [place for place in places if len(place.parts) == least]
+    patterns = ("*.safetensors", *PICKLES)
+    weights = [file for place in nearest for pattern in patterns for file in place.glob(pattern)]
+    if len(nearest) == 1 and (weights or not exports):
+        return nearest[0]
+    if len(exports) == 1:
+        return exports[0]
+    found = (path.relative_to(folder).as_posix() for path in (*nearest, *exports)[:8])
+    raise ModelError(
+        "there is not one model in it",
+        where=where,
+        got=", ".join(found) or "neither",
+        expected=f"a folder with {CONFIG}, or one .onnx file",
+        fix="give the folder or the file of the model",
+    )
