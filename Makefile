@@ -53,10 +53,9 @@ test-web: install
 test-shared: install
 	$(TESTS) -m needs_shared
 
-# Several processes and machines on one search or corpus. PostgreSQL's server and Java are those of the system (postgresql, openjdk-17).
+# Several machines on one search or corpus. Java is that of the system (openjdk-17).
 test-cluster: install
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[postgres,ray,spark]"
-	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/choosing/test_postgres.py
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[ray,spark]"
 	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/executors/test_ray.py
 	$(BIN)/python -m pytest -rs -m needs_cluster tests/inference/test_engines.py
 

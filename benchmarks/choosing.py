@@ -167,7 +167,7 @@ def regret(options: argparse.Namespace) -> None:
         own = grid.trials.found(choice.best.variant)
         if own.ratio is None:
             # Layers that stay float are not in the grid, nor are values of several axes together.
-            own = grid.trials.find(choice.best.variant, ROUNDS)
+            own = grid.trials.find(choice.best.variant, ROUNDS, number=0)
         best, regret = grid.regret(own.variant, variants)
         result = {
             "case": case.name,

@@ -428,77 +428,6 @@ def mutate_recipe(data: bytes, generator: Random) -> bytes:
     return mutations.of_json(json.dumps(yaml.safe_load(data)).encode(), generator)
 
 
-def search(folder: Path) -> None:
-    """Three trials of a search without models, or those that the study has."""
-    from octobert.config.loading import parse
-    from octobert.pipeline.choosing import study
-
-    searched = {
-        "space": {"calibrate": ["minmax", "mse", "entropy"]},
-        "study": "mine",
-        "goals": ["size"],
-    }
-    recipe = parse({"model": "m", "task": "mrpc", "data": "glue", "search": searched})
-    study.search(recipe, _Trials(recipe), place=folder / "study.log")
-
-
-class _Trials:
-    """Trials without models."""
-
-    seconds, at_once = 0.0, 1
-
-    def __init__(self, recipe: Any) -> None:
-        from octobert.core import environment
-        from octobert.core.estimate import Estimate
-
-        self.recipe, self.machine, self.inputs = recipe, environment.current(), {"model": "0"}
-        self.one = Estimate(value=1.0, low=0.9, high=1.1)
-
-    def variant_of(self, changes: Any) -> Any:
-        from octobert.pipeline.choosing import space
-
-        return space.variant_of(self.recipe, changes)
-
-    def find(self, variant: Any) -> Any:
-        from octobert.core.selection import VariantResult
-
-        return VariantResult(
-            variant=variant,
-            state="admissible",
-            reason="",
-            ratio=self.one,
-            figures={"size": self.one},
-        )
-
-    def values(self, result: Any) -> Any:
-        """What a search does with the times of others."""
-        from octobert.pipeline.choosing.claims import Values
-
-        return Values(None if result.ratio is None else (self.one.over(result.ratio).value,), 0.0)
-
-    def best(self, results: Any) -> Any:
-        return results[0]
-
-    def prepare(self, variants: Any) -> None:
-        pass
-
-    def tell(self, result: Any, number: int, total: int) -> None:
-        pass
-
-
-def mutate_study(data: bytes, generator: Random) -> bytes:
-    """A changed line, and in half of the cases a changed result of a trial, which is JSON in JSON."""
-    lines = data.splitlines(keepends=True)
-    places = [at for at, line in enumerate(lines) if b'"found"' in line]
-    if generator.random() < 1 / 2:
-        at = generator.choice(places)
-        line = json.loads(lines[at])
-        result = mutations.of_json(line["user_attr"]["found"].encode(), generator)
-        line["user_attr"]["found"] = result.decode("utf-8", "replace")
-        return b"".join([*lines[:at], json.dumps(line).encode() + b"\n", *lines[at + 1 :]])
-    return mutate_jsonl(data, generator)
-
-
 _SHARDED = partial(make_checkpoint, shards=True)
 _EXTERNAL = partial(make_onnx, external=True)
 _MODEL = mutations.of_message(_onnx_message)
@@ -660,6 +589,5 @@ KINDS = {
             mutations.of_bytes,
         ),
         Kind("recipe", "recipe", "recipe.yaml", make_recipe, load_recipe, mutate_recipe),
-        Kind("study", "study of a search", "study.log", search, search, mutate_study),
     )
 }

@@ -93,11 +93,6 @@ def test_values_on_the_command_line(text: str) -> None:
         ("cache: ~/shop", "--set 'cache=~/shop'"),
         ("cache: results", "--set cache=results"),
         ("executor: ray", "--set executor=ray"),
-        ("search: {storage: ~/.bash_profile}", "--set 'search.storage=~/.bash_profile'"),
-        (
-            "search: {storage: 'postgresql://far/$(x)'}",
-            "--set 'search.storage=postgresql://far/$(x)'",
-        ),
     ],
 )
 def test_a_file_can_neither_allow_its_own_code_nor_say_where_to_write(
@@ -128,32 +123,6 @@ def test_a_revision_is_no_path(golden, revision: str) -> None:
     )
 
 
-@pytest.mark.parametrize("study", ['x"$(touch x)', "Größe", "a\nb", "", "x" * 101, "../x"])
-def test_the_name_of_a_study_is_letters(study: str) -> None:
-    raw = {
-        "model": "m",
-        "task": "mrpc",
-        "data": "d",
-        "search": {"space": {"calibrate": ["mse"]}, "study": study},
-    }
-    with pytest.raises(RecipeError, match=r"search\.study: string should match pattern"):
-        loading.parse(raw)
-    raw["search"]["study"] = "Size 1.0-b_2"
-    assert loading.parse(raw).search.study == "Size 1.0-b_2"
-
-
-def test_trials_are_not_kept_in_a_hidden_file(golden) -> None:
-    for storage in (".zshenv", "/home/me/.bash_profile", "~/.profile"):
-        raw = {
-            "model": "m",
-            "task": "mrpc",
-            "data": "d",
-            "search": {"space": {"calibrate": ["mse"]}, "storage": storage},
-        }
-        with golden.raises(RecipeError):
-            loading.parse(raw)
-
-
 def test_the_user_allows_code_and_the_recipe_is_written_without_that(
     golden, tmp_path: Path
 ) -> None:
@@ -165,12 +134,9 @@ def test_the_user_allows_code_and_the_recipe_is_written_without_that(
         "allow_code=true",
         "training.rendezvous=near:1",
         "cache=c",
-        "search={space: {calibrate: [mse]}, storage: t.log}",
     ]
     recipe = loading.load(path, changes)
-    assert (recipe.allow_code, recipe.cache, recipe.search.storage) == (True, "c", "t.log")
+    assert (recipe.allow_code, recipe.cache) == (True, "c")
     path.write_text(loading.as_file(recipe))
-    assert not {"allow_code", "training", "cache", "storage"} & set(
-        re.findall(r"\w+", path.read_text())
-    )
-    assert loading.load(path, ["allow_code=true"]).search.space == recipe.search.space
+    assert not {"allow_code", "training", "cache"} & set(re.findall(r"\w+", path.read_text()))
+    assert loading.load(path, ["allow_code=true"]).finetune == recipe.finetune

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -25,8 +23,6 @@ UNITS = {
     "throughput": "rows/s",
     "speedup": "×",
 }
-# Databases that can keep the trials of a search.
-DATABASES = ("sqlite", "postgresql", "postgres")
 # A drop and a speedup that nobody asks for: units were mistaken.
 _LARGE_DROP, _LARGE_SPEEDUP = 0.5, 10
 # Of metrics that are computed in another order.
@@ -305,11 +301,6 @@ class Search(FrozenModel):
         seed: Of the sampler. Default: the recipe's.
         goals: What is optimized, the most important figure first.
         limits: What the chosen model must keep.
-        storage: Where the trials are kept, so that several machines work on one study: a file, or the URL of a database, such
-            as `sqlite:///study.db` or `postgresql://user@host/database`. A URL has no password: give it in `PGPASSWORD` or
-            `~/.pgpass`. Not in a recipe file. Default: a file in the output directory.
-        study: Name of the study in the storage: letters, digits, spaces, dots, dashes. Default: made from what the search
-            depends on.
     """
 
     space: dict[str, tuple[Any, ...]] = Field(min_length=1)
@@ -320,8 +311,6 @@ class Search(FrozenModel):
     seed: int | None = Field(default=None, ge=0)
     goals: Figures = Field(default=("latency",), min_length=1)
     limits: Limits = ()
-    storage: str | None = None
-    study: str | None = Field(default=None, pattern="^[A-Za-z0-9_ .-]{1,100}$")
 
     @field_validator("goals", mode="before")
     @classmethod
@@ -334,31 +323,4 @@ class Search(FrozenModel):
         for key, values in value.items() if isinstance(value, dict) else ():
             if not isinstance(values, list | tuple) or not values:
                 raise ValueError(f"{key}: give a list of values to try")
-        return value
-
-    @field_validator("storage", mode="before")
-    @classmethod
-    def _is_a_place(cls, value: Any) -> Any:
-        if not isinstance(value, str) or "://" not in value:
-            if isinstance(value, str) and PurePath(value).name.startswith("."):
-                # Programs read many of these; nobody looks there for trials.
-                raise ValueError("the name of the file starts with a dot; give another one")
-            return value
-        scheme = value.partition("://")[0]
-        if scheme.partition("+")[0] not in DATABASES:
-            raise ValueError(
-                f"a database is one of {', '.join(f'{name}://' for name in DATABASES)}; anything else is a file"
-            )
-        try:
-            url = urlsplit(value)
-            # Reading the port checks it.
-            named = [url.port, *(name.lower() for name, _ in parse_qsl(url.query))]
-            secret = url.password is not None or any("password" in str(name) for name in named)
-        except ValueError:
-            raise ValueError(
-                "this is not a URL: write postgresql://user@host:port/database"
-            ) from None
-        if secret:
-            # A recipe is part of reports and packages.
-            raise ValueError("leave out the password, and give it in PGPASSWORD or ~/.pgpass")
         return value

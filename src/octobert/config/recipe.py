@@ -33,7 +33,6 @@ PERMISSIONS = {
     "training.rendezvous": "run code",
     "training.tensorboard": "write outside of the output directory",
     "cache": "write outside of the output directory",
-    "search.storage": "write outside of the output directory, or connect to a server",
     "executor": "open this machine to programs from the network",
 }
 

@@ -1,60 +1,68 @@
-"""The search over listed values on a recipe's trials: each combination is timed in turn with the float model and judged on the
-tuning rows; the best few are timed again, in one race.
+"""The search over listed values of recipe keys (`search`): each combination is timed in turn with the float model and judged on
+the tuning rows; the best few are timed again, in one race.
+
+With the order `joint` there is one round with all keys; with `one-pass-at-a-time` one round for each key, with the best values
+of the keys before it. Each proposal follows from the seed and from the trials so far, and what a trial has found is in the
+store: a search that was interrupted asks for the same trials again, and goes on as if it had not been.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octobert.config.choosing import Search, objective_named
 from octobert.config.recipe import Recipe
-from octobert.core.errors import OctobertError
+from octobert.core import environment
+from octobert.core.errors import OctobertError, TargetError
 from octobert.core.estimate import Estimate
-from octobert.core.files import canonical_digest
 from octobert.core.selection import Variant, VariantResult
-from octobert.core.user_code import UserCode
-from octobert.pipeline.choosing import limits, space, storage, study
+from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
-from octobert.pipeline.choosing.claims import Values
-from octobert.pipeline.choosing.combinations import space_of
+from octobert.pipeline.choosing.combinations import (
+    Combination,
+    Combinations,
+    proposed,
+    seed_of,
+    space_of,
+)
 from octobert.pipeline.choosing.trials import Trials
 
-# Numbers of the first and the last race, whatever came between: an interrupted search goes on with fewer races behind it.
-_FIRST, _LAST = 1_000_000, 1_000_001
+# Trials of samplers that do not try all combinations, unless the recipe says how many.
+TRIALS = 20
+# Numbers of races, whatever came between: an interrupted search finds them again. Those of trials have one number, and so the
+# same rows.
+_FIRST, _EACH, _LAST = 0, 1, 2
 _ROUNDS = 12
+# By how much a variant that cannot be made misses limits.
+_FAR = 1e9
 
 
 def check(recipe: Recipe) -> None:
-    """Check a recipe with `search` before anything runs: its space, Optuna, and the storage that it names. Nothing is made.
+    """Check a recipe with `search` before anything runs: its space, and that there is Optuna.
 
     Raises:
-        RecipeError: the space or the storage is wrong.
-        TargetError: Optuna or a driver is not installed.
-        StorageError: the storage cannot be opened.
+        RecipeError: the space is wrong.
+        TargetError: Optuna is not installed.
     """
     settings = recipe.search
     assert settings is not None
     space_of(recipe, settings, lambda changes: space.variant_of(recipe, changes))
-    storage.optuna()
-    if settings.storage is not None:
-        storage.check(settings.storage)
+    if settings.sampler == "tpe":
+        _optuna()
 
 
 def search(
-    trials: Trials,
-    settings: Search,
-    place: Path,
-    tell: Callable[[VariantResult | None, int, int], None],
+    trials: Trials, settings: Search, tell: Callable[[VariantResult | None, int, int], None]
 ) -> tuple[list[VariantResult], str]:
     """Search.
 
     Args:
         trials: of the recipe's variants.
         settings: of the recipe.
-        place: file for the trials, unless the recipe has a storage.
         tell: called with the best so far, how many variants were tried, and how many there are at most.
 
     Returns:
@@ -66,30 +74,53 @@ def search(
     """
     # An interrupted search may find all trials, and time none.
     trials.race([trials.reference], _ROUNDS, _FIRST)
-    tries = _StudyTrials(trials, settings, tell)
-    searched = study.search(trials.facts.recipe, tries, place)
-    results = {result.variant.name: result for result in searched.found}
-    complete = [result for result in results.values() if tries.values(result).goals is not None]
+    searching = _Search(trials, settings, tell)
+    ended = searching.all()
+    results = {trial.found.variant.name: trial.found for trial in searching.tried}
+    complete = [result for result in results.values() if searching.goals(result) is not None]
     if not complete:
         raise OctobertError(
             "none of the combinations can be made",
             where="search.space",
-            got=searched.found[0].reason if searched.found else None,
+            got=next(iter(results.values())).reason if results else None,
         )
-    results |= _last_race(tries, filter(tries.keeps, complete))
-    # Other processes, and earlier runs, have tried some of them.
-    listed = [
+    results |= searching.last_race(complete)
+    numbered = [
         result.model_copy(update={"number": n})
         for n, result in enumerate(results.values(), start=1)
     ]
-    chosen = tries.best([result for result in listed if tries.values(result).goals is not None])
-    return tries.ranking.listed(
-        chosen, [tries.reference, *listed], keeps=tries.keeps(chosen)
-    ), searched.ended
+    chosen = searching.best([r for r in numbered if searching.goals(r) is not None])
+    keeps = searching.keeps(chosen)
+    return searching.ranking.listed(chosen, [searching.reference, *numbered], keeps=keeps), ended
 
 
-class _StudyTrials:
-    """Trials of a study (`study.Trials`). Times of different races are compared by their ratios to the float model."""
+def _optuna() -> Any:
+    """The package optuna, which says only errors from here on.
+
+    Raises:
+        TargetError: it is not installed.
+    """
+    try:
+        import optuna as package
+    except ImportError as error:
+        raise TargetError(
+            "a search needs the package optuna", fix=environment.install("tune")
+        ) from error
+    package.logging.set_verbosity(package.logging.ERROR)
+    return package
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A combination that was tried, the digest of its variant, and what was found."""
+
+    combination: Combination
+    key: str
+    found: VariantResult
+
+
+class _Search:
+    """The trials so far, and which one comes next. Times of different races are compared by their ratios to the float model."""
 
     def __init__(
         self,
@@ -97,65 +128,167 @@ class _StudyTrials:
         settings: Search,
         tell: Callable[[VariantResult | None, int, int], None],
     ) -> None:
-        facts = trials.facts
-        self.trials, self.settings = trials, settings
-        self.machine, self.at_once, self.prepare = facts.here, trials.at_once, trials.judge
-        code = (*facts.measures.metrics, facts.measures.postprocess)
-        digests = [part.digest if isinstance(part, UserCode) else str(part) for part in code]
-        self.inputs = {
-            "model": facts.model.digest[:16],
-            "rows": trials.rows_digest[:16],
-            "code": canonical_digest(digests)[:16],
-        }
+        self._trials, self._settings, self._tell = trials, settings, tell
+        self._recipe = trials.facts.recipe
+        self.tried: list[_Trial] = []
         self.ranking = limits.Ranking(
             settings.limits, settings.goals, trials.metric, self._beside, _ratio
         )
-        self._tell, self._keeping = tell, list[VariantResult]()
-
-    @property
-    def seconds(self) -> float:
-        """That the search has taken."""
-        return self.trials.seconds
+        self._prepared: set[str] = set()
 
     @property
     def reference(self) -> VariantResult:
         """What is known of the float model."""
-        return self.trials.found(self.trials.reference)
+        return self._trials.found(self._trials.reference)
 
-    def variant_of(self, changes: Mapping[str, Any]) -> Variant:
-        """The variant of some changes."""
-        return space.variant_of(self.trials.facts.recipe, changes)
-
-    def find(self, variant: Variant) -> VariantResult:
-        """Make, time and judge a variant."""
-        return (
-            self.trials.find(variant) if self.trials.make([variant]) else self.trials.found(variant)
-        )
-
-    def tell(self, result: VariantResult, number: int, total: int) -> None:
-        """Tell the best so far."""
-        if self.keeps(result):
-            self._keeping.append(result)
-        self._tell(self.best(self._keeping) if self._keeping else None, number, total)
-
-    def values(self, result: VariantResult) -> Values:
-        """What a storage keeps of a result, and the sampler learns from."""
-        goals = [self._goal(result, name) for name in self.settings.goals]
-        if any(goal is None for goal in goals):
-            return Values(None, 0.0)
-        return Values(
-            tuple(goal for goal in goals if goal is not None), self.ranking.excess(result)
-        )
+    def all(self) -> str:
+        """Carry out all rounds; return why the search ended."""
+        values = space_of(self._recipe, self._settings, self._variant_of)
+        if self._settings.order == "joint":
+            combinations = Combinations(values, {}, self._variant_of)
+            most = self._most(combinations.size)
+            return self._round(combinations, most) or "all combinations were tried"
+        best: Combination = {}
+        most = self._most(sum(map(len, values.values())))
+        for key, of_key in values.items():
+            combinations = Combinations({key: of_key}, best, self._variant_of)
+            ended = self._round(combinations, most)
+            if ended is not None:
+                return ended
+            best = self._best_of(combinations, best)
+        return "all values of all keys were tried"
 
     def keeps(self, result: VariantResult) -> bool:
         """Whether a model could be made, and keeps all limits."""
-        values = self.values(result)
-        return values.goals is not None and values.misses == 0
+        return self.goals(result) is not None and self.ranking.excess(result) == 0
 
     def best(self, results: Sequence[VariantResult]) -> VariantResult:
         """The best of some that could be made: of those that keep the limits, otherwise the nearest."""
         keeping = list(filter(self.keeps, results))
         return self.ranking.ranked(keeping)[0] if keeping else self.ranking.nearest(results)
+
+    def goals(self, result: VariantResult) -> tuple[float, ...] | None:
+        """Figures in the order of the goals; None where one is missing."""
+        figures = [self._goal(result, name) for name in self._settings.goals]
+        known = tuple(figure for figure in figures if figure is not None)
+        return known if len(known) == len(figures) else None
+
+    def last_race(self, results: Iterable[VariantResult]) -> dict[str, VariantResult]:
+        """Time the best variants once more, in one race; return what is known of them then."""
+        trials, minutes = self._trials, self._settings.minutes
+        ranked = self.ranking.ranked(filter(self.keeps, results))
+        finalists = [result.variant for result in ranked[:FINALISTS]]
+        over = minutes is not None and trials.seconds > 60 * minutes
+        goals = {objective_named(goal).name for goal in self._settings.goals}
+        if len(finalists) < 2 or over or not goals & {"latency", "throughput", "speedup"}:
+            return {}
+        trials.race(finalists, LAST_ROUNDS, _LAST)
+        return {variant.name: trials.found(variant) for variant in finalists}
+
+    def _variant_of(self, changes: Mapping[str, Any]) -> Variant:
+        return space.variant_of(self._recipe, changes)
+
+    def _most(self, size: int) -> int:
+        default = size if self._settings.sampler == "exhaustive" else min(TRIALS, size)
+        return default if self._settings.trials is None else self._settings.trials
+
+    def _round(self, combinations: Combinations, most: int) -> str | None:
+        """Try combinations until all are tried; return why the search ended before that."""
+        minutes = self._settings.minutes
+        while True:
+            # A search without a result goes on to its first one.
+            if minutes is not None and self._trials.seconds > 60 * minutes and self.tried:
+                return f"after {minutes:g} minutes"
+            index = next(self._order(combinations), None)
+            if index is None:
+                return None
+            if len(self.tried) >= most:
+                return f"after {most} trial{'' if most == 1 else 's'}"
+            if self._trials.at_once > 1:
+                self._prepare(combinations)
+            self._try(combinations, index, most)
+
+    def _try(self, combinations: Combinations, index: int, most: int) -> None:
+        combination, variant, key = combinations.at(index)
+        if self._trials.make([variant]):
+            found = self._trials.find(variant, number=_EACH)
+        else:
+            found = self._trials.found(variant)
+        self.tried.append(_Trial(combination, key, found))
+        keeping = [trial.found for trial in self.tried if self.keeps(trial.found)]
+        self._tell(self.best(keeping) if keeping else None, len(self.tried), most)
+
+    def _prepare(self, combinations: Combinations) -> None:
+        """Judge the next variants at the same time, unless the next one is judged."""
+        waiting = map(combinations.at, self._order(combinations))
+        coming = {key: variant for _, variant, key in itertools.islice(waiting, 4 * TRIALS)}
+        new = dict(itertools.islice(coming.items(), self._trials.at_once))
+        if new and next(iter(new)) not in self._prepared:
+            self._trials.judge([v for key, v in new.items() if key not in self._prepared])
+            self._prepared |= set(new)
+
+    def _order(self, combinations: Combinations) -> Iterator[int]:
+        """Indices of combinations that were not tried, the one that is tried next first."""
+        tried = {trial.key for trial in self.tried}
+        for index in self._proposed(combinations):
+            if combinations.at(index)[2] not in tried:
+                yield index
+
+    def _proposed(self, combinations: Combinations) -> Iterator[int]:
+        seed = self._recipe.seed if self._settings.seed is None else self._settings.seed
+        if self._settings.sampler == "exhaustive":
+            yield from range(combinations.size)
+            return
+        if self._settings.sampler == "tpe":
+            now = seed_of(seed, len(self.tried))
+            sampled = proposed(_optuna(), combinations.space, self._mirror(combinations), now)
+            yield from map(combinations.index, sampled)
+        # Where TPE proposes only what was tried already, and for `random`.
+        yield from combinations.at_random(seed_of(seed))
+
+    def _mirror(self, combinations: Combinations) -> Any:
+        """A study in memory with the trials of these combinations, for the sampler."""
+        package = _optuna()
+        more = [objective_named(goal).more_is_better for goal in self._settings.goals]
+        study = package.create_study(
+            directions=["maximize" if is_more else "minimize" for is_more in more]
+        )
+        distributions = {
+            key: package.distributions.CategoricalDistribution(texts)
+            for key, texts in combinations.space.items()
+        }
+        tried = [trial for trial in self.tried if combinations.has(trial.combination)]
+        goals = [self.goals(trial.found) for trial in tried]
+        known = [figures for figures in goals if figures is not None]
+        # A variant that cannot be made is as bad as the worst one, and misses limits by far.
+        worst = [
+            (min if is_more else max)(column)
+            for is_more, column in zip(more, zip(*known, strict=True), strict=False)
+        ]
+        for trial, figures in zip(tried, goals, strict=True):
+            misses = _FAR if figures is None else self.ranking.excess(trial.found)
+            study.add_trial(
+                package.trial.create_trial(
+                    params={key: trial.combination[key] for key in combinations.space},
+                    distributions=distributions,
+                    values=figures or worst or [0.0] * len(more),
+                    constraints={"limits": misses},
+                )
+            )
+        return study
+
+    def _best_of(self, combinations: Combinations, before: Combination) -> Combination:
+        """The best combination of a round; without one that could be made, the best before."""
+        results = {trial.key: trial.found for trial in self.tried}
+        made = [
+            (combination, results[key])
+            for combination, _, key in map(combinations.at, range(combinations.size))
+            if key in results and self.goals(results[key]) is not None
+        ]
+        if not made:
+            return before
+        best = self.best([result for _, result in made])
+        return next(combination for combination, result in made if result is best)
 
     def _beside(self, result: VariantResult) -> VariantResult:
         """The float model as it was timed in turn with a variant, whenever that was."""
@@ -175,7 +308,7 @@ class _StudyTrials:
         goal = objective_named(name)
         if goal.name == "latency" and goal.percentile is None:
             return None if result.ratio is None else result.ratio.value
-        figure = limits.figure_of(result, name, self.trials.metric)
+        figure = limits.figure_of(result, name, self._trials.metric)
         return None if figure is None or not math.isfinite(figure.value) else figure.value
 
 
@@ -184,21 +317,3 @@ def _ratio(one: VariantResult, other: VariantResult) -> Estimate:
     if one.ratio is None or other.ratio is None or one.variant == other.variant:
         return Estimate.exactly(1.0)
     return one.ratio.over(other.ratio)
-
-
-def _last_race(tries: _StudyTrials, results: Iterable[VariantResult]) -> dict[str, VariantResult]:
-    """Time the best variants once more, in one race; return what is known of them then."""
-    trials, minutes = tries.trials, tries.settings.minutes
-    finalists = [result.variant for result in tries.ranking.ranked(results)[:FINALISTS]]
-    over = minutes is not None and trials.seconds > 60 * minutes
-    timed = {objective_named(goal).name for goal in tries.settings.goals} & {
-        "latency",
-        "throughput",
-        "speedup",
-    }
-    if len(finalists) < 2 or over or not timed:
-        return {}
-    # Those that another process has found, or an earlier run, are made here.
-    trials.judge(finalists)
-    trials.race(finalists, LAST_ROUNDS, _LAST)
-    return {variant.name: trials.found(variant) for variant in finalists}

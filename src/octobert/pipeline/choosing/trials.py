@@ -198,11 +198,6 @@ class Trials:
         )
 
     @property
-    def rows_digest(self) -> str:
-        """Of the rows that variants are calibrated and judged on."""
-        return self._shared["data"].digest
-
-    @property
     def key(self) -> str:
         """Of everything that a search depends on: the recipe, the model, the rows, the metrics, the machine."""
         recipe = self.facts.recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
@@ -396,9 +391,9 @@ class Trials:
             update={"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED}
         )
 
-    def find(self, variant: Variant, rounds: int = 40) -> VariantResult:
-        """Make, time and judge one variant."""
-        self.race([variant], rounds)
+    def find(self, variant: Variant, rounds: int = 40, *, number: int) -> VariantResult:
+        """Make, time and judge one variant; `number` as for `race`."""
+        self.race([variant], rounds, number)
         self.judge([variant])
         return self.found(variant)
 

@@ -27,8 +27,6 @@ from octobert.pipeline.publishing import HIDDEN
 from octobert.pipeline.work import Work
 
 RECIPE = f"{BEST}.yaml"
-# File with the trials of `search`, in the hidden folder of the output directory.
-STUDY = "study.log"
 # Name of the decision in the store.
 DECISION = "choose"
 
@@ -199,7 +197,7 @@ def _decided(
     if isinstance(settings, Choose):
         results, ended = choose.choose(trials, settings, tell)
     else:
-        results, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
+        results, ended = listed.search(trials, settings, tell)
     winner = results[0]
     words = Phrasing(goals[0], trials.metric, trials.found(reference))
     lines = words.lines(settings.limits)
@@ -225,8 +223,7 @@ def _decided(
         accepted_ms=lines.get("accepted_ms"),
     )
     decided = Decision(selection=selection, tunes=trials.tunes, lean=trials.lean)
-    # Trials in a storage are shared, and others may have added to them.
-    if isinstance(settings, Choose) and not trials.killed:
+    if not trials.killed:
         work.remember(DECISION, trials.key, decided)
     return decided, trials
 
