@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 
 from octobert.core.files import file_digest
-from octobert.pipeline.user_files import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ".octobert"
@@ -334,7 +333,6 @@ def half_published(flow: Flow, before: dict[str, str]) -> list[tuple[str, str]]:
             for files in (now, before, flow.expected)
         )
         # The mark of a folder that was put into its place a moment ago.
-        got.pop(f"{name}/{MARK}", None)
         if got not in (was, fresh):
             missing = sorted((set(was) | set(fresh)) - set(got))
             found.append((name, f"{len(got)} files; missing {missing[:3]}"))

@@ -20,7 +20,7 @@ from octobert.core.lock import locked
 from octobert.core.user_code import UserCode
 from octobert.pipeline import publishing
 from octobert.pipeline.contract import Step
-from octobert.pipeline.publishing import HIDDEN, Folder, publish, recover
+from octobert.pipeline.publishing import HIDDEN, Folder, discard, publish
 
 OLD = {
     "octobert.json": "old",
@@ -68,10 +68,8 @@ def published(
     """Publish folders with these contents, and a report."""
     stored = {name: put_once(out, contents) for name, contents in folders.items()}
     with locked(out / HIDDEN) as lock:
-        noted = recover(out)
-        return noted + publish(
-            out, stored, {"report.json": report}, lock, fetch=there, needed=needed
-        )
+        discard(out)
+        return publish(out, stored, {"report.json": report}, lock, fetch=there, needed=needed)
 
 
 def contents(out: Path) -> dict[str, str]:
@@ -154,7 +152,7 @@ def crashes(start: Path, act: Callable[[Path], object], tmp_path: Path) -> Itera
 
 
 def test_a_crash_at_any_change_leaves_the_old_or_the_new(system, tmp_path, request) -> None:
-    """Every crash, then every recovery: all of the old run or all of the new one, and the user's files in both."""
+    """Every crash leaves each package as it was or as it will be, the user's files somewhere; the same run ends it."""
     start, before, after = (
         tmp_path / "start",
         {"a": OLD, "b": OLD, "stale": OTHER},
@@ -163,61 +161,56 @@ def test_a_crash_at_any_change_leaves_the_old_or_the_new(system, tmp_path, reque
     published(start, before, "old")
     put_once(start, NEW)
     mine = {
-        "a/tuned.json": "tuned",
-        "a/notes/mine.txt": "mine",
-        "a/onnx/model_quantized.onnx": "edited",
+        "tuned.json": "tuned",
+        "notes/mine.txt": "mine",
+        "onnx/model_quantized.onnx": "edited",
     }
-    for name, text in mine.items():
-        (start / name).parent.mkdir(exist_ok=True)
-        (start / name).write_text(text)
-    old = {**seen(before, "old"), **mine}
-    new = {**seen(after, "new"), "a/tuned.json": "tuned", "a/notes/mine.txt": "mine"}
-    new["a/onnx/model_quantized.onnx.kept"] = "edited"
-    whole, states, pending = request.node.callspec.params["system"] == "exchange", set(), 0
+    put(start / "a", mine)
+    edited = OLD | mine
+    new = seen({**after, "a.old": edited}, "new")
+    whole, states = request.node.callspec.params["system"] == "exchange", set()
 
     for out in crashes(start, lambda out: published(out, after, "new"), tmp_path):
         now = contents(out)
-        if whole:
-            for name in ("a", "b"):
-                assert (out / name / "octobert.json").exists(), "a package is always there"
-        for name, expected in mine.items():
-            assert expected in now.values() or expected in contents_of(out / HIDDEN), name
-        with locked(out / HIDDEN):
-            recover(out)
-        assert contents(out) in (old, new)
-        states.add("new" if contents(out) == new else "old")
-        pending += now not in (old, new)
-        assert not (out / HIDDEN / "publishing").exists()
-        # The next run ends where an undisturbed one ends.
+        kept = {name: files_below(now, name) for name in ("a", "a.old", "b", "stale")}
+        assert kept["a"] in (edited, NEW) or (not kept["a"] and kept["a.old"] == edited)
+        assert kept["a.old"] in ({}, edited)
+        assert kept["b"] in (OLD, OTHER) or (not whole and not kept["b"]), "it is always there"
+        assert kept["stale"] in (OTHER, {})
+        states.add((kept["a"] == NEW, kept["b"] == OTHER, now["report.json"]))
+        # The next run ends where an undisturbed one ends, and every other run begins from there.
         published(out, after, "new")
         assert contents(out) == new
-    assert states == {"old", "new"}
-    assert pending > 5, "some crashes are in the middle of the exchanges"
+        assert not (out / HIDDEN / "publishing").exists()
+    # The report is the last one.
+    assert {state for state in states if state[2] == "new"} == {(True, True, "new")}
+    assert (False, False, "old") in states
 
 
-def contents_of(folder: Path) -> set[str]:
-    """The texts of all files below a folder."""
-    return {path.read_text() for path in files.files_in(folder)}
+def files_below(seen_files: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Of what a user sees, the files of one folder."""
+    prefix = f"{folder}/"
+    return {n.removeprefix(prefix): t for n, t in seen_files.items() if n.startswith(prefix)}
 
 
-def test_a_crash_while_recovering_from_a_crash(system, tmp_path) -> None:
+def test_a_crash_after_a_crash(system, tmp_path) -> None:
     start, before, after = tmp_path / "start", {"a": OLD, "b": OLD}, {"a": NEW, "b": NEW}
     published(start, before, "old")
     put_once(start, NEW)
-    (start / "a" / "tuned.json").write_text("tuned")
-    new = seen(after, "new", **{"a/tuned.json": "tuned"})
-    last = next(
+    (start / "a" / "mine.txt").write_text("mine")
+    new = seen({**after, "a.old": OLD | {"mine.txt": "mine"}}, "new")
+    pending = next(
         out.rename(tmp_path / "pending")
         for out in crashes(start, lambda out: published(out, after, "new"), tmp_path)
-        if (out / HIDDEN / "publishing" / "published.json").exists()
+        if (out / "a.old").exists()
     )
-    for out in crashes(last, lambda out: published(out, after, "new"), tmp_path):
+    for out in crashes(pending, lambda out: published(out, after, "new"), tmp_path):
         published(out, after, "new")
         assert contents(out) == new
 
 
 def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch) -> None:
-    """The order of what matters: every new file and folder is synced, then the record, then the first exchange."""
+    """The order of what matters: every new file and folder is synced, then it takes its place, then the record says so."""
     out, order = tmp_path / "out", []
     published(out, {"a": OLD}, "old")
     real_sync, real_exchange, real_replace = os.fsync, publishing.exchange, os.replace
@@ -241,9 +234,8 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     monkeypatch.setattr(publishing, "exchange", exchange)
     monkeypatch.setattr(os, "replace", replace)
     published(out, {"a": NEW}, "new")
-    stage, record = f"{HIDDEN}/publishing", f"{HIDDEN}/publishing/partial-published.json"
+    stage, record = f"{HIDDEN}/publishing", f"{HIDDEN}/published.json"
     first = order.index(("place", "a"))
-    recorded = order.index(("sync", record))
     for name in (
         *(f"new/a/{file}" for file in NEW),
         "new/a/onnx",
@@ -251,11 +243,12 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
         "new/report.json",
         "new",
     ):
-        assert order.index(("sync", f"{stage}/{name}")) < recorded < first
-    assert ("sync", stage) in order[recorded:first], "the name of the record"
+        assert order.index(("sync", f"{stage}/{name}")) < first
     places = [name for kind, name in order if kind == "place"]
-    assert places == [f"{stage}/published.json", "a", "report.json", f"{HIDDEN}/published.json"]
-    assert order.index(("sync", "."), first) < order.index(("place", f"{HIDDEN}/published.json"))
+    assert places == ["a", record, "report.json", record]
+    for name in ("a", "report.json"):
+        place = order.index(("place", name))
+        assert order.index(("sync", "."), place) < order.index(("place", record), place)
 
 
 def test_nothing_in_out_is_the_same_file_as_in_the_store(tmp_path) -> None:
@@ -289,40 +282,46 @@ def test_publishing_the_same_again_touches_nothing(tmp_path) -> None:
     (out / "a" / "onnx" / "model.onnx").unlink()
     published(out, {"a": OLD}, "old")
     assert (out / "a" / "onnx" / "model.onnx").read_text() == "float"
-    assert (out / "a" / "octobert.json.kept").read_text() == "edited"
+    assert (out / "a.old" / "octobert.json").read_text() == "edited"
 
 
-def test_files_of_the_user_stay_when_a_package_is_replaced(tmp_path) -> None:
+def test_what_the_user_changed_stays_under_another_name(tmp_path) -> None:
+    out = tmp_path / "out"
+    published(out, {"a": OLD, "b": OLD}, "old")
+    (out / "a" / "link").symlink_to("octobert.json")
+    (out / "a" / "octobert.json").write_text("edited once")
+    (out / "report.json").write_text("my report")
+    notes = published(out, {"a": NEW, "b": NEW}, "new")
+    edited = OLD | {"octobert.json": "edited once", "link": "edited once"}
+    expected = seen(
+        {"a": NEW, "b": NEW, "a.old": edited}, "new", **{"report.json.old": "my report"}
+    )
+    assert contents(out) == expected
+    assert (out / "a.old" / "link").is_symlink()
+    said = "\n".join(notes)
+    for name in ("a", "report.json"):
+        assert (
+            f"{out / name} was not as octobert wrote it, and was replaced; yours is now {out / name}.old"
+            in said
+        )
+    assert len(notes) == 2
+    (out / "a" / "octobert.json").write_text("edited twice")
+    published(out, {"a": OLD}, "old")
+    assert (out / "a.old" / "octobert.json").read_text() == "edited once"
+    assert (out / "a.old-2" / "octobert.json").read_text() == "edited twice"
+
+
+def test_tuned_settings_stay_with_their_model(tmp_path) -> None:
     out = tmp_path / "out"
     published(out, {"a": OLD}, "old")
     (out / "a" / "tuned.json").write_text("tuned")
-    (out / "a" / "link").symlink_to("tuned.json")
-    (out / "a" / "new").write_text("a file where the new package has a folder")
-    (out / "a" / "octobert.json").write_text("edited once")
-    (out / "a" / "old.txt").write_text("edited, and no file of the new package")
-    (out / "report.json").write_text("my report")
-    notes = published(out, {"a": NEW}, "new")
-    mine = {
-        "a/tuned.json": "tuned",
-        "a/link": "tuned",
-        "a/new.kept": "a file where the new package has a folder",
-        "a/octobert.json.kept": "edited once",
-        "a/old.txt.kept": "edited, and no file of the new package",
-        "report.json.kept": "my report",
-    }
-    assert contents(out) == seen({"a": NEW}, "new", **mine)
-    assert (out / "a" / "link").is_symlink()
-    said = "\n".join(notes)
-    for name in ("a/new", "a/octobert.json", "a/old.txt", "report.json"):
-        assert (
-            f"{out / name} was not as octobert wrote it, and was replaced; yours is now {out / name}.kept"
-            in said
-        )
-    assert f"{out / 'a' / 'tuned.json'} was measured with the model that was there before" in said
-    (out / "a" / "octobert.json").write_text("edited twice")
-    published(out, {"a": OLD}, "old")
-    assert (out / "a" / "octobert.json.kept").read_text() == "edited once"
-    assert (out / "a" / "octobert.json.kept-2").read_text() == "edited twice"
+    assert published(out, {"a": OLD | {"README.md": "a card"}}, "old") == []
+    assert (out / "a" / "tuned.json").read_text() == "tuned"
+    (note,) = published(out, {"a": NEW}, "new")
+    assert note.startswith(
+        f"{out / 'a' / 'tuned.json'} was measured with the model before this one, and is gone"
+    )
+    assert contents(out) == seen({"a": NEW}, "new")
 
 
 def test_a_package_without_a_record_says_itself_what_was_published(tmp_path) -> None:
@@ -331,12 +330,11 @@ def test_a_package_without_a_record_says_itself_what_was_published(tmp_path) -> 
         tmp_path / "out",
         {"octobert.json": json.dumps({"files": {"a.bin": text_digest("a")}})},
     )
-    put(out / "a", {**listed, "a.bin": "a", "mine.txt": "mine"})
+    put(out / "a", {**listed, "a.bin": "a"})
     put(out / "b", {**listed, "a.bin": "edited"})
     published(out, {"a": NEW, "b": NEW}, "new")
-    assert contents(out) == seen(
-        {"a": NEW, "b": NEW}, "new", **{"a/mine.txt": "mine", "b/a.bin.kept": "edited"}
-    )
+    mine = {**listed, "a.bin": "edited"}
+    assert contents(out) == seen({"a": NEW, "b": NEW, "b.old": mine}, "new")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "7", '{"files": 7}', '{"files": [7]}', "{}"])
@@ -344,13 +342,13 @@ def test_a_package_that_lists_nothing_that_can_be_read_is_the_users(tmp_path, te
     out = tmp_path / "out"
     put(out / "a", {"octobert.json": text, "a.bin": "a"})
     published(out, {"a": NEW}, "new")
-    assert (out / "a" / "octobert.json.kept").read_text() == text
+    assert (out / "a.old" / "octobert.json").read_text() == text
 
 
 def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report(tmp_path) -> None:
     out = tmp_path / "out"
     published(out, {"a": OLD, "b": OLD, "c": OLD, "checkpoint": {"trained.json": "trained"}}, "old")
-    (out / "c" / "tuned.json").write_text("tuned")
+    (out / "c" / "mine.txt").write_text("mine")
     notes = published(out, {"a": OLD}, "new")
     assert {path.name for path in out.iterdir()} == {HIDDEN, "report.json", "a", "c", "checkpoint"}
     assert any(note.startswith(f"{out / 'b'} was removed") for note in notes)
@@ -363,14 +361,12 @@ def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report
 
 
 def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> None:
-    out = tmp_path / "out"
-    put(
-        out / HIDDEN / "publishing",
-        {"published.json": '{"files": {"../x": {"": "0"}}, "replaced": ["../x"]}', "new/x": "evil"},
-    )
-    (tmp_path / "x").write_text("mine")
+    out, mine = tmp_path / "out", {"octobert.json": "mine"}
+    put(tmp_path / "x", mine)
+    digests = {"octobert.json": text_digest("mine")}
+    put(out / HIDDEN, {"published.json": json.dumps({"files": {"../x": digests}})})
     published(out, {"a": OLD}, "old")
-    assert (tmp_path / "x").read_text() == "mine"
+    assert (tmp_path / "x" / "octobert.json").read_text() == "mine"
     assert contents(out) == seen({"a": OLD}, "old")
 
 
@@ -383,7 +379,7 @@ def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> 
             stored = put_once(out, {"a.zip": content})
             folders["a.zip"] = Folder(stored.path / "a.zip", {"": text_digest(content)}, "zip/a")
         with locked(out / HIDDEN) as lock:
-            return recover(out) + publish(
+            return publish(
                 out, folders, {"report.json": str(content)}, lock, fetch=there, needed=()
             )
 

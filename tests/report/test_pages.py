@@ -12,7 +12,9 @@ import pytest
 
 import octobert
 from octobert.config import checks
-from octobert.pipeline.user_files import keep_edits
+from octobert.core.lock import locked
+from octobert.pipeline import publishing
+from octobert.pipeline.publishing import HIDDEN
 from octobert.report.page import is_page, show_reports
 from octobert.report.page.comparison import section
 from octobert.report.verdict import verdict
@@ -300,11 +302,17 @@ def test_a_report_without_measurements_has_no_table_in_a_notebook() -> None:
 
 
 def test_a_run_replaces_a_page_that_was_made_again_and_keeps_one_that_was_edited(out: Path) -> None:
+    def publish(text: str) -> list[str]:
+        with locked(out / HIDDEN) as lock:
+            return publishing.publish(out, {}, {"report.html": text}, lock, fetch=lambda _: None)
+
     file = octobert.page(out, texts=False)
-    assert keep_edits(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"}) == []
+    assert publish("new") == []
+    file = octobert.page(out, texts=False)
     file.write_bytes(file.read_bytes().replace(b"<h1>", b"<h1>My ", 1))
-    (note,) = keep_edits(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"})
+    (note,) = publish("newer")
     assert "yours is now" in note
+    assert "<h1>My " in (out / "report.html.old").read_text()
 
 
 @pytest.mark.parametrize("count", [[], {}, "many"])

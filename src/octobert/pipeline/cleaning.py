@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from octobert.core.errors import PublishedFileWarning, StorageError
+from octobert.core.errors import StorageError
 from octobert.core.files import is_folder, storage_errors
 from octobert.core.lock import locked
 from octobert.pipeline import events
-from octobert.pipeline.publishing import HIDDEN, recover
+from octobert.pipeline.publishing import HIDDEN, discard
 from octobert.pipeline.store import FOLDER, Store, store_folder
 
 
@@ -64,9 +63,7 @@ def clean(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
         locked(store_folder(hidden).parent) if _is_shared(hidden) else nullcontext(),
     ):
         with storage_errors(folder):
-            notes = recover(folder)
-        for note in notes:
-            warnings.warn(note, PublishedFileWarning, stacklevel=2)
+            discard(folder)
         removed, store = stored(folder, keep_last=keep_last), _store(hidden)
         for name in removed:
             store.remove(name)

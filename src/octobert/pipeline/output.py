@@ -15,10 +15,17 @@ from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import package_files
 from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, publish, read_in
+from octobert.pipeline.publishing import (
+    HIDDEN,
+    ITSELF,
+    PAGES,
+    Folder,
+    digests_below,
+    publish,
+    read_in,
+)
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Store, manifest_of, store_folder
-from octobert.pipeline.user_files import ITSELF, digests_below
 
 # Rows that are looked at, and the number of characters up to which one is short.
 _ROWS, _SHORT = 100, 120

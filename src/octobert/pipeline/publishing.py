@@ -1,24 +1,24 @@
-"""Publishing: packages, checkpoint and report are put into the output directory, so that a crash leaves nothing half done.
+"""Publishing: packages, checkpoint and report are put into the output directory, each by one rename.
 
     OUT/.octobert/published.json              what was published last: name → relative path → sha256
     OUT/.octobert/publishing/new/<name>       what is published next, while it is being made
-    OUT/.octobert/publishing/published.json   its record. Once this file is there, the publication is carried through.
 
-All that takes time or space happens in `publishing`, and is synced to the disk. An interruption before the record is there has
-changed nothing in OUT. Then every folder is exchanged with the one in OUT in a single step, the report last. If that is
-interrupted, the next run in OUT finishes it before anything else (`recover`), from the copies in `publishing`.
+All that takes time or space happens in `publishing`, and is synced to the disk. Then each name takes its place, the report
+last; where something is there, both are exchanged in one step. A run that is killed in between is finished by the same command:
+what is in its place already is left alone.
 
-OUT belongs to the user. A name whose files were published already is not touched, whatever the user did to them. In a folder
-that is replaced, files of the user stay, and a published file that the user edited stays under another name. Nothing in OUT
-shares its content on disk with the store, so it may be edited.
+OUT belongs to the user. A name whose files were published already is not touched, whatever the user did to them. What is
+replaced and is not as it was published stays whole, as `NAME.old`. Nothing in OUT shares its content on disk with the store, so
+it may be edited.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -29,9 +29,12 @@ from octobert.core.evidence import EVIDENCE
 from octobert.core.files import (
     atomic_write,
     content_of,
+    digest_or_none,
     exchange,
     files_in,
     is_file,
+    is_folder,
+    is_page,
     remove,
     remove_unless_file,
     storage_errors,
@@ -41,14 +44,16 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import FolderLock
+from octobert.core.plain import parsed_json
 from octobert.core.results import PACKAGE_FILE, TRAINED
-from octobert.pipeline import user_files
+from octobert.inference.package_files import TUNED_FILE
 from octobert.pipeline.contract import Step
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.user_files import ITSELF, MARK
 
 HIDDEN = ".octobert"
 PAGES = ("report.json", EVIDENCE, "report.html")
+# The relative path of a file that is published by itself.
+ITSELF = ""
 _STAGE, _RECORD, _NEW, _OLD = "publishing", "published.json", "new", "old"
 
 
@@ -68,24 +73,20 @@ class Folder:
 
 
 class Publication(FrozenModel):
-    """What was published, and for one that is under way, what it changes.
+    """What was published.
 
     Args:
         files: name in OUT → relative path → sha256. A file has one relative path, which is empty.
-        replaced: names that are new or different, in order.
-        dropped: packages and zip files of an earlier run that are not this run's any more.
     """
 
     files: Mapping[str, dict[str, str]] = Field(default_factory=dict)
-    replaced: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
 
-    @field_validator("replaced", "dropped")
+    @field_validator("files")
     @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if any(name in ("", ".", "..", HIDDEN) or Path(name).name != name for name in names):
+    def _are_names(cls, files: Mapping[str, dict[str, str]]) -> Mapping[str, dict[str, str]]:
+        if any(name in ("", ".", "..", HIDDEN) or Path(name).name != name for name in files):
             raise ValueError("not the name of a file or folder in the output directory")
-        return names
+        return files
 
 
 def check_output(
@@ -174,43 +175,47 @@ def publish(
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
     """
-    last = _read(out / HIDDEN / _RECORD) or Publication()
+    last = dict((_read(out / HIDDEN / _RECORD) or Publication()).files)
     fresh = {name: dict(folder.files) for name, folder in folders.items()}
     fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
-    packages = [
-        name
-        for name, files in last.files.items()
-        if PACKAGE_FILE in files or name.endswith(archives.SUFFIX)
-    ]
-    stale = (
-        []
-        if needed is None
-        else [name for name in packages if name not in fresh and name not in needed]
-    )
-    dropped = [name for name in stale if user_files.is_untouched(out / name, last.files[name])]
-    left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
-    remain = {
-        name: files for name, files in last.files.items() if name not in stale or name in left
-    }
     replaced = [
-        name for name, files in fresh.items() if _differs(out / name, files, last.files.get(name))
+        name for name, files in fresh.items() if _differs(out / name, files, last.get(name))
     ]
     notes = [
-        f"{out / name} belongs to an earlier run with other targets; it was left there, because files in it are yours"
-        for name in left
+        note
+        for name, files in fresh.items()
+        if name not in replaced
+        for note in _edits(out / name, files)
     ]
-    for name, files in fresh.items():
-        notes += [] if name in replaced else user_files.edits(out / name, files)
-    publication = Publication(
-        files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped)
-    )
-    if replaced or dropped or publication.files != last.files:
-        for folder in (folders[name] for name in replaced if name not in pages):
-            fetch(folder.step)
-        _prepare(out / HIDDEN / _STAGE, publication, folders, pages)
-        lock.check()
-        _commit(out / HIDDEN / _STAGE, publication)
-        notes += _carry_through(out, publication, last)
+    for folder in (folders[name] for name in replaced if name not in pages):
+        fetch(folder.step)
+    stage = out / HIDDEN / _STAGE
+    if replaced:
+        _prepare(stage, replaced, folders, pages)
+    lock.check()
+    for name in fresh:
+        if name in replaced:
+            notes += _place(stage, out / name, fresh[name], last.get(name))
+        if last.get(name) != fresh[name]:
+            last[name] = fresh[name]
+            _write(out, last)
+    stale = set() if needed is None else last.keys() - fresh.keys() - set(needed)
+    for name in sorted(stale):
+        if PACKAGE_FILE not in last[name] and not name.endswith(archives.SUFFIX):
+            continue
+        if is_untouched(out / name, last[name]):
+            os.rename(out / name, _within(stage / _OLD) / name)
+            notes.append(
+                f"{out / name} was removed: it belonged to an earlier run with other targets"
+            )
+        elif os.path.lexists(out / name):
+            notes.append(
+                f"{out / name} belongs to an earlier run with other targets; it was left there, because files in it are yours"
+            )
+            continue
+        del last[name]
+        _write(out, last)
+    remove(stage)
     return notes
 
 
@@ -218,24 +223,34 @@ def is_as_published(file: Path) -> bool:
     """Whether a file in an output directory is as a run published it there."""
     last = _read(file.parent / HIDDEN / _RECORD)
     return (
-        last is not None
-        and file.name in last.files
-        and user_files.is_untouched(file, last.files[file.name])
+        last is not None and file.name in last.files and is_untouched(file, last.files[file.name])
     )
 
 
-def recover(out: Path) -> list[str]:
-    """Finish or discard what an interrupted publication left, to be called under the lock.
+def is_untouched(place: Path, recorded: Mapping[str, str]) -> bool:
+    """Whether a folder holds nothing but files that are as they were published, and settings that octobert has tuned; or
+    whether a file is as it was."""
+    if ITSELF in recorded:
+        return is_file(place) and digest_or_none(place) == recorded[ITSELF]
+    if not is_folder(place):
+        return False
+    try:
+        names = {file.relative_to(place).as_posix() for file in files_in(place)}
+    except OSError:
+        return False
+    return all(
+        digest_or_none(place / name) == recorded.get(name, "") for name in names - {TUNED_FILE}
+    )
 
-    Returns:
-        Sentences, as `publish`.
-    """
-    stage = out / HIDDEN / _STAGE
-    publication = _read(stage / _RECORD)
-    if publication is None:
-        remove(stage)
-        return []
-    return _carry_through(out, publication, _read(out / HIDDEN / _RECORD) or Publication())
+
+def digests_below(path: Path, names: Iterable[str]) -> dict[str, str | None]:
+    """The digests of files below a path; None for what is missing, a link, or cannot be read."""
+    return {name: digest_or_none(path / name) for name in names}
+
+
+def discard(out: Path) -> None:
+    """Remove what an interrupted publication has prepared, to be called under the lock."""
+    remove(out / HIDDEN / _STAGE)
 
 
 def _read(path: Path) -> Publication | None:
@@ -246,22 +261,41 @@ def _read(path: Path) -> Publication | None:
         return None
 
 
+def _write(out: Path, files: Mapping[str, dict[str, str]]) -> None:
+    """Have the names of all files in OUT on the disk, and the record of them."""
+    sync(out)
+    remove_unless_file(out / HIDDEN / _RECORD)
+    with atomic_write(out / HIDDEN / _RECORD) as partial:
+        partial.write_text(Publication(files=files).model_dump_json(indent=1), encoding="utf-8")
+        sync(partial)
+    sync(out / HIDDEN)
+
+
 def _differs(path: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> bool:
     """Whether something has to be done to have these files published; not where all that differs are edits of the user."""
     if recorded == fresh:
         return not all(os.path.lexists(path / name) for name in fresh)
-    return user_files.digests_below(path, fresh) != fresh or any(
+    return digests_below(path, fresh) != fresh or any(
         os.path.lexists(path / name) for name in set(recorded or ()) - set(fresh)
     )
 
 
+def _edits(path: Path, published: Mapping[str, str]) -> list[str]:
+    """Sentences about files that were edited, and are left as they are."""
+    return [
+        f"{path / name} was changed after octobert wrote it, and was left as it is; remove it and run again to have it back"
+        for name, digest in digests_below(path, published).items()
+        if digest != published[name]
+    ]
+
+
 def _prepare(
-    stage: Path, publication: Publication, folders: Mapping[str, Folder], pages: Mapping[str, str]
+    stage: Path, names: Sequence[str], folders: Mapping[str, Folder], pages: Mapping[str, str]
 ) -> None:
     """Write what is new, and have it on the disk."""
     remove(stage)
     (stage / _NEW).mkdir(parents=True)
-    for name in publication.replaced:
+    for name in names:
         new = stage / _NEW / name
         if name in pages:
             new.write_text(pages[name], encoding="utf-8")
@@ -269,74 +303,71 @@ def _prepare(
         for file in folders[name].files:
             (new / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folders[name].path / file, new / file)
-        if ITSELF not in folders[name].files:
-            (new / MARK).touch()
     sync_all(stage)
 
 
-def _commit(stage: Path, publication: Publication) -> None:
-    """Write the record; from here on the publication is carried through."""
-    with atomic_write(stage / _RECORD) as partial:
-        partial.write_text(publication.model_dump_json(indent=1), encoding="utf-8")
-        sync(partial)
-    sync(stage)
-    sync(stage.parent)
-
-
-def _carry_through(out: Path, publication: Publication, last: Publication) -> list[str]:
-    """Put everything into its place. Whatever of it is done already is left alone."""
-    stage, notes = out / HIDDEN / _STAGE, list[str]()
-    for name in publication.replaced:
-        notes += _place(
-            stage / _NEW / name,
-            out / name,
-            stage / _OLD / name,
-            publication.files[name],
-            last.files.get(name),
-        )
-    for name in publication.dropped:
-        if user_files.is_untouched(out / name, last.files.get(name, {})):
-            os.rename(out / name, _within(stage / _OLD) / name)
-            notes.append(
-                f"{out / name} was removed: it belonged to an earlier run with other targets"
-            )
-    sync(out)
-    remove_unless_file(out / HIDDEN / _RECORD)
-    os.replace(stage / _RECORD, out / HIDDEN / _RECORD)
-    sync(out / HIDDEN)
-    remove(stage)
-    return notes
-
-
 def _place(
-    new: Path, place: Path, old: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
+    stage: Path, place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None
 ) -> list[str]:
-    """Put one file or folder into its place, with what the user had there.
+    """Put one prepared file or folder into its place; what is there stays as `NAME.old` unless it is as it was published.
 
     Args:
-        new: it, where it is prepared.
+        stage: where it is prepared.
         place: where it belongs.
-        old: where the present one may be kept for a moment.
+        fresh, recorded: relative path → sha256 of what is published now, and of what was.
     """
-    notes: list[str] = []
-    if is_file(new):
-        notes = user_files.keep_edits(place, fresh, recorded)
+    new, notes = stage / _NEW / place.name, list[str]()
+    if not os.path.lexists(place):
+        os.rename(new, place)
+        return notes
+    recorded = _listed(place) if recorded is None else recorded
+    if not (is_untouched(place, recorded) or is_untouched(place, fresh) or _is_own_page(place)):
+        spare = next(path for path in _numbered(place) if not os.path.lexists(path))
+        os.rename(place, spare)
+        os.rename(new, place)
+        return [f"{place} was not as octobert wrote it, and was replaced; yours is now {spare}"]
+    if is_file(place / TUNED_FILE):
+        if _models(fresh) == _models(recorded):
+            shutil.copyfile(place / TUNED_FILE, new / TUNED_FILE)
+        else:
+            notes.append(
+                f"{place / TUNED_FILE} was measured with the model before this one, and is gone; octobert tune measures anew"
+            )
+    if is_file(place):
         os.replace(new, place)
-    elif os.path.lexists(new / MARK):
-        # An interrupted pair of renames has left the present folder in `old`.
-        notes = user_files.carry_over(
-            place if os.path.lexists(place) else old, new, place, fresh, recorded
-        )
-        sync_all(new)
-        if not os.path.lexists(place):
-            os.rename(new, place)
-        elif not exchange(new, place):
-            _within(old.parent)
-            os.rename(place, old)
-            os.rename(new, place)
-    if ITSELF not in fresh:
-        (place / MARK).unlink(missing_ok=True)
+    elif not exchange(new, place):
+        os.rename(place, _within(stage / _OLD) / place.name)
+        os.rename(new, place)
     return notes
+
+
+def _is_own_page(place: Path) -> bool:
+    """Whether a file is a page that `octobert report` made, or a run in another folder, and nobody has edited."""
+    return place.suffix == ".html" and is_file(place) and is_page(content_of(place))
+
+
+def _listed(package: Path) -> dict[str, str]:
+    """What a package says of its own files, where there is no record of what was published."""
+    try:
+        files = parsed_json(content_of(package / PACKAGE_FILE))["files"]
+        return {**files, PACKAGE_FILE: str(digest_or_none(package / PACKAGE_FILE))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _models(files: Mapping[str, str]) -> dict[str, str]:
+    """The files that decide what a package computes."""
+    return {
+        name: digest
+        for name, digest in files.items()
+        if name != PACKAGE_FILE and not name.endswith((".md", ".html"))
+    }
+
+
+def _numbered(path: Path) -> Iterable[Path]:
+    """`ort-cpu.old`, `ort-cpu.old-2`, …"""
+    for number in count(1):
+        yield path.with_name(f"{path.name}.old" + (f"-{number}" if number > 1 else ""))
 
 
 def _within(folder: Path) -> Path:
