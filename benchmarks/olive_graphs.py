@@ -130,7 +130,7 @@ def compare(path: Path, model: Path, data: Path, out: Path) -> str | None:
         return None
     changes = [f"model={model}", f"data.source={data}", "data.config=null", *_CHANGES]
     recipe = octobert.load_recipe(path, changes)
-    recipe = recipe.model_copy(update={"targets": recipe.targets[:1], "opset": None})
+    recipe = recipe.replaced(targets=recipe.targets[:1], opset=None)
     target = recipe.targets[0]
     report = runner.run(recipe, out, executor=inline.run)
     key = report.stages[f"quantize/{target}"].key[:16]

@@ -22,7 +22,7 @@ from octobert.core.plan import Quantizer
 from octobert.graph import qdq
 
 EIGHT = Quantizer(dtype="int8", symmetric=True, axis=1)
-LIMITED = EIGHT.model_copy(update={"reduce_range": True})
+LIMITED = EIGHT.replaced(reduce_range=True)
 # Inputs of products are uint8.
 LARGEST_INPUT = 255
 

@@ -76,7 +76,7 @@ def main() -> None:
     for value in values:
         model = ir.load(source)
         alone = tuple(d for d in plan.decisions if d.site.value == value.value)
-        qdq.write(model, plan.model_copy(update={"decisions": alone}))
+        qdq.write(model, plan.replaced(decisions=alone))
         error = outputs_of(model, rows, tokenizer.pad_id) - floats
         measured.append(float(np.mean(error**2) / floats.var()))
     ours, theirs = np.array([value.output_error for value in values]), np.array(measured)

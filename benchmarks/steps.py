@@ -71,7 +71,7 @@ def gain(
 ) -> tuple[int, str]:
     """How many texts are padded, and the ratio of the times, padded to not padded, of those that are."""
     # Shapes are prepared before, so that only steps count.
-    steps = cost.model_copy(update={"new_shape_ms": 0.0})
+    steps = cost.replaced(new_shape_ms=0.0)
     chosen = [
         (length, make_batches([length], steps, max_length=longest)[0].length) for length in lengths
     ]

@@ -96,9 +96,9 @@ def _without_method(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[Outcome,
     for outcome in outcomes:
         key = (outcome.key or "").replace("search.limits", "choose.limits")
         if not key.startswith(removed):
-            result.append(outcome.model_copy(update={"key": key or None}))
+            result.append(outcome.replaced(key=key or None))
         elif not outcome.default:
-            result.append(outcome.model_copy(update=taken))
+            result.append(outcome.replaced(**taken))
     return tuple(result)
 
 

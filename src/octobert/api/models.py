@@ -198,7 +198,7 @@ def evaluate(
     if texts or label_column is not None:
         facts = opened.facts()
         options = {**facts.options, **column_options(facts.name, texts, label_column)}
-        opened = replace(opened, task=facts.model_copy(update={"options": options}))
+        opened = replace(opened, task=facts.replaced(options=options))
     metrics = metrics_of(metric, source, allow_code=allow_code)
     with progress_step(progress, "evaluate") as on_progress:
         return judge(

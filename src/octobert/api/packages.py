@@ -72,7 +72,7 @@ def verify(package: PathLike, *, run: bool = True) -> Verified:
     from octobert.inference.opened import open_model
 
     model = open_model(path)
-    return verified.model_copy(update={"batches": batch_effect(model), "probe": probed(model)})
+    return verified.replaced(batches=batch_effect(model), probe=probed(model))
 
 
 def check(model: PathLike, targets: Names = ()) -> list[Lint]:

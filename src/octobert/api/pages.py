@@ -204,7 +204,7 @@ def _checked(path: Path, report: Report) -> Report:
         recipe = as_stored(Recipe.model_validate(report.recipe))
     except ValueError as error:
         raise _unreadable(path, error, report.environment.versions.get("octobert")) from error
-    return report.model_copy(update={"recipe": recipe})
+    return report.replaced(recipe=recipe)
 
 
 def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageError:

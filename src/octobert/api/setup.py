@@ -315,7 +315,7 @@ def _merged(needs: list[Need]) -> list[Need]:
         earlier = merged.get(need.name, need)
         wanted_by = tuple(dict.fromkeys((*earlier.wanted_by, *need.wanted_by)))
         changes = {"wanted_by": wanted_by, "required": earlier.required or need.required}
-        merged[need.name] = (need if earlier.fits else earlier).model_copy(update=changes)
+        merged[need.name] = (need if earlier.fits else earlier).replaced(**changes)
     return list(merged.values())
 
 

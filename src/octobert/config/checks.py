@@ -136,7 +136,7 @@ def figure_of(report: Report, name: str, words: Phrasing, of: str) -> Estimate |
         found = quantile(timed.samples_ms, share)
         # All of a few rounds may be below the percentile, which then has no upper end.
         too_few = len(timed.samples_ms) < rounds_needed(share)
-        return found.model_copy(update={"high": math.inf}) if too_few else found
+        return found.replaced(high=math.inf) if too_few else found
     footprint = first_of(name, report.footprints)
     if footprint is None:
         return None

@@ -465,26 +465,24 @@ def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
         rows: RowSelection = getattr(data, key)
         name = rows.from_.rpartition("[")[0] if rows.from_.endswith("]") else rows.from_
         if Path(name).suffix:
-            places[key] = rows.model_copy(
-                update={"from_": f"{moved(name)}{rows.from_.removeprefix(name)}"}
-            )
+            places[key] = rows.replaced(from_=f"{moved(name)}{rows.from_.removeprefix(name)}")
     named = ("model", "tokenizer", "preprocess", "postprocess")
     update: dict[str, Any] = {
         key: moved(name) for key in named if (name := getattr(recipe, key)) is not None
     }
     update |= {
         "metric": tuple(map(metric_at, recipe.metric)),
-        "data": data.model_copy(update=places),
+        "data": data.replaced(**places),
     }
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
         if stage is not None:
-            distill = stage.distill and stage.distill.model_copy(
-                update={"teacher": moved(stage.distill.teacher)}
-            )
+            distill = stage.distill and stage.distill.replaced(teacher=moved(stage.distill.teacher))
             trained = getattr(stage, "trained", None)
-            update[name] = stage.model_copy(
-                update={"distill": distill, "code": moved(stage.code)}
-                | ({} if trained is None else {"trained": moved(trained)})
+            update[name] = stage.replaced(
+                **(
+                    {"distill": distill, "code": moved(stage.code)}
+                    | ({} if trained is None else {"trained": moved(trained)})
+                )
             )
-    return recipe.model_copy(update=update)
+    return recipe.replaced(**update)

@@ -92,7 +92,7 @@ class Data(FrozenModel):
     @classmethod
     def _default_samples(cls, value: RowSelection, info: ValidationInfo) -> RowSelection:
         default = 256 if info.field_name == "calibrate" else 1000
-        return value if value.samples else value.model_copy(update={"samples": default})
+        return value if value.samples else value.replaced(samples=default)
 
     @model_validator(mode="after")
     def _some_source(self) -> Data:

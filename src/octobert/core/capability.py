@@ -264,7 +264,7 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
     )
     narrow = _narrow(plan, capabilities)
     decisions = tuple(_repaired(decision, capabilities, narrow) for decision in plan.decisions)
-    return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
+    return plan.replaced(decisions=decisions, float_parts=parts)
 
 
 def _narrow(plan: QuantPlan, capabilities: Capabilities) -> set[str]:
@@ -280,12 +280,8 @@ def _repaired(decision: Decision, capabilities: Capabilities, narrow: set[str]) 
     while decision.quantizer is not None and (broken := _broken(decision, capabilities, narrow)):
         sentence, quantizer = broken[0]
         changes.append(sentence)
-        decision = decision.model_copy(update={"quantizer": quantizer})
-    return (
-        decision.model_copy(update={"reason": f"repaired: {'; '.join(changes)}"})
-        if changes
-        else decision
-    )
+        decision = decision.replaced(quantizer=quantizer)
+    return decision.replaced(reason=f"repaired: {'; '.join(changes)}") if changes else decision
 
 
 def _broken(
@@ -316,7 +312,7 @@ def _broken(
         sentence = f"{site.value}: {name} takes ranges of at least {capabilities.activations.smallest_range:g}"
         middle = quantizer.low + capabilities.activations.smallest_range
         low, high = (-middle, middle) if quantizer.symmetric else (quantizer.low, middle)
-        broken.append((sentence, quantizer.model_copy(update={"low": low, "high": high})))
+        broken.append((sentence, quantizer.replaced(low=low, high=high)))
     return broken
 
 
@@ -329,13 +325,11 @@ def _broken_weight(
     axis = 0 if is_table else capabilities.weights.axis
     takes = capabilities.weights.takes(quantizer.dtype, quantizer.symmetric)
     if quantizer.dtype not in accepted or not takes:
-        changed = quantizer.model_copy(
-            update={"dtype": accepted[0], "symmetric": True, "group": None}
-        )
+        changed = quantizer.replaced(dtype=accepted[0], symmetric=True, group=None)
         broken.append((f"{site.value}: weights must be symmetric {' or '.join(accepted)}", changed))
     if quantizer.axis not in (None, axis):
         expected = "one scale each" if axis is None else f"one scale per index of axis {axis}"
-        changed = quantizer.model_copy(update={"axis": axis})
+        changed = quantizer.replaced(axis=axis)
         broken.append(
             (
                 f"{site.value}: weights may have {expected}, not one per index of axis {quantizer.axis}",
@@ -350,9 +344,7 @@ def _retyped(quantizer: Quantizer, dtype: DType, symmetric: bool) -> Quantizer:
     low, high = quantizer.low, quantizer.high
     if symmetric and low is not None and high is not None:
         low, high = -max(-low, high), max(-low, high)
-    return quantizer.model_copy(
-        update={"dtype": dtype, "symmetric": symmetric, "low": low, "high": high}
-    )
+    return quantizer.replaced(dtype=dtype, symmetric=symmetric, low=low, high=high)
 
 
 def kind_of(dtype: DType, symmetric: bool) -> str:

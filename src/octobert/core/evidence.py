@@ -286,4 +286,4 @@ class Evidence(FrozenModel):
 
     def without_texts(self) -> Evidence:
         """The same without texts of the user's data."""
-        return self.model_copy(update={"changed": ()})
+        return self.replaced(changed=())

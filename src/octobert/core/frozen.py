@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from octobert.core.plain import parsed_json, preview
 
@@ -30,6 +30,30 @@ class FrozenModel(BaseModel):
         """
         parsed_json(content, parse_int=_whole, **FINITE)
         return cls.model_validate_json(content)
+
+    def replaced(self, **changes: Any) -> Self:
+        """A copy in which some fields have other values, checked by the fields' types.
+
+        Raises:
+            ValueError: there is no such field, or the value is of another type.
+
+        Example:
+            >>> class Point(FrozenModel):
+            ...     x: int
+            >>> Point(x=1).replaced(x=2)
+            Point(x=2)
+        """
+        kind = type(self)
+        checked = {name: _type_of(kind, name).validate_python(v) for name, v in changes.items()}
+        return self.model_copy(update=checked)
+
+
+@functools.cache
+def _type_of(kind: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    """What checks the values of a field."""
+    if name not in kind.model_fields:
+        raise ValueError(f"{kind.__name__} has no field {name}")
+    return TypeAdapter(kind.model_fields[name].rebuild_annotation())
 
 
 # Sizes and counts are divided, formatted and plotted, which Python does not do with numbers of any length.

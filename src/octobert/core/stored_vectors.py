@@ -88,7 +88,7 @@ class StoredVectors(FrozenModel):
                 "low": tuple(kept.min(axis=0).tolist()),
                 "high": tuple(kept.max(axis=0).tolist()),
             }
-        return self.model_copy(update=known)
+        return self.replaced(**known)
 
     def cut(self, vectors: np.ndarray, where: str = "dimensions") -> np.ndarray:
         """The dimensions that are kept.

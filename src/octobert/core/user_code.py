@@ -123,9 +123,7 @@ def at(text: str, kind: Kind, *, where: str) -> UserCode:
     code = UserCode(
         kind=kind, path=path.absolute(), function=function, where=where, digest="", stamp=""
     )
-    return code.model_copy(
-        update={"stamp": code.summary(file_stamp), "digest": code.summary(file_digest)}
-    )
+    return code.replaced(stamp=code.summary(file_stamp), digest=code.summary(file_digest))
 
 
 def load(code: UserCode) -> Callable[..., Any]:

@@ -375,7 +375,7 @@ def places(
             chosen[key] = None
             continue
         if name in functions_of:
-            function = functions_of[name].model_copy(update={"span": spans[key]})
+            function = functions_of[name].replaced(span=spans[key])
             chosen[key], called[function.where] = function.where, function
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits

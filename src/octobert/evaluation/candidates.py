@@ -277,12 +277,8 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
         precision=None if baseline is None else baseline.precision,
         device=candidate.chosen,
     )
-    options = (candidate.options or plain).model_copy(
-        update={
-            "entries": candidate.entries,
-            "outputs": candidate.outputs,
-            "cache": candidate.cache,
-        }
+    options = (candidate.options or plain).replaced(
+        entries=candidate.entries, outputs=candidate.outputs, cache=candidate.cache
     )
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession

@@ -117,7 +117,7 @@ def fit_lengths(settings: Benchmark, longest: int) -> Benchmark:
     if "sequence" in settings.model_fields_set:
         return settings
     fitting = tuple(s if s == "data" else min(int(s), longest) for s in settings.sequence)
-    return settings.model_copy(update={"sequence": fitting})
+    return settings.replaced(sequence=fitting)
 
 
 def check_lengths(settings: Benchmark, longest: int) -> None:

@@ -372,7 +372,7 @@ def benchmark_models(
         OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
     """
     models, rivals, sources = _with_float_models(finished_models, devices)
-    models = [model.model_copy(update={"cache": cache}) for model in models]
+    models = [model.replaced(cache=cache) for model in models]
     limit = min(
         (model.longest for model in finished_models if model.longest is not None),
         default=_UNKNOWN_LIMIT,
@@ -382,7 +382,7 @@ def benchmark_models(
         if "sequence" in settings.model_fields_set
         else (min(_DEFAULT_TOKENS, limit),)
     )
-    settings = settings.model_copy(update={"sequence": (*chosen, "data") if data else chosen})
+    settings = settings.replaced(sequence=(*chosen, "data") if data else chosen)
     latency.check_lengths(settings, limit)
     rows, pad_id = ([], 0) if data is None else _rows_of(finished_models[0], data)[:2]
     vocabulary = min(model.vocabulary or _FEW_IDS for model in finished_models)
@@ -390,7 +390,7 @@ def benchmark_models(
     result = benchmarking.benchmark(models, shapes, settings, rivals, on_progress=on_progress)
     reported = {footprint.candidate: footprint.precision for footprint in result.footprints}
     precisions = {label: model.precision(reported[label]) for label, model in sources.items()}
-    return result.model_copy(update={"precisions": precisions})
+    return result.replaced(precisions=precisions)
 
 
 def _with_float_models(

@@ -72,7 +72,7 @@ def scores(
     if isinstance(base, Classification) and (
         order := _order(base, base.items(Result(outputs, encoded, gold)))
     ):
-        values = [score.model_copy(update={"order": order}) for score in values]
+        values = [score.replaced(order=order) for score in values]
     return tuple(values)
 
 
@@ -179,9 +179,7 @@ def changed_rows(
     texts = sum(len(row.texts) for model in models for row in model.rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
     return tuple(
-        model.model_copy(
-            update={"rows": tuple(_cut(row, task.shown_whole, length) for row in model.rows)}
-        )
+        model.replaced(rows=tuple(_cut(row, task.shown_whole, length) for row in model.rows))
         for model in models
     )
 
@@ -224,7 +222,7 @@ def _with_outcome(row: ChangedRow, lost: float) -> ChangedRow:
     """Rows that lose as much of the task's measure are ordered by their scores."""
     outcome = "lost" if lost > 0 else "gained" if lost < 0 else "other"
     change = lost + math.tanh(row.change) / 1000
-    return row.model_copy(update={"outcome": outcome, "change": change})
+    return row.replaced(outcome=outcome, change=change)
 
 
 def _cut(row: ChangedRow, whole: Collection[int], length: int) -> ChangedRow:
@@ -245,14 +243,12 @@ def _cut(row: ChangedRow, whole: Collection[int], length: int) -> ChangedRow:
     if not places and texts == list(row.texts):
         return row
     marks, before, after = (_placed(side, places) for side in sides)
-    return row.model_copy(
-        update={
-            "texts": tuple(texts),
-            "whole": False,
-            "marks": marks,
-            "before": row.before.model_copy(update={"marks": before}),
-            "after": row.after.model_copy(update={"marks": after}),
-        }
+    return row.replaced(
+        texts=tuple(texts),
+        whole=False,
+        marks=marks,
+        before=row.before.replaced(marks=before),
+        after=row.after.replaced(marks=after),
     )
 
 
@@ -264,9 +260,7 @@ def _placed(
         places.get((mark.text, mark.start, mark.end), (mark.start, mark.end)) for mark in marks
     ]
     placed = [(mark, span) for mark, span in zip(marks, spans, strict=True) if span is not None]
-    return tuple(
-        mark.model_copy(update={"start": start, "end": end}) for mark, (start, end) in placed
-    )
+    return tuple(mark.replaced(start=start, end=end) for mark, (start, end) in placed)
 
 
 def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> str:

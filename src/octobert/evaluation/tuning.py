@@ -213,9 +213,9 @@ class _Open:
 @contextmanager
 def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Open]:
     """Open a candidate with a setting."""
-    with working(
-        [candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10
-    ) as (worker,):
+    with working([candidate.replaced(options=setting.options())], threads=0, pause_ms=10) as (
+        worker,
+    ):
         feeds = work(setting, worker)
         # The first run of a shape takes longer.
         worker.ask("work", feeds)

@@ -252,7 +252,7 @@ def embed(
             # As above. What is refused leaves no folder.
             vectors = embedder.vectors([""])
             _with_vectors(schemas[0].empty_table(), vectors[:0])
-            form.fitted(vectors)
+            form.cut(vectors)
             with locked(work):
                 began, whole = work / "run.json", work / "whole"
                 if (there := read_sealed(began)) and any(work.glob("[0-9]*.parquet")):
@@ -309,13 +309,13 @@ def _make_parts(
             write_sealed(seal, json.dumps([*place, digest]).encode())
         # The intervals of all vectors are those of their least and greatest numbers.
         seen = np.concatenate([*ends, vectors])
-        fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
-        if not np.isfinite([fitted.low, fitted.high]).all():
+        if not np.isfinite(seen).all():
             raise ModelError(
                 "the model's vectors have numbers that are not finite, and int8 no interval for them",
                 where=f"rows {done + 1} to {done + len(table)}",
                 fix="check these texts and the model",
             )
+        fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
         parts[part], done = digest, done + len(table)
         on_done(done)
     return parts, fitted

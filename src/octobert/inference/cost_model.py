@@ -155,12 +155,10 @@ def measure_cost_model(
         }
     # The very first inference also reads the weights, so it does not count.
     new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
-    return _fitted(least).model_copy(
-        update={
-            "new_shape_ms": new_shape_ms,
-            "lengths": tuple(end for end, shorter in confirmed if shorter),
-            "margin": margin,
-        }
+    return _fitted(least).replaced(
+        new_shape_ms=new_shape_ms,
+        lengths=tuple(end for end, shorter in confirmed if shorter),
+        margin=margin,
     )
 
 

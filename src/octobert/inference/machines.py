@@ -421,8 +421,7 @@ def _check_same(
         )
     # Whether rows had labels says nothing about what the model does.
     mine, others = (
-        package_manifest.task.model_copy(update={"primary": None})
-        for package_manifest in (manifest, first[1])
+        package_manifest.task.replaced(primary=None) for package_manifest in (manifest, first[1])
     )
     if mine != others:
         expected = f"{others.name} with the same options and labels, as of {first[0]}"

@@ -258,7 +258,7 @@ class FinishedModel:
             ModelError: it has other outputs than its task reads.
         """
         session = targets.load(self.target).open_session(
-            self.file, options.model_copy(update={"outputs": dict(self.outputs)})
+            self.file, options.replaced(outputs=dict(self.outputs))
         )
         session = self.with_vectors(session)
         # Token states beside a vector are for other programs.

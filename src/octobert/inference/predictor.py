@@ -290,7 +290,7 @@ def _cost(
 ) -> CostModel:
     """The measured times of a session, or a default where measuring is of no use."""
     # What is measured, and chosen by it, is the model for all shapes.
-    free = options.model_copy(update={"static_up_to": 0})
+    free = options.replaced(static_up_to=0)
     plain = free.model_dump(mode="json", exclude={"cache", "log"})
     path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
     # Without padding there is nothing to choose for a single text.
@@ -304,7 +304,7 @@ def _cost(
     else:
         cost = cost_model.read_cost_model(path)
     cost = cost or cost_model.default_cost_model(session)
-    return cost if model.ignores_padding else cost.model_copy(update={"lengths": ()})
+    return cost if model.ignores_padding else cost.replaced(lengths=())
 
 
 def _default_static(model: FinishedModel) -> int:

@@ -80,7 +80,7 @@ class Scheduler:
         self._alone, self._shares = alone, pads and session.prepares_shapes
         self._seen = set[tuple[int, int]]()
         # For single rows, which come again and again: that a shape is slow at first does not count.
-        self._steady, self._padded = cost.model_copy(update={"new_shape_ms": 0.0}), dict[int, int]()
+        self._steady, self._padded = cost.replaced(new_shape_ms=0.0), dict[int, int]()
         self._process, self._closed = os.getpid(), False
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")

@@ -86,14 +86,10 @@ def inspect(
         threads=threads,
         on_progress=on_progress,
     )
-    inspection = ours.model_copy(
-        update={
-            "threads": timed.footprints[0].threads,
-            "floating": theirs,
-            "latencies": timed.latencies,
-        }
+    inspection = ours.replaced(
+        threads=timed.footprints[0].threads, floating=theirs, latencies=timed.latencies
     )
-    return inspection.model_copy(update={"answers": answers.answers(inspection)})
+    return inspection.replaced(answers=answers.answers(inspection))
 
 
 def executed(
@@ -145,7 +141,7 @@ def executed(
         matched=matched,
         fallbacks=fallbacks,
     )
-    return inspection.model_copy(update={"answers": answers.answers(inspection)})
+    return inspection.replaced(answers=answers.answers(inspection))
 
 
 def fallen_back(

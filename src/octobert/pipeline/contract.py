@@ -265,12 +265,10 @@ def resolved(inputs: M, folders: Mapping[str, Path]) -> M:
     filled: dict[str, Any] = {}
     for name, value in inputs:
         if isinstance(value, StepResult):
-            filled[name] = value.model_copy(update={"folder": folders[value.step]})
+            filled[name] = value.replaced(folder=folders[value.step])
         elif isinstance(value, Mapping):
-            filled[name] = {
-                k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()
-            }
-    return inputs.model_copy(update=filled)
+            filled[name] = {k: r.replaced(folder=folders[r.step]) for k, r in value.items()}
+    return inputs.replaced(**filled)
 
 
 class Request(FrozenModel):

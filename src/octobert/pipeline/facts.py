@@ -154,11 +154,9 @@ class RunFacts:
         choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
         options = options_of(choice, "methods")
         if options.reduce_range == "auto":
-            options = options.model_copy(
-                update={"reduce_range": saturates(capabilities, self.here.features)}
-            )
+            options = options.replaced(reduce_range=saturates(capabilities, self.here.features))
         if self.recipe.qat is not None and options.weights_symmetric == "auto":
-            options = options.model_copy(update={"weights_symmetric": True})
+            options = options.replaced(weights_symmetric=True)
         return Choice(name=choice.name, options=options.model_dump(mode="json"))
 
     def session(self, target: str) -> SessionEntries:
@@ -299,7 +297,7 @@ def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) 
         check_template(model.tokenizer_folder)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
         return metadata
-    new = metadata.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})
+    new = metadata.replaced(labels=blank.labels, problem=None, activation=None)
     if blank.labels or places.train is None:
         return new
     settings = recipe.data
@@ -326,7 +324,7 @@ def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) 
             got=", ".join(alike),
             fix="write them alike, or name all labels in the options of the task",
         )
-    return new.model_copy(update={"labels": labels})
+    return new.replaced(labels=labels)
 
 
 def quick_recipe(recipe: Recipe, measured: list[str]) -> Recipe:
@@ -339,16 +337,12 @@ def quick_recipe(recipe: Recipe, measured: list[str]) -> Recipe:
     if not recipe.quick:
         return recipe
     evaluated = recipe.data.evaluate
-    rows = evaluated.model_copy(
-        update={"samples": min(evaluated.samples or QUICK_ROWS, QUICK_ROWS)}
-    )
+    rows = evaluated.replaced(samples=min(evaluated.samples or QUICK_ROWS, QUICK_ROWS))
     forms = dict.fromkeys(form for target in measured for form in candidates.float_forms(target))
-    return recipe.model_copy(
-        update={
-            "data": recipe.data.model_copy(update={"evaluate": rows}),
-            "baselines": tuple(forms) if recipe.baselines is None else recipe.baselines,
-            "benchmark": quick_benchmark(recipe.benchmark),
-        }
+    return recipe.replaced(
+        data=recipe.data.replaced(evaluate=rows),
+        baselines=tuple(forms) if recipe.baselines is None else recipe.baselines,
+        benchmark=quick_benchmark(recipe.benchmark),
     )
 
 
@@ -360,4 +354,4 @@ def quick_benchmark(full: Benchmark) -> Benchmark:
     }
     if full.seconds is not None or full.goal == "throughput":
         timed["seconds"] = min(full.seconds or QUICK_SECONDS, QUICK_SECONDS)
-    return full.model_copy(update=timed)
+    return full.replaced(**timed)

@@ -124,7 +124,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         OctobertError: as `steps_of`, or a method that calibrates nothing.
     """
     # Ranges of quantization-aware training are not calibrated.
-    facts = facts_of(recipe.model_copy(update={"qat": None}), tune=True)
+    facts = facts_of(recipe.replaced(qat=None), tune=True)
     if not observed_kinds(recipe):
         raise RecipeError(
             "the method calibrates nothing",
@@ -205,7 +205,7 @@ def data_step(facts: RunFacts) -> Step:
 
 def _nameless(rows: RowSelection) -> RowSelection:
     """A selection without the name of its file or split: the content counts, not the name."""
-    return rows.model_copy(update={"from_": ""})
+    return rows.replaced(from_="")
 
 
 def _finetune(facts: RunFacts) -> list[Step]:

@@ -140,8 +140,8 @@ def run(
         if chosen is not None:
             selection = chosen.checked(report)
             sentence = choices.sentence(selection, chosen.limits, report)
-            choice = selection.model_copy(update={"sentence": sentence})
-            report = report.model_copy(update={"choice": choice})
+            choice = selection.replaced(sentence=sentence)
+            report = report.replaced(choice=choice)
             pages = {winner.RECIPE: chosen.recipe}
         why = None if report.choice is None else report.choice.sentence
         artifacts = work.carry_out_all(package_steps(facts, chosen=why), artifacts)

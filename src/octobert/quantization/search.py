@@ -104,7 +104,7 @@ def with_fallback(
     """
     names = {site: f"{because} ({unit.name})" for unit in units for site in unit.sites}
     decisions = tuple(_decision_with_fallback(d, names.get(d.site), dtype) for d in plan.decisions)
-    return plan.model_copy(update={"decisions": decisions})
+    return plan.replaced(decisions=decisions)
 
 
 def _decision_with_fallback(decision: Decision, why: str | None, dtype: DType | None) -> Decision:
@@ -112,11 +112,11 @@ def _decision_with_fallback(decision: Decision, why: str | None, dtype: DType | 
     if why is None or quantizer is None:
         return decision
     if dtype is None:
-        return decision.model_copy(update={"quantizer": None, "reason": f"fallback to float {why}"})
+        return decision.replaced(quantizer=None, reason=f"fallback to float {why}")
     if decision.site.is_weight:
         return decision
-    wide = quantizer.model_copy(update={"dtype": dtype, "symmetric": dtype == "int16"})
-    return decision.model_copy(update={"quantizer": wide, "reason": f"fallback to 16 bits {why}"})
+    wide = quantizer.replaced(dtype=dtype, symmetric=dtype == "int16")
+    return decision.replaced(quantizer=wide, reason=f"fallback to 16 bits {why}")
 
 
 def search(

@@ -193,7 +193,7 @@ def in_float(plan: QuantPlan, expected: Sensitivity) -> tuple[QuantPlan, Sensiti
         return plan, expected
     kept = search.with_fallback(plan, chosen, None, "for the error that is expected of 8 bits")
     names = tuple(unit.name for unit in chosen)
-    return kept, expected.model_copy(update={"fallback": names, "left": left})
+    return kept, expected.replaced(fallback=names, left=left)
 
 
 def _write_forms_(

@@ -79,7 +79,7 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file, in float16 whatever `options` name: the device has no other float type."""
-    return _DEVICE.open_session(path, options.model_copy(update={"precision": "f16"}))
+    return _DEVICE.open_session(path, options.replaced(precision="f16"))
 
 
 @dataclass(frozen=True)

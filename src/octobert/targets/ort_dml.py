@@ -52,5 +52,5 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file. Calls wait for each other."""
     runtime_options = {**options.runtime_options, **_FIXED}
     return _PROVIDER.open_session(
-        path, options.model_copy(update={"streams": 1, "runtime_options": runtime_options})
+        path, options.replaced(streams=1, runtime_options=runtime_options)
     )

@@ -95,9 +95,7 @@ def build(
     """
     refuse_prompt(metadata)
     names = check_labels(options.labels, metadata.labels)
-    metadata = metadata.model_copy(
-        update={"labels": names, "problem": options.problem or metadata.problem}
-    )
+    metadata = metadata.replaced(labels=names, problem=options.problem or metadata.problem)
     problem = options.problem or problem_of(metadata)
     usual = ("label", "labels", "class")
     label = (

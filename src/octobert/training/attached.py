@@ -184,11 +184,9 @@ def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
                 if quantizer.symmetric
                 else (interval.low, interval.high)
             )
-            decision = decision.model_copy(
-                update={"quantizer": quantizer.model_copy(update={"low": low, "high": high})}
-            )
+            decision = decision.replaced(quantizer=quantizer.replaced(low=low, high=high))
         decisions.append(decision)
-    return plan.model_copy(update={"decisions": tuple(decisions)})
+    return plan.replaced(decisions=tuple(decisions))
 
 
 def read(folder: Path) -> Quantization:

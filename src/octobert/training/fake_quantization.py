@@ -202,7 +202,7 @@ def quantization_parameters(
     """
     if np.isnan(low) or np.isnan(high):
         return _UNKNOWN, 0, 0
-    scale, zero = activation_parameters(quantizer.model_copy(update={"low": low, "high": high}))
+    scale, zero = activation_parameters(quantizer.replaced(low=low, high=high))
     # QuantizeLinear clips at the limits of the integer type.
     lowest, highest = LIMITS[quantizer.dtype]
     return float(scale), lowest - int(zero), highest - int(zero)

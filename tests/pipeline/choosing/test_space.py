@@ -240,6 +240,14 @@ def test_promising_values_come_first_and_the_search_for_float_layers_last() -> N
     assert space.fallback(asked, start(asked, "ort-cpu f32"), 4) is None
 
 
+def test_what_the_recipe_says_is_not_varied_with_something_else() -> None:
+    """Without transforms `mse` is better, but the calibrator is the recipe's."""
+    asked = recipe(calibrate="percentile")
+    axes = space.axes_of(asked, start(asked))
+    assert not any("calibrate" in {axis.key, *axis.requires} for axis in axes)
+    assert any("calibrate" in axis.requires for axis in space.axes_of(recipe(), start(recipe())))
+
+
 def test_what_cannot_become_fast_enough_is_known_by_its_axes() -> None:
     asked = recipe()
     began = start(asked, "openvino-cpu int8")

@@ -110,7 +110,7 @@ def placed(
         if places[operator.name] == NOWHERE:
             places[operator.name] = _first(places, reads)
     return tuple(
-        operator.model_copy(update=dict(zip(("layer", "part"), places[operator.name], strict=True)))
+        operator.replaced(**dict(zip(("layer", "part"), places[operator.name], strict=True)))
         for operator, _ in ran
     )
 

@@ -213,10 +213,7 @@ def products(path: Path) -> tuple[Product, ...]:
     counts = Counter(sources.values())
     # Other products that read the same integers.
     siblings = {name: counts[source] - 1 for name, source in sources.items()}
-    return tuple(
-        product.model_copy(update={"siblings": siblings.get(product.name, 0)})
-        for product in products_
-    )
+    return tuple(product.replaced(siblings=siblings.get(product.name, 0)) for product in products_)
 
 
 def _operand(value: ir.Value | None) -> Operand | None:

@@ -143,9 +143,7 @@ class Ranking:
             keeps: whether the chosen one keeps all limits.
         """
         if keeps:
-            chosen = chosen.model_copy(
-                update={"state": "chosen", "reason": "the best that keeps all limits"}
-            )
+            chosen = chosen.replaced(state="chosen", reason="the best that keeps all limits")
         words = Phrasing(self.goals[0], self.metric, self.reference(chosen))
         rest = []
         for other in {
@@ -153,11 +151,9 @@ class Ranking:
         }.values():
             result = self._beside(other, chosen)
             if result.state == "not tried" and result.ratio is not None:
-                result = result.model_copy(
-                    update={"state": "slower", "reason": words.dropped(result, chosen)}
-                )
+                result = result.replaced(state="slower", reason=words.dropped(result, chosen))
             elif result.state == "admissible":
-                result = result.model_copy(update={"reason": words.behind(result, chosen)})
+                result = result.replaced(reason=words.behind(result, chosen))
             rest.append(result)
         rest.sort(
             key=lambda result: (
@@ -177,7 +173,7 @@ class Ranking:
             return result
         ratio = self.ratio(result, chosen)
         times = {"ratio": chosen.ratio.value, "time_ms": chosen.time_ms.value}
-        return result.model_copy(update={name: ratio.times(time) for name, time in times.items()})
+        return result.replaced(**{name: ratio.times(time) for name, time in times.items()})
 
 
 def as_good(ratio: Estimate) -> bool:
@@ -203,7 +199,4 @@ def _with_frontier(results: Sequence[VariantResult], metric: str) -> list[Varian
         return any(a <= time and b <= drop and (a < time or b < drop) for a, b in points.values())
 
     front = {name for name in points if not beaten(name)}
-    return [
-        result.model_copy(update={"on_frontier": result.variant.name in front})
-        for result in results
-    ]
+    return [result.replaced(on_frontier=result.variant.name in front) for result in results]

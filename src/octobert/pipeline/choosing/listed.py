@@ -85,10 +85,7 @@ def search(
             got=next(iter(results.values())).reason if results else None,
         )
     results |= searching.last_race(complete)
-    numbered = [
-        result.model_copy(update={"number": n})
-        for n, result in enumerate(results.values(), start=1)
-    ]
+    numbered = [result.replaced(number=n) for n, result in enumerate(results.values(), start=1)]
     chosen = searching.best([r for r in numbered if searching.goals(r) is not None])
     keeps = searching.keeps(chosen)
     return searching.ranking.listed(chosen, [searching.reference, *numbered], keeps=keeps), ended
@@ -302,7 +299,7 @@ class _Search:
             for name, factor in timed.items()
             if factor is not None
         }
-        return reference.model_copy(update={"figures": {**reference.figures, **figures}})
+        return reference.replaced(figures={**reference.figures, **figures})
 
     def _goal(self, result: VariantResult, name: str) -> float | None:
         goal = objective_named(name)

@@ -236,12 +236,8 @@ def axes_of(recipe: Recipe, variant: Variant) -> tuple[Axis, ...]:
     axes = (*offered.axes, *(axis for key in offered.varies for axis in _FAMILIES[key]()))
     takes = {*offered.varies, *(axis.key for axis in offered.axes)}
     return tuple(
-        axis.model_copy(
-            update={
-                "together": {
-                    k: v for k, v in axis.requires.items() if k in takes and _varies(recipe, k)
-                }
-            }
+        axis.replaced(
+            requires={k: v for k, v in axis.requires.items() if k in takes and _varies(recipe, k)}
         )
         for axis in axes
         if _varies(recipe, axis.key)
@@ -376,7 +372,7 @@ def _check_vary(recipe: Recipe) -> None:
     """
     if recipe.choose is None or recipe.choose.vary is None:
         return
-    free = recipe.model_copy(update={"choose": None})
+    free = recipe.replaced(choose=None)
     starts = [variant for variant, _ in _beginnings(free)]
     keys = sorted(
         {
@@ -416,7 +412,7 @@ def _written_out(recipe: Recipe) -> Recipe:
             ("calibrate", "calibrators", recipe.calibrate),
         )
     }
-    return recipe.model_copy(update=full)
+    return recipe.replaced(**full)
 
 
 def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator[str]:

@@ -245,9 +245,7 @@ class Trials:
                 if draft:
                     facts = replace(
                         facts,
-                        recipe=facts.recipe.model_copy(
-                            update={"corrections": (), "accuracy": None}
-                        ),
+                        recipe=facts.recipe.replaced(corrections=(), accuracy=None),
                     )
                 chains[variant.name] = planner.model_steps(facts)
             except OctobertError as error:
@@ -377,18 +375,16 @@ class Trials:
             else 0,
         )
         if state.problem is not None:
-            return result.model_copy(update={"state": "excluded", "reason": state.problem})
+            return result.replaced(state="excluded", reason=state.problem)
         reference = result if variant == self.reference else self.found(self.reference)
         problems = limits.missed(self.limits, result, reference, self.metric)
         if problems:
-            return result.model_copy(
-                update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)}
-            )
+            return result.replaced(state="excluded", reason="; ".join(text for text, _ in problems))
         is_complete = verdict is not None and (
             timed is not None or variant == self.reference or not self.about_time
         )
-        return result.model_copy(
-            update={"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED}
+        return result.replaced(
+            **({"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED})
         )
 
     def find(self, variant: Variant, rounds: int = 40, *, number: int) -> VariantResult:

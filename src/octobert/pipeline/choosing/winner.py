@@ -70,7 +70,7 @@ class Winner:
             if variant.precision != "f32" or part.max_drop is None
         ]
         checked = checks.check(limits, words_of(report), report, variant.target)
-        return self.selection.model_copy(update={"checks": checked})
+        return self.selection.replaced(checks=checked)
 
     @property
     def recipe(self) -> str:
@@ -118,9 +118,7 @@ def _with_targets(recipe: Recipe) -> Recipe:
     """
     if recipe.search is not None:
         # `listed.check` says what is wrong with them.
-        return recipe.model_copy(
-            update={"targets": tuple(recipe.search.space.get("targets", recipe.targets))}
-        )
+        return recipe.replaced(targets=tuple(recipe.search.space.get("targets", recipe.targets)))
     named = "targets" in recipe.model_fields_set
     considered = recipe.targets if named else targets.names()
     modules = {name: targets.load(name) for name in considered}
@@ -138,7 +136,7 @@ def _with_targets(recipe: Recipe) -> Recipe:
             where="targets",
             got="; ".join(f"{name}: {why}" for name, why in missing.items()),
         )
-    return recipe.model_copy(update={"targets": able})
+    return recipe.replaced(targets=able)
 
 
 def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
@@ -238,7 +236,7 @@ def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     absent |= {name: why for name, why in asked.absent.items() if name in asked.recipe.targets}
     recipe = facts.recipe
     if settings is not None and decided.tunes:
-        recipe = recipe.model_copy(update={"tune": (objective_named(settings.goal).name,)})
+        recipe = recipe.replaced(tune=(objective_named(settings.goal).name,))
     if decided.lean and recipe.baselines is None:
         measured = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
         absent |= {

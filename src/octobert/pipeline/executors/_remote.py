@@ -73,11 +73,8 @@ def attempt(order: Order) -> dict[str, Any]:
                 attempt_folder / "temporary",
             ):
                 folder.mkdir()
-            request = request.model_copy(
-                update={
-                    "scratch": attempt_folder / "scratch",
-                    "temporary": attempt_folder / "temporary",
-                }
+            request = request.replaced(
+                scratch=attempt_folder / "scratch", temporary=attempt_folder / "temporary"
             )
             response = local.run(request, attempt_folder / FILES, _Reporter(order.place / PROGRESS))
             return {

@@ -45,7 +45,7 @@ def run(
 
     settings = lesson.settings
     assert isinstance(settings, Qat)
-    lesson = lesson.model_copy(update={"base": _artifacts.trained_source(lesson.base, trained)})
+    lesson = lesson.replaced(base=_artifacts.trained_source(lesson.base, trained))
     before = calibrated.read(_artifacts.RANGES, Ranges)
     graph = float_graph.path(_artifacts.FLOAT)
     plan = union(
@@ -126,7 +126,7 @@ def union(plans: Sequence[QuantPlan]) -> QuantPlan:
         next((d for d in several if d.quantizer is not None), several[0])
         for several in zip(*(plan.decisions for plan in plans), strict=True)
     )
-    return plans[0].model_copy(update={"decisions": decisions})
+    return plans[0].replaced(decisions=decisions)
 
 
 def moved(before: Ranges, after: Mapping[str, Interval]) -> float:

@@ -156,11 +156,9 @@ def run(
         tuned={target: written.results for target, written in tuned.items()},
         scores={name: written.scores for name, written in scores.items()},
         comparisons=tuple(
-            pair.model_copy(
-                update={
-                    "simulated": pair.candidate in absent,
-                    "probe": _probed(task, steps, pair.candidate, pair.reference),
-                }
+            pair.replaced(
+                simulated=pair.candidate in absent,
+                probe=_probed(task, steps, pair.candidate, pair.reference),
             )
             for pair in _compared(task, evaluated, seed)
         ),
@@ -175,10 +173,9 @@ def run(
     # What the changed rows of each model have in common.
     directions = {changed.candidate: changed.sentence for changed in evidence.changed}
     comparisons = [
-        pair.model_copy(update={"direction": directions.get(pair.candidate, "")})
-        for pair in report.comparisons
+        pair.replaced(direction=directions.get(pair.candidate, "")) for pair in report.comparisons
     ]
-    context.write(REPORT, report.model_copy(update={"comparisons": tuple(comparisons)}))
+    context.write(REPORT, report.replaced(comparisons=tuple(comparisons)))
     return {"comparisons": len(report.comparisons)}
 
 
@@ -376,4 +373,4 @@ def clipped(seen: TensorStatistics, interval: tuple[float, float]) -> float:
 def _thinned(curve: Curve) -> Curve:
     every = -(-len(curve.steps) // MOST_STEPS) or 1
     values = {name: values[::every] for name, values in curve.values.items()}
-    return curve.model_copy(update={"steps": curve.steps[::every], "values": values})
+    return curve.replaced(steps=curve.steps[::every], values=values)

@@ -157,13 +157,11 @@ def _quantizer(
         form = capabilities.weights.form if options.weight_form == "auto" else options.weight_form
         kind = "float8e4m3" if options.activations == "float8e4m3" else options.weights
         typed = {} if kind == "auto" else {"dtype": kind}
-        quantizer = _common.weight(options, capabilities).model_copy(
-            update={"weight_form": form, **typed}
-        )
+        quantizer = _common.weight(options, capabilities).replaced(weight_form=form, **typed)
         free = options.weights_symmetric is False or (
             options.weights_symmetric == "auto" and capabilities.weights.zero_points == "preferred"
         )
-        return quantizer.model_copy(update={"symmetric": not (free and quantizer.dtype == "uint8")})
+        return quantizer.replaced(symmetric=not (free and quantizer.dtype == "uint8"))
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(
@@ -216,17 +214,15 @@ def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
             low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)
             if quantizer.symmetric:
                 low, high = -max(-low, high), max(-low, high)
-            quantizer = quantizer.model_copy(
-                update={"low": low, "high": high, "shared": f"layer {site.layer} q k v"}
-            )
+            quantizer = quantizer.replaced(low=low, high=high, shared=f"layer {site.layer} q k v")
         elif (
             quantizer is not None
             and site.role == "linear.weight"
             and site.part in _QKV_PARTS
             and quantizer.axis is None
         ):
-            quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
-        fused.append(decision.model_copy(update={"quantizer": quantizer}))
+            quantizer = quantizer.replaced(shared=f"layer {site.layer} qkv")
+        fused.append(decision.replaced(quantizer=quantizer))
     return fused
 
 

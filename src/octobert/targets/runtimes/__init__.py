@@ -99,6 +99,4 @@ def entries_in(
     if typed and float_problems(capabilities)[float_parts] is not None:
         typed = {}
     added = {**kept, **typed}
-    return (
-        entries.model_copy(update={"options": {**added, **entries.options}}) if added else entries
-    )
+    return entries.replaced(options={**added, **entries.options}) if added else entries

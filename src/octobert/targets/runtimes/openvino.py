@@ -328,7 +328,7 @@ class Device:
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Compile an IR or an ONNX file. Batches are padded to the axes that are fixed in it."""
-        precise = options.model_copy(update={"precision": options.precision or self.precision})
+        precise = options.replaced(precision=options.precision or self.precision)
         return sessions.static_if_fixed(OpenvinoSession(path, precise, self.name))
 
 

@@ -67,9 +67,7 @@ def with_streams(options: SessionOptions) -> SessionOptions:
     """Return options with a number of streams: where none is chosen, the cores are shared out among them."""
     if options.streams:
         return options
-    return options.model_copy(
-        update={"streams": max(1, environment.cores() // (options.threads or 1))}
-    )
+    return options.replaced(streams=max(1, environment.cores() // (options.threads or 1)))
 
 
 def no_choice_of_device(title: str, device: str) -> TargetError:
