@@ -47,7 +47,7 @@ from octobert.core.estimate import Estimate
 from octobert.core.results import Report
 from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import space
-from octobert.pipeline.choosing.trials import Trials
+from octobert.pipeline.choosing.trials import VariantTrials
 from octobert.pipeline.executors import local
 from octobert.pipeline.facts import facts_of
 from octobert.pipeline.work import at_work
@@ -70,7 +70,7 @@ class Grid:
         spent: on the grid, earlier runs included.
     """
 
-    trials: Trials
+    trials: VariantTrials
     folder: Path
     spent: Spent
 
@@ -119,7 +119,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
     began = Spent.now()
     with at_work(recipe, folder / "grid", ignore, local.run) as (work, _):
         reference = space.first(recipe)[0]
-        trials = Trials(
+        trials = VariantTrials(
             facts_of(recipe, tune=True),
             work,
             reference,

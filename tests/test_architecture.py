@@ -261,3 +261,20 @@ def test_files_stay_readable() -> None:
         if (n := len(p.read_text().splitlines())) > 500
     }
     assert long == {}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """But for `Options`, which every plugin has."""
+    places: dict[str, list[str]] = {}
+    for path in ALL_FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(SRC).as_posix())
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert set(twice) <= {"Options"}
+
+
+def test_copies_of_records_are_checked() -> None:
+    """`FrozenModel.replaced` checks names and types; pydantic's own copy does not."""
+    unchecked = [p for p in ALL_FILES if ".model_copy(" in p.read_text(encoding="utf-8")]
+    assert [p.relative_to(SRC).as_posix() for p in unchecked] == ["octobert/core/frozen.py"]

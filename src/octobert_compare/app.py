@@ -55,7 +55,7 @@ class _Routes:
             ("/open", asking.Open, asking.open_pair),
             ("/ask", asking.Ask, asking.ask),
             ("/lengths", asking.Lengths, asking.lengths),
-            ("/search", asking.Search, asking.search),
+            ("/search", asking.Lookup, asking.search),
         )
         return Starlette(
             routes=[

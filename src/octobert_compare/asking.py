@@ -68,7 +68,7 @@ class Lengths(FrozenModel):
     input: str | tuple[str, ...] | dict[str, Any]
 
 
-class Search(FrozenModel):
+class Lookup(FrozenModel):
     """A search.
 
     Args:
@@ -163,7 +163,7 @@ def lengths(models: Models, asked: Lengths) -> Work:
         yield {"length": length, "ms": times}
 
 
-def search(models: Models, asked: Search) -> Work:
+def search(models: Models, asked: Lookup) -> Work:
     """Embed a list and a query with both models.
 
     Yields:
@@ -315,7 +315,7 @@ def _short(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nearest(pair: Pair, lists: dict[str, np.ndarray], asked: Search) -> Event:
+def _nearest(pair: Pair, lists: dict[str, np.ndarray], asked: Lookup) -> Event:
     query = _prompted(asked.query, asked.prompts[0])
     results, times = pair.rounds(_SEARCH_ROUNDS, lambda predictor: predictor([query]))
     scores = {name: lists[name] @ _vectors(answers)[0] for name, answers in results.items()}

@@ -16,7 +16,7 @@ from octobert.config.importers import Outcome
 from octobert.core.errors import RecipeError
 from octobert_olive import data, goals, model, passes, searches, systems
 from octobert_olive.nodes import Node, outcomes_of
-from octobert_olive.rules import GROUPS, Config, Draft, Pass, apply, names
+from octobert_olive.rules import GROUPS, Config, Draft, OlivePass, apply, names
 from octobert_olive.stand_ins import modules
 
 __all__ = ["EXPECTED", "TOOL", "convert", "is_config", "modules"]
@@ -117,7 +117,7 @@ def _config_of(raw: Any, *, where: str, folder: Path) -> Config:
     return Config(Node(raw, "", {}, GROUPS), folder, where)
 
 
-def _calibrated(config: Config, steps: list[Pass]) -> list[Node]:
+def _calibrated(config: Config, steps: list[OlivePass]) -> list[Node]:
     """The data configs of passes that quantize or train."""
     fields = [
         step.node.get(name)

@@ -12,7 +12,7 @@ from octobert_olive.quantizers import set_method
 from octobert_olive.rules import (
     COMPUTED,
     Draft,
-    Pass,
+    OlivePass,
     apply,
     apply_rule,
     computed,
@@ -20,7 +20,7 @@ from octobert_olive.rules import (
 )
 
 
-def read(draft: Draft, steps: list[Pass]) -> None:
+def read(draft: Draft, steps: list[OlivePass]) -> None:
     """Set what the passes mean.
 
     Raises:
@@ -74,7 +74,7 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             _alternative(draft, other)
 
 
-def chosen_by_olive(draft: Draft, metrics: list[Node]) -> Pass:
+def chosen_by_olive(draft: Draft, metrics: list[Node]) -> OlivePass:
     """Without passes Olive takes one by itself: for its providers, in precisions that are named or that a goal allows."""
     root = draft.config.root
     options = root.get("auto_optimizer_config")
@@ -96,10 +96,10 @@ def chosen_by_olive(draft: Draft, metrics: list[Node]) -> Pass:
     node.mapped("quantize", f"without passes Olive's auto-optimizer takes {what}")
     for field in (off, named):
         field.mapped("quantize", "4 bits are quantize.dynamic.bits" if "int4" in facts else what)
-    return Pass(kind, kind.lower(), replace(node, value={"type": kind}, path=f"passes.{kind}"))
+    return OlivePass(kind, kind.lower(), replace(node, value={"type": kind}, path=f"passes.{kind}"))
 
 
-def _alternative(draft: Draft, other: Pass) -> None:
+def _alternative(draft: Draft, other: OlivePass) -> None:
     """Add what may take the place of a pass to the search; without a search, the pass itself is taken."""
     alternative = Draft(draft.config)
     if draft.search and draft.method and other.kind in names("passes") and other.quantizes:

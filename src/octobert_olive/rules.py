@@ -37,7 +37,7 @@ MODEL_DATA = "__input_model_data_config__"
 
 
 @dataclass(frozen=True)
-class Pass:
+class OlivePass:
     """One pass.
 
     Args:
@@ -50,7 +50,7 @@ class Pass:
     name: str
     kind: str
     node: Node
-    others: tuple[Pass, ...] = ()
+    others: tuple[OlivePass, ...] = ()
 
     @property
     def quantizes(self) -> bool:
@@ -101,7 +101,7 @@ class Config:
         strategy = self.root.get("search_strategy")
         return strategy.value is True or strategy.is_mapping
 
-    def passes(self) -> list[Pass]:
+    def passes(self) -> list[OlivePass]:
         """The passes in the order in which they run; of several flows, those of the first.
 
         Raises:
@@ -140,7 +140,7 @@ class Config:
                 node.refused("the first flow does not run this pass")
         return steps
 
-    def _pass(self, name: str, named: Mapping[str, list[Node]]) -> Pass:
+    def _pass(self, name: str, named: Mapping[str, list[Node]]) -> OlivePass:
         if name not in named:
             raise RecipeError(
                 f'there is no pass "{name}"',
@@ -152,7 +152,7 @@ class Config:
             kind = node.get("type")
             if not kind:
                 raise RecipeError("the pass has no type", where=f"{self.where}: {node.path}")
-            steps.append(Pass(name, kind.lower, node))
+            steps.append(OlivePass(name, kind.lower, node))
         return replace(steps[0], others=tuple(steps[1:]))
 
     def named(self, field: str, reference: Node) -> Node:
@@ -192,7 +192,7 @@ class Config:
 
 
 @dataclass
-class Search:
+class OliveSearch:
     """The space and the goals of a search.
 
     Args:
@@ -243,7 +243,7 @@ class Draft:
     sessions: list[tuple[str, str, dict[str, Node], Node]] = field(default_factory=list)
     shape: tuple[int, int] | None = None
     later: defaultdict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
-    search: Search | None = None
+    search: OliveSearch | None = None
     opened: set[str] = field(default_factory=set)
 
     def set(self, key: str, value: Any, node: Node | None = None, note: str = "") -> None:

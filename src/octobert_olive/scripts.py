@@ -32,7 +32,7 @@ _REGISTERS = "Registry.register_post_process"
 
 
 @dataclass(frozen=True)
-class HubData:
+class LoadedData:
     """The arguments of a call of `datasets.load_dataset`."""
 
     source: str
@@ -52,7 +52,7 @@ class Script:
     path: str
     tree: ast.Module
 
-    def hub_data(self, function: str) -> HubData | None:
+    def hub_data(self, function: str) -> LoadedData | None:
         """The data set of the Hub that a function loads, if it is one and its name is a literal."""
         loaded = set()
         for scope, call in self._calls(function):
@@ -63,7 +63,7 @@ class Script:
                 config = arguments[1] if len(arguments) > 1 else named.get("name")
                 if source is None or (len(arguments) > 1 and config is None):
                     return None
-                loaded.add(HubData(source, config, named.get("split")))
+                loaded.add(LoadedData(source, config, named.get("split")))
         return loaded.pop() if len(loaded) == 1 else None
 
     def takes_best_class(self, function: str) -> bool:

@@ -17,8 +17,8 @@ from octobert_olive.rules import (
     SEARCHABLE,
     Config,
     Draft,
-    Pass,
-    Search,
+    OlivePass,
+    OliveSearch,
     apply,
     computed,
     names,
@@ -29,15 +29,17 @@ from octobert_olive.systems import are
 _SHARED = ("per_channel", "reduce_range", "embeddings", "disable", "enable")
 
 
-def search_of(config: Config, steps: list[Pass]) -> Search | None:
+def search_of(config: Config, steps: list[OlivePass]) -> OliveSearch | None:
     """An empty search, if the config asks for one and has something to search over."""
     trained = any(step.kind == "quantizationawaretraining" for step in steps)
     if config.searches and not trained:
-        return Search() if any(step.others or _fields_of_search(step) for step in steps) else None
+        return (
+            OliveSearch() if any(step.others or _fields_of_search(step) for step in steps) else None
+        )
     return None
 
 
-def _fields_of_search(step: Pass) -> dict[str, tuple[Node, list[Any]]]:
+def _fields_of_search(step: OlivePass) -> dict[str, tuple[Node, list[Any]]]:
     """Fields that a search varies, with their values in the recipe; also those that the config does not name."""
     fields = dict(step.node.items())
     opened: dict[str, tuple[Node, list[Any]]] = {}
@@ -83,7 +85,7 @@ def _left_out(name: str, value: Any) -> str:
     return f"without {', '.join(left)}" if left else ""
 
 
-def open_fields(draft: Draft, step: Pass) -> set[str]:
+def open_fields(draft: Draft, step: OlivePass) -> set[str]:
     """Add the open fields of a pass to the space of the search; their names."""
     assert draft.search is not None
     opened = _fields_of_search(step)

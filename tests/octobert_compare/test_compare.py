@@ -31,7 +31,7 @@ from octobert.core.errors import DataError, ModelError, OctobertError, TargetErr
 from octobert.graph import operators
 from octobert.inference.opened import FinishedModel, open_model
 from octobert_compare import app, asking, jobs
-from octobert_compare.asking import Ask, Lengths, Search
+from octobert_compare.asking import Ask, Lengths, Lookup
 from octobert_compare.guard import Guard
 from octobert_compare.models import Models, Pair, paired
 from octobert_compare.server import Server
@@ -379,7 +379,7 @@ def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_pa
     options = {"task": "embedding", "tokenizer": checkpoint("bert", "embedding")}
     models = One(open_model(tmp_path / "model.onnx", reference=tmp_path / "model.onnx", **options))
     texts = [f"{first} {second}" for first, second, _ in pairs_of_sentences(40)]
-    *progress, last = asking.search(models, Search(model="m", texts=tuple(texts), query=texts[7]))
+    *progress, last = asking.search(models, Lookup(model="m", texts=tuple(texts), query=texts[7]))
     assert [event["done"] for event in progress[1:]] == [32, 40]
     with library.load(tmp_path / "model.onnx", **options) as model:
         vectors = np.array([answer["embedding"] for answer in model(texts)])
@@ -391,7 +391,7 @@ def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_pa
     assert last["nearest"]["float"][0] == {"text": texts[7], "score": pytest.approx(1), "other": 1}
     assert last["shared"] == 10
     # The list is kept: only the query is embedded.
-    assert len(list(asking.search(models, Search(model="m", texts=tuple(texts), query="he")))) == 2
+    assert len(list(asking.search(models, Lookup(model="m", texts=tuple(texts), query="he")))) == 2
     done = list(jobs.compare_rows(models, "m", "rows.csv", rows_of(20)))[-1]
     assert (done["done"], done["likeness"], done["changed"]) == (20, "mean cosine", [])
     assert done["agreement"] == pytest.approx(1)

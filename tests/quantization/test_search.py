@@ -80,7 +80,7 @@ class World:
             seconds=self.seconds,
         )
 
-    def search(self, done: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.Outcome:
+    def search(self, done: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.SearchOutcome:
         order = search.fallback_order(
             UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING
         )

@@ -18,7 +18,7 @@ from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.ranges import Sweep, Swept, recommendation
-from octobert.core.results import Finetuned, Report, Search, Simulated, StageFacts, Trial
+from octobert.core.results import AccuracySearch, Finetuned, Report, Simulated, StageFacts, Trial
 from octobert.core.session import Setting, Tried
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
@@ -31,7 +31,7 @@ BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(
     fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0
 )
-SEARCH = Search(
+SEARCH = AccuracySearch(
     metric="accuracy",
     criterion="accuracy drops by at most 0.01",
     float_value=0.814,

@@ -28,13 +28,13 @@ from octobert.core.measurements import Comparison, Footprint, Latency, Load, Sco
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Provenance
 from octobert.core.results import (
+    AccuracySearch,
     AppliedTransform,
     CaptureFacts,
     DataFacts,
     Parity,
     RangeFacts,
     Report,
-    Search,
     Sensitivity,
     SiteSensitivity,
     Sizes,
@@ -387,7 +387,7 @@ def _sensitivity(seed: int) -> Sensitivity:
     return Sensitivity(rows=64, together=0.031, values=tuple(values))
 
 
-def _search(metric: str) -> Search:
+def _search(metric: str) -> AccuracySearch:
     fallbacks = [
         (),
         ("layer.2.ffn",),
@@ -406,7 +406,7 @@ def _search(metric: str) -> Search:
         )
         for number, each in enumerate(fallbacks)
     ]
-    return Search(
+    return AccuracySearch(
         metric=metric,
         criterion=f"{metric} drops by at most 0.01",
         float_value=0.86,

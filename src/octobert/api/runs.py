@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from octobert.config.recipe import Recipe, RecipeKeys
     from octobert.core.environment import Setup
     from octobert.core.ranges import Sweep
-    from octobert.core.results import Finetuned, Report, Verdict
+    from octobert.core.results import Finetuned, PlannedStep, Report
 
 RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
@@ -144,7 +144,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         return runner.run(checked, folder, tell, executor)
 
 
-def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
+def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[PlannedStep]:
     """The steps of `run`, and for each whether its stored result would be reused. Only the rows are read and checked.
 
     Args:

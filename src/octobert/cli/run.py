@@ -17,7 +17,7 @@ from octobert.core.errors import AccuracyError, LimitError, RecipeError, SpeedEr
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
     from octobert.core.environment import Setup
-    from octobert.core.results import Report, Verdict
+    from octobert.core.results import PlannedStep, Report
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -195,11 +195,11 @@ def _size_text(package: Path) -> str:
     return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)"
 
 
-def print_steps(verdicts: Sequence[Verdict]) -> Iterator[Sequence[Verdict]]:
+def print_steps(steps: Sequence[PlannedStep]) -> Iterator[Sequence[PlannedStep]]:
     """Print which steps would run, and which would be reused."""
-    yield verdicts
-    for v in verdicts:
-        _show.line(f"{v.action:<6} {v.step:<28} {v.reason}")
+    yield steps
+    for step in steps:
+        _show.line(f"{step.action:<6} {step.step:<28} {step.reason}")
 
 
 def _check_criterion(report: Report) -> None:

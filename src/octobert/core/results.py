@@ -178,7 +178,7 @@ class Trial(FrozenModel):
     seconds: float
 
 
-class Search(FrozenModel):
+class AccuracySearch(FrozenModel):
     """`search.json`: the result of an accuracy-aware search.
 
     Args:
@@ -381,7 +381,7 @@ class Report(Tabular):
     plans: dict[str, QuantPlan]
     transforms: TransformFacts | None = None
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
-    searches: dict[str, Search] = Field(default_factory=dict)
+    searches: dict[str, AccuracySearch] = Field(default_factory=dict)
     simulations: dict[str, Simulated] = Field(default_factory=dict)
     tuned: dict[str, tuple[Tuned, ...]] = Field(default_factory=dict)
     scores: dict[str, tuple[Score, ...]]
@@ -461,7 +461,7 @@ class PackageManifest(FrozenModel):
     plan: QuantPlan
     ranges: Ranges
     sensitivity: Sensitivity | None = None
-    search: Search | None = None
+    search: AccuracySearch | None = None
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison | None
     environment: Environment
@@ -474,7 +474,7 @@ class PackageManifest(FrozenModel):
         return f"<PackageManifest: {self.target}, {self.task.name}>"
 
 
-class Verdict(FrozenModel):
+class PlannedStep(FrozenModel):
     """A step of a run, and why it would be reused or run."""
 
     step: str

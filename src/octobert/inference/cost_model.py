@@ -118,7 +118,7 @@ def measure_cost_model(
         max_length: most tokens that a row may have.
         clock: in seconds. Default: `time.perf_counter`.
     """
-    timed = _Timed(session, clock or time.perf_counter)
+    timed = _TimedShape(session, clock or time.perf_counter)
     for shapes in _COARSE:
         timed.add([(rows, min(width, max_length)) for rows, width in shapes])
         if timed.seconds > _SECONDS and len(timed.ms) > 1:
@@ -162,7 +162,9 @@ def measure_cost_model(
     )
 
 
-def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
+def _confirmed(
+    timed: _TimedShape, ends: Sequence[int], margin: float
+) -> list[tuple[int, set[int]]]:
     """The ends of blocks, ascending, and the shorter lengths in the block that take longer, confirmed in further rounds."""
     least, confirmed, began = (
         timed.least(),
@@ -184,7 +186,7 @@ def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[
     return list(confirmed.items())
 
 
-class _Timed:
+class _TimedShape:
     """Shapes [B, S] of a session and the milliseconds of their runs; the first run of each shape is apart.
 
     Args:

@@ -312,10 +312,10 @@ def _targets(facts: RunFacts) -> list[Step]:
     return steps
 
 
-def _form(facts: RunFacts, target: str) -> export.Form:
+def _form(facts: RunFacts, target: str) -> export.FileForm:
     """What a target's files are like."""
     recipe, capabilities = facts.recipe, targets.load(target).CAPABILITIES
-    return export.Form(
+    return export.FileForm(
         target=target,
         fast_norms=facts.here.cores <= capabilities.rewrites.norms_up_to_cores,
         token_states=recipe.token_states,

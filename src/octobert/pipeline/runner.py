@@ -17,7 +17,7 @@ from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.files import storage_errors
 from octobert.core.ranges import Sweep
-from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
+from octobert.core.results import TRAINED, DataFacts, Finetuned, PlannedStep, Report
 from octobert.core.selection import BEST
 from octobert.evaluation import candidates
 from octobert.models import weights
@@ -37,7 +37,7 @@ from octobert.pipeline.planner import (
 from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
-from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
+from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, StoredScores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
 from octobert.report import choices
@@ -53,7 +53,7 @@ def dry_run(
     out: Path,
     steps_of: Callable[[Recipe], Sequence[Step]] = steps_of,
     executor: Executor = local.run,
-) -> list[Verdict]:
+) -> list[PlannedStep]:
     """What a run would reuse and what it would do, without doing it. Only the rows are read and checked.
 
     Args:
@@ -80,7 +80,7 @@ def dry_run(
             rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
             reason = f"not in the store{rows}"
         action: Literal["run", "reuse"] = "run" if artifact is None else "reuse"
-        verdicts.append(Verdict(step=step.name, action=action, reason=reason))
+        verdicts.append(PlannedStep(step=step.name, action=action, reason=reason))
     return verdicts
 
 
@@ -207,7 +207,7 @@ def finetune(
         return Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
-            scores=evaluated.read(SCORES, Scores).scores,
+            scores=evaluated.read(SCORES, StoredScores).scores,
         )
 
 

@@ -39,7 +39,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """The result of a search.
 
     Args:
@@ -125,7 +125,7 @@ def search(
     trials: Trials[frozenset[str], Trial],
     *,
     most: int,
-) -> Outcome:
+) -> SearchOutcome:
     """Search for the fastest plan that meets the criterion.
 
     Args:
@@ -171,18 +171,18 @@ def _return_to_8_bits(
             fallback -= {unit.name}
 
 
-def _outcome(trials: Trials[frozenset[str], Trial]) -> Outcome:
+def _outcome(trials: Trials[frozenset[str], Trial]) -> SearchOutcome:
     """The fastest trial that meets the criterion, or the trial with the smallest drop if none does."""
     results = list(trials.results.values())
     met = [trial for trial in results if trial.met]
     if met:
         fastest = max(met, key=lambda trial: (trial.saved_ms, -trial.drop))
         ended = "no faster plan meets the criterion"
-        return Outcome(fastest, True, _OUT_OF_TIME if trials.out_of_time else ended)
+        return SearchOutcome(fastest, True, _OUT_OF_TIME if trials.out_of_time else ended)
     rows = max(trial.rows for trial in results)
     best = min(
         (trial for trial in results if trial.rows == rows),
         key=lambda trial: (trial.drop, -trial.saved_ms),
     )
     ended = "no plan meets the criterion"
-    return Outcome(best, False, _OUT_OF_TIME if trials.out_of_time else ended)
+    return SearchOutcome(best, False, _OUT_OF_TIME if trials.out_of_time else ended)

@@ -18,7 +18,7 @@ from octobert.core.measurements import (
     first_of,
     score_named,
 )
-from octobert.core.results import Report, Search
+from octobert.core.results import AccuracySearch, Report
 from octobert.core.session import Tuned
 from octobert.report import plans, simulated, times
 
@@ -330,7 +330,7 @@ def goal_text(goal: SpeedGoal) -> str:
     return f"{subject} {state}: the smallest is {over}, at {shape}."
 
 
-def search_text(search: Search) -> str:
+def search_text(search: AccuracySearch) -> str:
     """Return the result of an accuracy-aware search as a sentence without a full stop."""
     count, tried = len(search.taken.fallback), len(search.trials)
     fallback = f"{count or 'no'} {'parts fall' if count > 1 else 'part falls'} back to float"

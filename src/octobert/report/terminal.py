@@ -12,7 +12,7 @@ from octobert.core import wording
 from octobert.core.environment import Need, Setup
 from octobert.core.measurements import TimedShape, shapes
 from octobert.core.profile import Lint
-from octobert.core.results import Finetuned, Report, Search
+from octobert.core.results import AccuracySearch, Finetuned, Report
 from octobert.core.selection import Selection
 from octobert.core.session import Tuned
 from octobert.report import choices, simulated, summary, times
@@ -338,7 +338,7 @@ def lint_table(result: Lint) -> RenderableType:
     return Group(total, table)
 
 
-def trials_table(search: Search, *, every: bool = True) -> FittedTable:
+def trials_table(search: AccuracySearch, *, every: bool = True) -> FittedTable:
     """Return the trials of an accuracy-aware search.
 
     Args:

@@ -67,7 +67,7 @@ CAPABILITIES = Capabilities(
 )
 RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS
 
-_DEVICE = openvino.Device("CPU")
+_DEVICE = openvino.OpenvinoDevice("CPU")
 probe, open_session = _DEVICE.probe, _DEVICE.open_session
 
 

@@ -27,7 +27,7 @@ CAPABILITIES = Capabilities(
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 
-_DEVICE = openvino.Device("GPU", "f16")
+_DEVICE = openvino.OpenvinoDevice("GPU", "f16")
 probe, open_session = _DEVICE.probe, _DEVICE.open_session
 # The files are the same as for the CPU.
 export, model_file = openvino_cpu.export, openvino_cpu.model_file

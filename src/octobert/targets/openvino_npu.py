@@ -67,7 +67,7 @@ _TYPES = {
 }
 
 
-_DEVICE = openvino.Device("NPU")
+_DEVICE = openvino.OpenvinoDevice("NPU")
 probe, model_file = _DEVICE.probe, openvino_cpu.model_file
 
 

@@ -29,6 +29,6 @@ CAPABILITIES = Capabilities(
 )
 RUNTIME_OPTIONS = NO_OPTIONS
 
-_DEVICE = torch.Device("cpu", compiled=False)
+_DEVICE = torch.TorchDevice("cpu", compiled=False)
 probe, open_session = _DEVICE.probe, _DEVICE.open_session
 export, model_file = files.write, files.model_file

@@ -19,7 +19,7 @@ CAPABILITIES = torch_cpu.CAPABILITIES.but(
 )
 RUNTIME_OPTIONS = torch_cpu.RUNTIME_OPTIONS
 
-_DEVICE = torch.Device("cuda", compiled=True)
+_DEVICE = torch.TorchDevice("cuda", compiled=True)
 probe, open_session = _DEVICE.probe, _DEVICE.open_session
 # The files are the same as for the CPU.
 export, model_file = torch_cpu.export, torch_cpu.model_file

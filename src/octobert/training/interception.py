@@ -95,7 +95,7 @@ class ModuleNames:
         return names[call] if call < len(names) else None
 
 
-class Simulated(Protocol):
+class SimulatedModel(Protocol):
     """The quantization of a model: a `simulation.Simulation`, which describes the attributes."""
 
     model: Any
@@ -118,7 +118,7 @@ class Interceptor(TorchFunctionMode):
         simulation: says what is quantized, and how.
     """
 
-    def __init__(self, simulation: Simulated) -> None:
+    def __init__(self, simulation: SimulatedModel) -> None:
         super().__init__()
         self._simulation, self._names = simulation, simulation.names
         # Operators whose inputs are quantized.

@@ -29,7 +29,7 @@ _REGISTRY = re.compile(rf"azureml://registries/{_PART}/models/{_PART}(?:/version
 _FORMS = "azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/NAME/versions/V"
 
 
-class Models(Protocol):
+class ModelClient(Protocol):
     """The part of AzureML's client that is used: `MLClient(…).models`."""
 
     def get(self, name: str, version: str | None = None, label: str | None = None) -> Any:
@@ -51,7 +51,7 @@ def fetch(name: str) -> Path:
     return model_in(downloaded(name), name)
 
 
-def downloaded(name: str, models: Models | None = None) -> Path:
+def downloaded(name: str, models: ModelClient | None = None) -> Path:
     """The folder of a model's files, downloaded unless that version is there.
 
     Args:
@@ -82,7 +82,7 @@ def downloaded(name: str, models: Models | None = None) -> Path:
     return folder
 
 
-def _download(client: Models, model: str, version: str, folder: Path) -> None:
+def _download(client: ModelClient, model: str, version: str, folder: Path) -> None:
     with atomic_folder(folder) as partial:
         client.download(name=model, version=version, download_path=str(partial))
         for path in partial.rglob("*"):
@@ -109,7 +109,7 @@ def _parsed(name: str) -> _Name:
     raise ModelError("the name is not one of an AzureML model", where=name, expected=_FORMS)
 
 
-def _client(name: _Name, where: str) -> Models:
+def _client(name: _Name, where: str) -> ModelClient:
     try:
         from azure.ai.ml import MLClient
         from azure.identity import DefaultAzureCredential

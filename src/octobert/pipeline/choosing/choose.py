@@ -25,7 +25,7 @@ from octobert.config.words import COSTS
 from octobert.core.estimate import Estimate
 from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import limits, space
-from octobert.pipeline.choosing.trials import Trials
+from octobert.pipeline.choosing.trials import VariantTrials
 
 T = TypeVar("T")
 # Rounds of the races, from the first with all models to the last with a few.
@@ -46,7 +46,7 @@ _OPENING = 30
 
 
 @dataclass
-class Search:
+class Choosing:
     """The state of a search.
 
     Args:
@@ -60,7 +60,7 @@ class Search:
         judged: names of the variants that were judged.
     """
 
-    trials: Trials
+    trials: VariantTrials
     settings: Choose
     tell: Callable[[VariantResult | None, int, int], None]
     variants: list[Variant] = field(default_factory=list)
@@ -200,7 +200,7 @@ def _race_units(count: int, rounds: int) -> float:
 
 
 def choose(
-    trials: Trials, settings: Choose, tell: Callable[[VariantResult | None, int, int], None]
+    trials: VariantTrials, settings: Choose, tell: Callable[[VariantResult | None, int, int], None]
 ) -> tuple[list[VariantResult], str]:
     """Search.
 
@@ -213,7 +213,7 @@ def choose(
         (What was found out of each variant, why the search ended). The first variant is the one to use; its state is `chosen`
         if it keeps all limits.
     """
-    search = Search(trials, settings, tell)
+    search = Choosing(trials, settings, tell)
     queue = _in_order_of_cost(search)
     _first_that_keeps(search, queue)
     if not search.by_metric:
@@ -223,7 +223,7 @@ def choose(
     return _results(search), ended
 
 
-def _in_order_of_cost(search: Search) -> list[Variant]:
+def _in_order_of_cost(search: Choosing) -> list[Variant]:
     """Time variants in races with fewer and fewer of them, and return all that were timed, cheapest first.
 
     Those that left a race are among them: all faster ones may miss a limit.
@@ -255,7 +255,7 @@ def _in_order_of_cost(search: Search) -> list[Variant]:
     return sorted(timed, key=lambda v: search.cost(v).value)
 
 
-def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -> list[Variant]:
+def _without_slow(search: Choosing, variants: Sequence[Variant], *, reach: bool) -> list[Variant]:
     """Leave out variants that are slower than the best one for sure.
 
     Args:
@@ -276,7 +276,7 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
     ]
 
 
-def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
+def _first_that_keeps(search: Choosing, queue: Sequence[Variant]) -> None:
     """Judge variants from the cheapest on, until one keeps the limits; of the goals that are metrics, all of them."""
     trials = search.trials
     for index, variant in enumerate(queue):
@@ -297,7 +297,7 @@ def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
         search.consider(variant)
 
 
-def _repair(search: Search, queue: Sequence[Variant]) -> None:
+def _repair(search: Choosing, queue: Sequence[Variant]) -> None:
     """Try to make variants keep the limits that cost less than the best one so far, the cheapest first."""
     trials, recipe = search.trials, search.trials.facts.recipe
     for variant in queue:
@@ -327,14 +327,14 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
                 break
 
 
-def _misses_accuracy(search: Search, variant: Variant) -> bool:
+def _misses_accuracy(search: Choosing, variant: Variant) -> bool:
     """Whether a model misses a limit on a metric, and none on anything else."""
     result, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
     others = [limit for limit in search.settings.limits if limit.objective.name in UNITS]
     return bool(result.drops) and not limits.missed(others, result, reference, search.trials.metric)
 
 
-def _try(search: Search, variant: Variant) -> bool:
+def _try(search: Choosing, variant: Variant) -> bool:
     """Time a variant that was judged if it keeps the limits on accuracy; whether it is the best so far."""
     trials = search.trials
     if trials.found(variant).state == "excluded":
@@ -346,7 +346,7 @@ def _try(search: Search, variant: Variant) -> bool:
     return search.best == variant
 
 
-def _last_race(search: Search) -> None:
+def _last_race(search: Choosing) -> None:
     """Time the best variants once more, and take the best of them."""
     ranked = search.ranked(filter(search.keeps, search.variants))
     if not ranked:
@@ -368,7 +368,7 @@ def _last_race(search: Search) -> None:
     search.best = ranked[0]
 
 
-def _results(search: Search) -> list[VariantResult]:
+def _results(search: Choosing) -> list[VariantResult]:
     """What was found out of all variants, the chosen one first."""
     trials = search.trials
     results = {v.name: trials.found(v) for v in (*search.variants, trials.reference)}

@@ -29,7 +29,7 @@ from octobert.pipeline.choosing.combinations import (
     seed_of,
     space_of,
 )
-from octobert.pipeline.choosing.trials import Trials
+from octobert.pipeline.choosing.trials import VariantTrials
 
 # Trials of samplers that do not try all combinations, unless the recipe says how many.
 TRIALS = 20
@@ -56,7 +56,7 @@ def check(recipe: Recipe) -> None:
 
 
 def search(
-    trials: Trials, settings: Search, tell: Callable[[VariantResult | None, int, int], None]
+    trials: VariantTrials, settings: Search, tell: Callable[[VariantResult | None, int, int], None]
 ) -> tuple[list[VariantResult], str]:
     """Search.
 
@@ -121,7 +121,7 @@ class _Search:
 
     def __init__(
         self,
-        trials: Trials,
+        trials: VariantTrials,
         settings: Search,
         tell: Callable[[VariantResult | None, int, int], None],
     ) -> None:

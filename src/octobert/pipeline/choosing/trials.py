@@ -27,7 +27,7 @@ from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import ConcurrentExecutor
 from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.stages import judge, race
-from octobert.pipeline.stages.race import Timed
+from octobert.pipeline.stages.race import RaceTimes
 from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Work
 
@@ -66,10 +66,10 @@ class _State:
     facts: RunFacts | None = None
     problem: str | None = None
     races: list[int] = field(default_factory=list)
-    verdict: judge.Verdict | None = None
+    verdict: judge.Judged | None = None
 
 
-class Trials:
+class VariantTrials:
     """Variants of one recipe.
 
     Args:
@@ -119,7 +119,7 @@ class Trials:
         judging = self._judging(reference, None)
         self._carry_out(judging, self._shared)
         result = self._work.results(self._shared)[judging.name]
-        self._states[reference.name].verdict = result.read(judge.JUDGED, judge.Verdict)
+        self._states[reference.name].verdict = result.read(judge.JUDGED, judge.Judged)
 
     @property
     def expected(self) -> dict[str, float]:
@@ -326,7 +326,7 @@ class Trials:
                 self._states[name].problem = str(judged)
             else:
                 result = self._work.results(judged)[f"judge/{name}"]
-                self._states[name].verdict = result.read(judge.JUDGED, judge.Verdict)
+                self._states[name].verdict = result.read(judge.JUDGED, judge.Judged)
 
     def _judging(self, variant: Variant, export: StepResult | None) -> Step:
         """The step that judges a variant; without files, the one that keeps the float model's outputs."""
@@ -413,7 +413,7 @@ class Trials:
                 self._ratios[key] = percentile(ours, q, seed=0, over=theirs)
         return self._ratios[key]
 
-    def _timed(self, state: _State) -> Timed | None:
+    def _timed(self, state: _State) -> RaceTimes | None:
         """A variant's times in its last race."""
         return self._races[state.races[-1]].times[state.variant.name] if state.races else None
 

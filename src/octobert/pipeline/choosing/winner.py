@@ -21,7 +21,7 @@ from octobert.core.results import Report
 from octobert.core.selection import BEST, Selection, VariantResult
 from octobert.evaluation import candidates
 from octobert.pipeline.choosing import choose, listed, space
-from octobert.pipeline.choosing.trials import Trials
+from octobert.pipeline.choosing.trials import VariantTrials
 from octobert.pipeline.facts import RunFacts, facts_of, quick_benchmark
 from octobert.pipeline.publishing import HIDDEN
 from octobert.pipeline.work import Work
@@ -31,7 +31,7 @@ RECIPE = f"{BEST}.yaml"
 DECISION = "choose"
 
 
-class Decision(FrozenModel):
+class SearchDecision(FrozenModel):
     """What a search has decided.
 
     Args:
@@ -163,7 +163,7 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
 
 def _decided(
     facts: RunFacts, written: dict[str, Any], out: Path, work: Work
-) -> tuple[Decision, Trials]:
+) -> tuple[SearchDecision, VariantTrials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
     Args:
@@ -172,8 +172,8 @@ def _decided(
     recipe, settings = facts.recipe, _settings(facts)
     reference = space.first(recipe)[0]
     goals = settings.goals
-    trials = Trials(facts, work, reference, goals=goals, limits=settings.limits)
-    earlier = work.remembered(DECISION, trials.key, Decision)
+    trials = VariantTrials(facts, work, reference, goals=goals, limits=settings.limits)
+    earlier = work.remembered(DECISION, trials.key, SearchDecision)
     if earlier is not None:
         selection = earlier.selection
         tried = sum(result.number > 0 for result in selection.found)
@@ -220,13 +220,13 @@ def _decided(
         accepted_drop=lines.get("accepted_drop"),
         accepted_ms=lines.get("accepted_ms"),
     )
-    decided = Decision(selection=selection, tunes=trials.tunes, lean=trials.lean)
+    decided = SearchDecision(selection=selection, tunes=trials.tunes, lean=trials.lean)
     if not trials.killed:
         work.remember(DECISION, trials.key, decided)
     return decided, trials
 
 
-def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
+def _final_facts(trials: VariantTrials, decided: SearchDecision) -> RunFacts:
     """The facts of the run of the winner's recipe."""
     facts = trials.recipe_facts(decided.selection.best.variant)
     settings = trials.facts.recipe.choose

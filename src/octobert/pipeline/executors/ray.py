@@ -365,11 +365,11 @@ def _same_handler(number: signal.Signals) -> Iterator[None]:
 
 
 def _job(ray: Any) -> Any:
-    class Job(ray.job_config.JobConfig):  # type: ignore[misc]
+    class RayJob(ray.job_config.JobConfig):  # type: ignore[misc]
         """A job whose workers import nothing from this process's working directory, which Ray would put first on their path."""
 
         def _serialize(self) -> Any:
             self._py_driver_sys_path.clear()
             return super()._serialize()
 
-    return Job()
+    return RayJob()

@@ -48,7 +48,7 @@ class Channels(FrozenModel):
     smoothed: tuple[Smoothed, ...]
 
 
-class Scores(FrozenModel):
+class StoredScores(FrozenModel):
     """`scores.json`."""
 
     scores: tuple[Score, ...]

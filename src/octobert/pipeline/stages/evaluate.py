@@ -74,7 +74,7 @@ def run(
     )
     np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
     scores = scoring.scores(task, outputs, encoded, gold, seed=seed)
-    context.write(_artifacts.SCORES, _artifacts.Scores(scores=scores))
+    context.write(_artifacts.SCORES, _artifacts.StoredScores(scores=scores))
     return {
         "candidate": candidate,
         "precision": session.precision,

@@ -19,7 +19,7 @@ from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
 
-class Form(FrozenModel):
+class FileForm(FrozenModel):
     """What a target's files are like.
 
     Args:
@@ -39,13 +39,13 @@ class Form(FrozenModel):
     format: Literal["auto", "qdq", "qoperator"] = "auto"
 
 
-def run(context: Context, planned: StepResult, *, form: Form) -> Summary:
+def run(context: Context, planned: StepResult, *, form: FileForm) -> Summary:
     """Export the quantized graph of a plan."""
     plan = planned.read(_artifacts.PLAN, QuantPlan)
     return write(plan, planned.path(_artifacts.QUANTIZED), form, context.work)
 
 
-def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
+def write(plan: QuantPlan, written: Path, form: FileForm, folder: Path) -> Summary:
     """Write the files of a target.
 
     Args:

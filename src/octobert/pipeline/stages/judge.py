@@ -19,7 +19,7 @@ from octobert.pipeline.stages import _artifacts
 JUDGED, FLOAT = "judged.json", "float.npz"
 
 
-class Verdict(FrozenModel):
+class Judged(FrozenModel):
     """`judged.json`.
 
     Args:
@@ -84,7 +84,7 @@ def run(
         context.progress(f"judging {target}", 0, judge.rows)
         candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
-    verdict = Verdict(
+    verdict = Judged(
         rows=rows, of=judge.rows, metrics=metrics, met=met, float_values=judge.float_values
     )
     context.write(JUDGED, verdict)

@@ -45,7 +45,7 @@ class Entrant(FrozenModel):
     entries: SessionEntries
 
 
-class Timed(FrozenModel):
+class RaceTimes(FrozenModel):
     """The times of one model.
 
     Args:
@@ -67,7 +67,7 @@ class Race(FrozenModel):
         load: what else the machine did meanwhile.
     """
 
-    times: dict[str, Timed]
+    times: dict[str, RaceTimes]
     problems: dict[str, str]
     load: Load
 
@@ -146,7 +146,7 @@ def _timed(
     seed: int,
     progress: Progress,
     racing: Sequence[Candidate],
-) -> tuple[dict[str, Timed], Load]:
+) -> tuple[dict[str, RaceTimes], Load]:
     """Time all of them in turn; what else the machine did meanwhile."""
     measured = latency.measure(
         racing,
@@ -168,7 +168,7 @@ def _timed(
         }
     footprints = {footprint.candidate: footprint for footprint in measured.footprints}
     return {
-        n: Timed(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()
+        n: RaceTimes(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()
     }, measured.load
 
 

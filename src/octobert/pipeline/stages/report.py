@@ -24,11 +24,11 @@ from octobert.core.measurements import Comparison, SpeedGoal, Speedup, StoredSco
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
+    AccuracySearch,
     CaptureFacts,
     DataFacts,
     RangeFacts,
     Report,
-    Search,
     Sensitivity,
     Simulated,
     StageFacts,
@@ -125,7 +125,7 @@ def run(
         **made.each("search", _artifacts.PLAN, QuantPlan),
     }
     tuned = made.each("tune", _artifacts.TUNED, _artifacts.TunedResults)
-    scores = made.each("evaluate", _artifacts.SCORES, _artifacts.Scores)
+    scores = made.each("evaluate", _artifacts.SCORES, _artifacts.StoredScores)
     evaluated = _evaluated(steps, tuple(scores), task)
     timings = dict(made.by("benchmark", _artifacts.TIMINGS, BenchmarkResult) or ())
     figures = {
@@ -151,7 +151,7 @@ def run(
         plans=plans,
         transforms=made.by("transform", _artifacts.TRANSFORMS, TransformFacts),
         sensitivities=made.each("quantize", _artifacts.SENSITIVITY, Sensitivity),
-        searches=made.each("search", _artifacts.SEARCH, Search),
+        searches=made.each("search", _artifacts.SEARCH, AccuracySearch),
         simulations=made.each("simulate", _artifacts.SIMULATION, Simulated),
         tuned={target: written.results for target, written in tuned.items()},
         scores={name: written.scores for name, written in scores.items()},

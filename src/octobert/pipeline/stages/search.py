@@ -30,7 +30,7 @@ from octobert.core.files import (
     write_sealed,
 )
 from octobert.core.plan import DType, QuantPlan
-from octobert.core.results import Search, Sensitivity, Trial
+from octobert.core.results import AccuracySearch, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries
 from octobert.core.trials import Trials
 from octobert.evaluation import candidates, latency
@@ -175,7 +175,7 @@ def run(
     models.write(final, context.work / _artifacts.QUANTIZED)
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
-    result = Search(
+    result = AccuracySearch(
         metric=metric,
         criterion=Phrasing.about(task.primary, judge.float_values).limit(accuracy.limit),
         float_value=judge.float_values[metric],

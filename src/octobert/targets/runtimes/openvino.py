@@ -311,7 +311,7 @@ _ANY_SHAPE = 0
 
 
 @dataclass(frozen=True)
-class Device:
+class OpenvinoDevice:
     """A device as targets have it: `probe` and `open_session`.
 
     Args:

@@ -82,7 +82,7 @@ def check_entries(entries: SessionEntries, device: str) -> None:
 
 
 @dataclass(frozen=True)
-class Device:
+class TorchDevice:
     """A device as targets have it: `probe` and `open_session`.
 
     Args:

@@ -29,7 +29,7 @@ _FAR = 2.5
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """One axis of the chart.
 
     Args:
@@ -106,8 +106,8 @@ class Frontier:
         note: what the axes mean, and where the intervals come from.
     """
 
-    x: tuple[Axis, ...]
-    y: Axis
+    x: tuple[ChartAxis, ...]
+    y: ChartAxis
     points: tuple[Point, ...]
     order: tuple[tuple[int, ...], ...]
     note: str = ""
@@ -289,20 +289,20 @@ def _quality(
     return Estimate(value=value, low=low, high=high).times(words.scale(words.metric or ""))
 
 
-def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
+def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> ChartAxis:
     """The axis of quality. What is far below everything that matters would press the rest together."""
     words, limit = words_of(report), accepted_of(report).drop
     kind = "metric" if report.choice is not None else _kind(report)
     top, bottom = max(y.high for y in ys), min(y.low for y in ys)
     if kind == "error":
         title = "output error (root mean square), less is better"
-        return Axis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
+        return ChartAxis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
     if kind == "fidelity":
         name = next(comparison.fidelity_name for comparison in report.comparisons)
         unit, best = ("%", 100.0) if name == "agreement" else ("", 1.0)
         margin = 0.1 * ((best - bottom) or 0.01 * best)
         title = f"{name} with the float model{' in %' if unit else ''}"
-        return Axis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
+        return ChartAxis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
     scale = words.scale(words.metric or "")
     limit = None if limit is None else -scale * limit
     bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
@@ -311,7 +311,7 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
     margin = 0.06 * ((top - bottom) or 1.0)
     name, unit = words.name("metric"), words.unit(words.metric or "").strip()
     title = f"{name} against float{', points' if scale == 100 else ''}"
-    return Axis(name, title, unit, True, bottom - margin, top + margin, limit, change=True)
+    return ChartAxis(name, title, unit, True, bottom - margin, top + margin, limit, change=True)
 
 
 def _cost(choice: Selection, result: VariantResult) -> Estimate | None:
@@ -322,7 +322,7 @@ def _cost(choice: Selection, result: VariantResult) -> Estimate | None:
     return choices.speed_of(choice, result)
 
 
-def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
+def _cost_axis(choice: Selection, points: Sequence[Point]) -> ChartAxis:
     """The axis of the goal of a search; of latency where a metric is the goal."""
     figures = [point.x[0] for point in points]
     if choice.goal == "throughput":
@@ -346,7 +346,7 @@ def _axis(
     *,
     more: bool = False,
     limit: float | None = None,
-) -> Axis:
+) -> ChartAxis:
     """An axis of cost around some figures."""
     ends = [end for figure in figures if figure is not None for end in (figure.low, figure.high)]
     if limit is not None:
@@ -358,10 +358,10 @@ def _axis(
     else:
         span = (high - low) or high or 1.0
         low, high = max(0.0, low - 0.08 * span), high + 0.16 * span
-    return Axis(name, f"{title} in {unit}", unit, more, low, high, limit, logarithmic)
+    return ChartAxis(name, f"{title} in {unit}", unit, more, low, high, limit, logarithmic)
 
 
-def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: Axis, y: Axis) -> bool:
+def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: ChartAxis, y: ChartAxis) -> bool:
     """True where no other candidate is better in one figure and no worse in the other."""
 
     def costs(candidate: Point) -> tuple[float, float] | None:
@@ -378,7 +378,7 @@ def _is_ahead(point: Point, points: Sequence[Point], i: int, axis: Axis, y: Axis
     )
 
 
-def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
+def _order(points: Sequence[Point], i: int, axis: ChartAxis, preferred: str) -> tuple[int, ...]:
     """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
     eligible = [n for n, point in enumerate(points) if point.y is not None and point.open]
     costs = {n: figure for n in eligible if (figure := points[n].x[i]) is not None}

@@ -11,7 +11,7 @@ from octobert.config.recipe import Recipe
 from octobert.config.words import Phrasing
 from octobert.core import wording
 from octobert.core.measurements import in_order, shapes
-from octobert.core.results import Report, Search
+from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
 from octobert.report import choices, commands, simulated, summary, times
 from octobert.report import verdict as verdicts
@@ -204,7 +204,7 @@ def trials(run: Run) -> Section | None:
     return Section("Trials of the search", {"searches": searches}, {"charts": charts})
 
 
-def _of_plans(target: str, search: Search) -> dict[str, Any]:
+def _of_plans(target: str, search: AccuracySearch) -> dict[str, Any]:
     """Trials for a plan: more saved time is better, as long as the criterion is met."""
     spent = accumulate(trial.seconds for trial in search.trials)
     trials = [
