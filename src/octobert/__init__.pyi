@@ -26,6 +26,7 @@ from octobert.api.packages import read_calibration_table as read_calibration_tab
 from octobert.api.packages import verify as verify
 from octobert.api.pages import page as page
 from octobert.api.runs import calibrate as calibrate
+from octobert.api.runs import check_criteria as check_criteria
 from octobert.api.runs import clean as clean
 from octobert.api.runs import dry_run as dry_run
 from octobert.api.runs import finetune as finetune

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import typer
 
+import octobert
 from octobert.cli import _recipe
-from octobert.cli import run as run_command
 from octobert.cli.main import app
 from octobert.config import checks, loading
 from octobert.config.choosing import Limit
@@ -400,14 +400,14 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
         assert (found.limit, found.state) == (text, "missed")
         searched = made.model_copy(update={"choice": selection(checks=(found,))})
         with golden.raises(AccuracyError) as caught:
-            run_command._check_criterion(searched)
+            octobert.check_criteria(searched)
         assert caught.value.exit_code == 9
         assert verdict(searched).state == "no"
     both = (*checks.check(list(limits.values())[:2], words_of(made), made, "openvino-cpu"),)
     with pytest.raises(AccuracyError, match=r"at least 0\.9; F1 drops by at most 1 point"):
-        run_command._check_criterion(made.model_copy(update={"choice": selection(checks=both)}))
+        octobert.check_criteria(made.model_copy(update={"choice": selection(checks=both)}))
     kept = checks.check(
         [Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu"
     )
     assert [each.state for each in kept] == ["kept", "kept"]
-    run_command._check_criterion(made.model_copy(update={"choice": selection(checks=kept)}))
+    octobert.check_criteria(made.model_copy(update={"choice": selection(checks=kept)}))

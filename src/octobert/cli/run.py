@@ -12,7 +12,7 @@ import typer
 
 import octobert
 from octobert.cli import _show
-from octobert.core.errors import AccuracyError, LimitError, RecipeError, SpeedError, TargetError
+from octobert.core.errors import RecipeError, TargetError
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -160,7 +160,7 @@ def print_report(report: Report, out: Path) -> Iterator[Report]:
         )
     if set(report.plans) - set(report.absent):
         _show.line(f"  live   {shlex.join(['octobert', 'compare', str(out), '--open'])}")
-    _check_criterion(report)
+    octobert.check_criteria(report)
 
 
 def _print_models(report: Report, out: Path) -> None:
@@ -200,58 +200,3 @@ def print_steps(steps: Sequence[PlannedStep]) -> Iterator[Sequence[PlannedStep]]
     yield steps
     for step in steps:
         _show.line(f"{step.action:<6} {step.step:<28} {step.reason}")
-
-
-def _check_criterion(report: Report) -> None:
-    """The exit code says whether the finished run meets the criteria of its recipe.
-
-    Raises:
-        LimitError: no model that was tried keeps all limits.
-        AccuracyError: a target misses the accuracy.
-        SpeedError: a target misses the speed, or does not clearly reach it.
-    """
-    from octobert.report import summary, verdict
-
-    if report.choice is not None and not report.choice.met:
-        best = report.choice.best
-        raise LimitError(
-            "no model keeps all limits; the nearest is packaged",
-            where=best.variant.name,
-            got=best.reason.removesuffix("."),
-            expected=", ".join(report.choice.limits),
-            fix="allow more, give the search more minutes, or vary more keys",
-        )
-    for target, search in report.searches.items():
-        if not search.met:
-            raise AccuracyError(
-                f"the best plan misses the accuracy criterion: {search.ended}",
-                where=target,
-                got=f"{search.metric} {search.taken.value:.4f}, a drop of {search.taken.drop:.4f} on {search.taken.rows} rows",
-                expected=search.criterion,
-                fix="allow a larger drop or more minutes, or keep more layers in float",
-            )
-    for target in report.plans:
-        # A plain run without a criterion of its own is judged in the report only.
-        stated = report.choice is not None or report.recipe.get("accuracy") is not None
-        checks = verdict.checks_of(report, target) if stated else ()
-        if missed := [check for check in checks if check.state == "missed"]:
-            raise AccuracyError(
-                "a limit that the search kept is missed in the final measurement: "
-                + "; ".join(check.limit for check in missed),
-                where=target,
-                got="; ".join(check.reason for check in missed),
-                fix="give more tuning rows (data.tune), allow more, or look at the rows that changed in the report",
-            )
-    for goal in report.speed_goals:
-        if goal.state not in ("met", "not measured"):
-            # The sentence names the target, the goal, and the slowest shape.
-            what = summary.goal_text(goal).removesuffix(".")
-            fix = (
-                "compare on an idle machine, or with more benchmark.repeats"
-                if goal.state == "not clear"
-                else "set a lower goal"
-            )
-            raise SpeedError(
-                what,
-                fix=f"{fix}; octobert inspect {goal.target} --runtime says where the time goes",
-            )

@@ -18,6 +18,8 @@ from pydantic import Field
 from octobert.core.frozen import FrozenModel, Row, Tabular
 
 BINS = 1 << 16
+# Steps of an 8-bit grid.
+STEPS = 255
 # Largest width of a bin relative to its values. The middle of a bin represents it.
 RELATIVE_BIN_WIDTH = 2.0**-7
 _POINTS_PER_BIN = 64

@@ -11,11 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from octobert.core.frozen import FrozenModel
-from octobert.core.ranges import Interval, TensorStatistics, held_out
+from octobert.core.ranges import STEPS, Interval, TensorStatistics, held_out
 
 # Of the error of a row. 1 is right for the mean, and clips one text in a hundred much (docs/evidence/accuracy.md).
 POWER = 3
-_LEVELS = 255
 # Ends that are tried, in units of those of the other rows.
 _FACTORS = np.geomspace(1, 8, 43)
 
@@ -37,7 +36,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     lows = np.maximum(min(low, 0) * _FACTORS, min(statistics.minimum, 0))
     highs = np.minimum(max(high, 0) * _FACTORS, max(statistics.maximum, 0))
     values = statistics.count / len(statistics.extremes)
-    rounded = values * ((highs - lows[:, None]) / _LEVELS) ** 2 / 12
+    rounded = values * ((highs - lows[:, None]) / STEPS) ** 2 / 12
     clipped_low, clipped_high = _clipped(statistics, lows, 0), _clipped(statistics, highs, 1)
     errors = rounded[..., None] + clipped_low[:, None, held] + clipped_high[:, held]
     best = np.unravel_index(int((errors**POWER).mean(axis=-1).argmin()), rounded.shape)

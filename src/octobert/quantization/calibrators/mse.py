@@ -11,10 +11,9 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
-from octobert.core.ranges import Interval, TensorStatistics
+from octobert.core.ranges import STEPS, Interval, TensorStatistics
 
-# Steps of an 8-bit grid, and of a symmetric one on either side of zero.
-_LEVELS = 255
+# Steps of a symmetric 8-bit grid on either side of zero.
 _SIDE = 127
 _MIN_SCALE = float(np.finfo(np.float32).tiny)
 
@@ -61,7 +60,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
 
 
 def _error(
-    values: np.ndarray, counts: np.ndarray, low: float, high: float, levels: int = _LEVELS
+    values: np.ndarray, counts: np.ndarray, low: float, high: float, levels: int = STEPS
 ) -> float:
     """Return the sum of squared errors of a grid of `levels` steps over [low, high]. The grid contains 0 exactly."""
     scale = max(float(high - low) / levels, _MIN_SCALE)

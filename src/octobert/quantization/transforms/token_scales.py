@@ -21,14 +21,13 @@ from pydantic import Field
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
-from octobert.core.ranges import Sample
+from octobert.core.ranges import STEPS, Sample
 from octobert.graph import smoothing
 
 # Why nothing is divided where a target computes in integers alone.
 FLOAT_PARTS = "tokens would be divided in float"
 # Floors that are tried, in units of the largest value of all tokens. With the last one nothing changes.
 _FLOORS = np.geomspace(1 / 32, 1, 21)
-_LEVELS = 255
 
 
 class Options(FrozenModel):
@@ -109,7 +108,7 @@ def _floor(rows: np.ndarray, *, signed: bool) -> tuple[float, float, float]:
         return 1.0, 0.0, 0.0
     divisors = np.maximum(largest, (top * _FLOORS)[:, None])
     extents = (largest / divisors).max(axis=1) - np.minimum(lowest / divisors, 0).min(axis=1)
-    errors = (divisors**2).mean(axis=1) * (extents / _LEVELS) ** 2 / 12
+    errors = (divisors**2).mean(axis=1) * (extents / STEPS) ** 2 / 12
     errors /= float(np.square(rows, dtype=np.float64).mean())
     best = int(errors.argmin())
     return top * float(_FLOORS[best]), float(errors[-1]), float(errors[best])
