@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import pytest
 from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
+from octobert.core.results import Report
+from tests.support.reports import rich_report
 
 
 class Record(FrozenModel):
@@ -29,3 +32,11 @@ def test_a_copy_has_other_values_and_knows_what_was_set() -> None:
 def test_a_wrong_name_and_a_wrong_type_are_errors(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"kinds|'a' or 'b'|greater than|valid tuple"):
         Record().replaced(**changes)
+
+
+def test_reports_and_packages_of_earlier_versions_are_read() -> None:
+    report = rich_report(rows=20)
+    content = json.loads(report.model_dump_json())
+    assert Report.of_json(json.dumps(content | {"pruning": None})) == report
+    with pytest.raises(ValueError, match="prunings"):
+        Report.of_json(json.dumps(content | {"prunings": None}))

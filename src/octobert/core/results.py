@@ -6,7 +6,7 @@ import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
@@ -339,6 +339,12 @@ class StageFacts(FrozenModel):
     key: str
 
 
+def _without_gone(raw: Any) -> Any:
+    """A report or manifest without fields that octobert had until 2026-11-28: packages outlive the version that made them."""
+    gone = ("pruned", "pruning")
+    return {k: v for k, v in raw.items() if k not in gone} if isinstance(raw, dict) else raw
+
+
 class Report(Tabular):
     """`report.json`: all decisions and measurements of a run.
 
@@ -371,6 +377,8 @@ class Report(Tabular):
         absent: candidate → why it cannot run here. Scores of a target among them are those of its file on the CPU.
         stages: step → facts.
     """
+
+    _earlier = model_validator(mode="before")(_without_gone)
 
     recipe: dict[str, Any]
     task: TaskFacts
@@ -451,6 +459,8 @@ class PackageManifest(FrozenModel):
         session: how it is opened, without entries that name files of the machine where it was made.
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
+
+    _earlier = model_validator(mode="before")(_without_gone)
 
     octobert: str | None
     target: str
