@@ -140,3 +140,9 @@ def test_the_user_allows_code_and_the_recipe_is_written_without_that(
     path.write_text(loading.as_file(recipe))
     assert not {"allow_code", "training", "cache"} & set(re.findall(r"\w+", path.read_text()))
     assert loading.load(path, ["allow_code=true"]).finetune == recipe.finetune
+
+
+def test_a_key_that_is_gone_says_what_to_do_instead(golden) -> None:
+    search = {"space": {"calibrate": ["mse"]}, "storage": "t.log", "study": "mine"}
+    with golden.raises(RecipeError):
+        loading.parse({"model": "m", "task": "mrpc", "data": "d", "prune": 1.3, "search": search})

@@ -32,6 +32,12 @@ from octobert.core.files import looks_local
 from octobert.core.user_code import names_code
 
 SCHEMA_FILE = "recipe.schema.json"
+# Keys that octobert had until 2026-11-28 → what to do instead.
+_GONE = {
+    "prune": "finetune: {layers: …} keeps fewer layers",
+    "search.storage": "trials are in the store; several machines search with executor: ray",
+    "search.study": "trials are in the store",
+}
 # Mistakes that an error lists.
 _MOST_SHOWN = 20
 M = TypeVar("M", bound=BaseModel)
@@ -275,7 +281,9 @@ def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
         path = ".".join(str(part) for part in mistake["loc"]) or (
             "recipe" if model is Recipe else "options"
         )
-        if mistake["type"] == "extra_forbidden":
+        if path in _GONE:
+            sentences.append(f"{path}: the key is gone; {_GONE[path]}")
+        elif mistake["type"] == "extra_forbidden":
             keys = _keys(model, mistake["loc"][:-1])
             sentences.append(f"{path}: unknown key; {did_you_mean(str(mistake['loc'][-1]), keys)}")
         elif mistake["type"] == "missing":
