@@ -68,13 +68,9 @@ def refused_fields(path: RecipeLike) -> list[str]:
     """What octobert does not do of a config of another tool, one sentence for each field; nothing for recipes."""
     from octobert.config import importers
 
-    if not isinstance(path, str | Path) or not importers.is_config_file(Path(path)):
-        return []
-    return [
-        outcome.sentence()
-        for outcome in importers.read(Path(path)).outcomes
-        if outcome.verdict == "refused"
-    ]
+    imported = importers.read_if_known(Path(path)) if isinstance(path, str | Path) else None
+    outcomes = () if imported is None else imported.outcomes
+    return [outcome.sentence() for outcome in outcomes if outcome.verdict == "refused"]
 
 
 def parse_recipe(
@@ -107,9 +103,10 @@ def parse_recipe(
     from octobert.config import importers
 
     file = path_of(recipe, "recipe")
-    if not importers.is_config_file(file):
+    imported = importers.read_if_known(file)
+    if imported is None:
         return loading.load(file, changes)
-    return loading.of_file(importers.read(file).recipe, changes, file)
+    return loading.of_file(imported.recipe, changes, file)
 
 
 def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Report:

@@ -487,10 +487,7 @@ def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
         if stage is not None:
             distill = stage.distill and stage.distill.replaced(teacher=moved(stage.distill.teacher))
             trained = getattr(stage, "trained", None)
-            update[name] = stage.replaced(
-                **(
-                    {"distill": distill, "code": moved(stage.code)}
-                    | ({} if trained is None else {"trained": moved(trained)})
-                )
-            )
+            update[name] = stage.replaced(distill=distill, code=moved(stage.code))
+            if trained is not None:
+                update[name] = update[name].replaced(trained=moved(trained))
     return recipe.replaced(**update)

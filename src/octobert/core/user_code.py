@@ -9,7 +9,6 @@ Importers of other tools' configs may bring modules that scripts for these tools
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import inspect
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -186,7 +185,7 @@ def _module(code: UserCode) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             for importer in plugins.names("importers"):
                 stack.enter_context(plugins.load("importers", importer).modules())
             spec.loader.exec_module(module)

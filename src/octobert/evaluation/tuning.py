@@ -47,6 +47,25 @@ _FIRST_ROUNDS, _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 7, 25, 3
 _HOPELESS = 1.1
 
 
+def optuna_for(what: str) -> Any:
+    """Import Optuna, which says only errors from here on.
+
+    Args:
+        what: needs it, for the error.
+
+    Raises:
+        TargetError: it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise TargetError(
+            f"{what} needs the package optuna", fix=environment.install("tune")
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
 def tune(
     candidate: Candidate,
     rows: Sequence[Encoded],
@@ -74,13 +93,7 @@ def tune(
     Raises:
         TargetError: Optuna is not installed, or the model cannot be opened with the defaults.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise TargetError(
-            "tuning needs the package optuna", fix=environment.install("tune")
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optuna = optuna_for("tuning")
     chosen = np.random.default_rng(seed).permutation(len(rows))[: ROWS[goal]]
     work = functools.partial(_feeds, [rows[i] for i in chosen], pad_id, goal, longest)
     default = default_setting(goal)

@@ -2,8 +2,8 @@
 
     data ─┬────────────────────────┐
           └─ [finetune] ─ capture ─┴─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
-                                                                                 └ [qat ─ capture/trained] ┘             │
-  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [search/T] ───────────────────────────┘
+                                                                       └ [qat ─ capture/trained] ┘             │
+  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [search/T] ─────────────────┘
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps
 that measure run only with `measure: true`. quantize/T takes the corrected weights of the target before it where they are the

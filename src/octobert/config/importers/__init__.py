@@ -150,12 +150,17 @@ class Imported(Tabular):
         return [outcome.model_dump() for outcome in ordered]
 
 
-def is_config_file(path: Path) -> bool:
-    """Return whether a file is a config of another tool. Mistakes in it are for `read`, or for the reader of recipes."""
+def read_if_known(path: Path) -> Imported | None:
+    """Convert a config file; None where no importer knows it. Mistakes in other files are for the reader of recipes.
+
+    Raises:
+        RecipeError: it asks for what changes the result and octobert cannot do.
+    """
     try:
-        return _importer_of(_content_of(path)) is not None
+        raw = _content_of(path)
     except RecipeError:
-        return False
+        return None
+    return None if _importer_of(raw) is None else _of_file(raw, path)
 
 
 def read(path: Path, *, as_octobert: bool = False) -> Imported:
@@ -164,10 +169,12 @@ def read(path: Path, *, as_octobert: bool = False) -> Imported:
     Raises:
         RecipeError: it cannot be read, or as for `convert`.
     """
+    return _of_file(_content_of(path), path, as_octobert=as_octobert)
+
+
+def _of_file(raw: Any, path: Path, *, as_octobert: bool = False) -> Imported:
     try:
-        return convert(
-            _content_of(path), where=str(path), folder=path.parent, as_octobert=as_octobert
-        )
+        return convert(raw, where=str(path), folder=path.parent, as_octobert=as_octobert)
     except RecursionError:
         raise RecipeError("the config is nested too deeply", where=str(path)) from None
 
@@ -188,7 +195,6 @@ def convert(
     """
     importer = _importer_of(raw)
     if importer is None:
-        known = [load(name) for name in names()]
         got = f"a {type(raw).__name__}"
         if isinstance(raw, Mapping):
             got = f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
@@ -196,7 +202,7 @@ def convert(
             "no importer knows this config",
             where=where,
             got=got,
-            expected=", or ".join(f"{each.EXPECTED} ({each.TOOL})" for each in known),
+            expected=", or ".join(f"{each.EXPECTED} ({each.TOOL})" for each in map(load, names())),
         )
     recipe, outcomes = importer.convert(raw, where, folder, as_octobert)
     name = Path(where).name
@@ -207,7 +213,7 @@ def convert(
 
 def _importer_of(raw: Any) -> Importer | None:
     """The importer that knows a config."""
-    return next((load(name) for name in names() if load(name).is_config(raw)), None)
+    return next((importer for importer in map(load, names()) if importer.is_config(raw)), None)
 
 
 def _content_of(path: Path) -> Any:

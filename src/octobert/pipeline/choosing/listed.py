@@ -16,10 +16,10 @@ from typing import Any
 
 from octobert.config.choosing import Search, objective_named
 from octobert.config.recipe import Recipe
-from octobert.core import environment
-from octobert.core.errors import OctobertError, TargetError
+from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.selection import Variant, VariantResult
+from octobert.evaluation.tuning import optuna_for
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
 from octobert.pipeline.choosing.combinations import (
@@ -52,7 +52,7 @@ def check(recipe: Recipe) -> None:
     assert settings is not None
     space_of(recipe, settings, lambda changes: space.variant_of(recipe, changes))
     if settings.sampler == "tpe":
-        _optuna()
+        optuna_for("a search")
 
 
 def search(
@@ -89,22 +89,6 @@ def search(
     chosen = searching.best([r for r in numbered if searching.goals(r) is not None])
     keeps = searching.keeps(chosen)
     return searching.ranking.listed(chosen, [searching.reference, *numbered], keeps=keeps), ended
-
-
-def _optuna() -> Any:
-    """The package optuna, which says only errors from here on.
-
-    Raises:
-        TargetError: it is not installed.
-    """
-    try:
-        import optuna as package
-    except ImportError as error:
-        raise TargetError(
-            "a search needs the package optuna", fix=environment.install("tune")
-        ) from error
-    package.logging.set_verbosity(package.logging.ERROR)
-    return package
 
 
 @dataclass(frozen=True)
@@ -218,8 +202,8 @@ class _Search:
     def _prepare(self, combinations: Combinations) -> None:
         """Judge the next variants at the same time, unless the next one is judged."""
         waiting = map(combinations.at, self._order(combinations))
-        coming = {key: variant for _, variant, key in itertools.islice(waiting, 4 * TRIALS)}
-        new = dict(itertools.islice(coming.items(), self._trials.at_once))
+        coming = ((key, variant) for _, variant, key in waiting)
+        new = dict(itertools.islice(coming, self._trials.at_once))
         if new and next(iter(new)) not in self._prepared:
             self._trials.judge([v for key, v in new.items() if key not in self._prepared])
             self._prepared |= set(new)
@@ -238,14 +222,16 @@ class _Search:
             return
         if self._settings.sampler == "tpe":
             now = seed_of(seed, len(self.tried))
-            sampled = proposed(_optuna(), combinations.space, self._mirror(combinations), now)
+            sampled = proposed(
+                optuna_for("a search"), combinations.space, self._mirror(combinations), now
+            )
             yield from map(combinations.index, sampled)
         # Where TPE proposes only what was tried already, and for `random`.
         yield from combinations.at_random(seed_of(seed))
 
     def _mirror(self, combinations: Combinations) -> Any:
         """A study in memory with the trials of these combinations, for the sampler."""
-        package = _optuna()
+        package = optuna_for("a search")
         more = [objective_named(goal).more_is_better for goal in self._settings.goals]
         study = package.create_study(
             directions=["maximize" if is_more else "minimize" for is_more in more]

@@ -383,9 +383,9 @@ class VariantTrials:
         is_complete = verdict is not None and (
             timed is not None or variant == self.reference or not self.about_time
         )
-        return result.replaced(
-            **({"state": "admissible", "reason": ""} if is_complete else {"reason": NOT_TRIED})
-        )
+        if is_complete:
+            return result.replaced(state="admissible", reason="")
+        return result.replaced(reason=NOT_TRIED)
 
     def find(self, variant: Variant, rounds: int = 40, *, number: int) -> VariantResult:
         """Make, time and judge one variant; `number` as for `race`."""
