@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from octobert.config import checks
-from octobert.config.choosing import Limit
-from octobert.config.words import Phrasing
-from octobert.core.measurements import Comparison, Latency
-from octobert.core.results import DataFacts, ModelMetadata, Report
+from octobert.core.estimate import Estimate
+from octobert.core.limits import EXACT, Limit, check
+from octobert.core.measurements import Latency
+from octobert.core.results import ModelMetadata, Report
 from octobert.evaluation import statistics
+from octobert.report.judged import figure_of
 from octobert.tasks import Task, build
 from octobert.tasks.token_classification import EXPECTED, PREDICTED, RIGHT
 
@@ -162,7 +162,7 @@ def cases() -> list[Case]:
 def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
     """(`kept`, `unclear`, `missed` or `clearly missed`; whether the ordinary bootstrap would say kept)."""
     metric, (ours, theirs) = case.task.metrics[case.metric], pair
-    value, low, high, p_value = statistics.paired(
+    value, low, high, _ = statistics.paired(
         metric, ours, theirs, case.task.extremes(theirs), seed=seed
     )
     generator = np.random.default_rng(seed)
@@ -171,28 +171,11 @@ def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
         for i in generator.integers(0, len(ours), (300, len(ours)))
     ]
     ordinary = bool(np.nanpercentile(draws, 2.5) >= -limit - 1e-9)
-    compared = Comparison(
-        candidate="ours",
-        reference="float",
-        metric=case.metric,
-        difference=value,
-        low=low,
-        high=high,
-        p_value=p_value,
-        fidelity_name="agreement",
-        fidelity=1.0,
-        output_error=0.0,
-        changed=(),
-    )
-    data = DataFacts(
-        calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0
-    )
-    report = Report.model_construct(comparisons=(compared,), scores={}, data=data)
-    words = Phrasing.about(case.metric, {case.metric: float(metric(theirs))}, "float")
-    found = checks.check([Limit(max_drop=limit)], words, report, "ours")
-    if not found:
-        return "unclear", ordinary
-    return "clearly missed" if found[0].clear else found[0].state, ordinary
+    drop = None
+    if low is not None and high is not None:
+        drop = Estimate(value=-value, low=-high, high=-low)
+    (found,) = check(Limit(max_drop=limit), None, drop=drop, reference=float(metric(theirs)))
+    return "clearly missed" if found.is_clear else found.state, ordinary
 
 
 def shares(case: Case, rows: int, limit: float, samples: int) -> dict[str, float]:
@@ -268,7 +251,7 @@ def counts_table(rows: Sequence[int]) -> None:
         low = statistics.paired(lambda items: float(items.mean()), ours, theirs, extremes, seed=0)[
             1
         ]
-        return low is not None and low >= -limit - checks.EXACT
+        return low is not None and low >= -limit - EXACT
 
     print(f"\n| at most so many worse (wrong, %) | {' | '.join(f'{n:,} rows' for n in rows)} |")
     print(f"| --- |{' ---: |' * len(rows)}")
@@ -291,7 +274,7 @@ def times_table(samples: int) -> None:
     rounds = (6, 12, 30, 60, 100, 300, 1000)
     print(f"\n| kept, % | {' | '.join(f'{n:,} rounds' for n in rounds)} |")
     print(f"| --- |{' ---: |' * len(rounds)}")
-    generator, words = np.random.default_rng(0), Phrasing.about(None, {})
+    generator = np.random.default_rng(0)
     for percent in (50, 90, 95, 99):
         true, cells = -np.log(1 - percent / 100), []
         for count in rounds:
@@ -301,7 +284,7 @@ def times_table(samples: int) -> None:
                     candidate="ours", batch=1, sequence="data", samples_ms=times, rows=1, tokens=1
                 )
                 report = Report.model_construct(latencies=(timed,))
-                found = checks.figure_of(report, "ours", words, f"latency@p{percent}")
+                found = figure_of(report, "ours", f"latency@p{percent}", None)
                 wrong += found is not None and found.high < true
             cells.append(f"{100 * wrong / (20 * samples):.1f}")
         print(f"| p{percent} | {' | '.join(cells)} |", flush=True)

@@ -20,7 +20,7 @@ WIDE = "name".join(["long"] * 40)
 @pytest.fixture(scope="module")
 def searched(written: Any) -> Path:
     """The page of a search of 18 variants, whose winner keeps F1 within a point."""
-    report = rich_report()
+    report = rich_report(kind="question-answering")
     choice = selection(recipe=report.recipe)
     return written(Run("searched", report.model_copy(update={"choice": choice})))
 

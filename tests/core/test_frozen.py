@@ -9,8 +9,10 @@ import pytest
 from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
+from octobert.core.limits import Limit
 from octobert.core.results import Report
 from tests.support.reports import rich_report
+from tests.support.selections import selection
 
 
 class Record(FrozenModel):
@@ -36,7 +38,21 @@ def test_a_wrong_name_and_a_wrong_type_are_errors(changes: dict[str, object]) ->
 
 def test_reports_and_packages_of_earlier_versions_are_read() -> None:
     report = rich_report(rows=20)
+    limited = {**report.recipe, "accuracy": {"max_drop": 0.01, "metric": "accuracy", "minutes": 5}}
+    choice = selection(recipe={"choose": {"limits": {"max_drop": 0.01}}}, load=None)
+    report = report.replaced(recipe=limited, choice=choice)
     content = json.loads(report.model_dump_json())
-    assert Report.of_json(json.dumps(content | {"pruning": None})) == report
+    # Limits were sentences, and what follows from them was stored.
+    (search,) = content["searches"].values()
+    search["criterion"] = "accuracy drops by at most 1 point"
+    content["choice"] |= {"limits": ["F1 drops by at most 1 point"], "accepted_drop": 0.01}
+    content["choice"] |= {"accepted_ms": None, "checks": [{"limit": "F1", "state": "kept"}]}
+    gone = {"pruning": None, "speed_goals": []}
+    read = Report.of_json(json.dumps(content | gone))
+    assert read.choice == report.choice
+    assert [found.criterion for found in read.searches.values()] == [Limit(max_drop=0.01)]
+    for damaged in ({"choice": 3}, {"recipe": []}, {"searches": {"a": 1}}, {"searches": [1]}):
+        with pytest.raises(ValueError, match=next(iter(damaged))):
+            Report.of_json(json.dumps(content | damaged))
     with pytest.raises(ValueError, match="prunings"):
         Report.of_json(json.dumps(content | {"prunings": None}))

@@ -9,9 +9,7 @@ from octobert.config.loading import parse
 from octobert.core.errors import RecipeError, SpeedError
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Speedup
-from octobert.evaluation.latency import speed_goals
-from octobert.pipeline.stages import report
-from octobert.report import summary
+from octobert.report import judged, summary
 
 PLAIN = {"model": "m", "task": "mrpc", "data": "d"}
 
@@ -24,25 +22,27 @@ def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-
 
 
 @pytest.mark.parametrize(
-    ("found", "state", "slowest"),
+    ("found", "state", "shape"),
     [
-        ([speedup(1.3, 1.5), speedup(1.25, 1.4, 64)], "met", 64),
-        ([speedup(1.3, 1.5), speedup(1.2, 1.4, 64)], "not clear", 64),
-        ([speedup(1.1, 1.2), speedup(1.2, 1.4, 64)], "missed", 128),
+        ([speedup(1.3, 1.5), speedup(1.25, 1.4, 64)], "kept", "1 × 64"),
+        ([speedup(1.3, 1.5), speedup(1.2, 1.4, 64)], "unclear", "1 × 64"),
+        ([speedup(1.1, 1.2), speedup(1.2, 1.4, 64)], "missed", "1 × 128"),
+        ([speedup(1.2, 1.24), speedup(0.9, 1.4, 64)], "missed", "1 × 128"),
+        ([speedup(1.3, 1.5), speedup(1.0, 1.4, 64)], "missed", "1 × 64"),
         # Another float model is not the baseline.
-        ([speedup(1.3, 1.5), speedup(0.9, 1.0, 64, "ort-bf16")], "met", 128),
-        ([], "not measured", None),
+        ([speedup(1.3, 1.5), speedup(0.9, 1.0, 64, "ort-bf16")], "kept", "1 × 128"),
+        ([], "unmeasured", ""),
     ],
+    ids=["kept", "unclear", "missed", "one missed", "perhaps missed", "baseline", "unmeasured"],
 )
-def test_intervals_decide(
-    golden, finished, found: list[Speedup], state: str, slowest: int | None
-) -> None:
-    (goal,) = speed_goals(found, {"ort-cpu": "ort-f32"}, 1.25)
-    assert goal.state == state
-    assert (goal.slowest and goal.slowest.sequence) == slowest
-    whole = finished[2].model_copy(update={"speed_goals": (goal,)})
-    assert summary.goal_text(goal) in summary.verdicts(whole)
-    if state in ("met", "not measured"):
+def test_intervals_decide(golden, finished, found: list[Speedup], state: str, shape: str) -> None:
+    recipe = {**finished[2].recipe, "speed": {"min_speedup": 1.25}}
+    whole = finished[2].model_copy(update={"recipe": recipe, "speedups": tuple(found)})
+    (goal,) = judged.speed_checks(whole, "ort-cpu")
+    assert (goal.state, goal.shape) == (state, shape)
+    assert goal in judged.checked(whole)["ort-cpu"]
+    assert summary.goal_text(whole, "ort-cpu", goal) in summary.outcomes(whole)
+    if state in ("kept", "unmeasured"):
         octobert.check_criteria(whole)
         return
     with golden.raises(SpeedError) as caught:
@@ -50,18 +50,16 @@ def test_intervals_decide(
     assert caught.value.exit_code == 9
 
 
-def test_the_report_judges_every_target_of_a_recipe() -> None:
-    recipe = parse({**PLAIN, "speed": {"min_speedup": 2}}).model_dump(mode="json")
-    goals = report._speed_goals(
-        recipe, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), [speedup(1.3, 1.5)]
-    )
-    assert [(goal.target, goal.state) for goal in goals] == [
-        ("ort-cpu", "missed"),
-        ("qnn", "not measured"),
-    ]
-    assert (
-        report._speed_goals({"speed": None}, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), []) == ()
-    )
+def test_every_target_of_a_recipe_is_judged(finished) -> None:
+    made = finished[2].model_copy(update={"speedups": (speedup(1.1, 1.2),)})
+    assert judged.checked(made) == {}
+    wanted = {**made.recipe, "speed": parse({**PLAIN, "speed": {"min_speedup": 2}}).speed}
+    whole = made.model_copy(update={"recipe": wanted})
+    states = {
+        target: [part.state for part in parts] for target, parts in judged.checked(whole).items()
+    }
+    other = {target: ["unmeasured"] for target in ("openvino-cpu", "torch-cpu")}
+    assert states == {"ort-cpu": ["missed"], **other}
 
 
 @pytest.mark.parametrize(

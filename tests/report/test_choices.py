@@ -6,13 +6,12 @@ import io
 
 import pytest
 
-from octobert.config import checks
-from octobert.config.choosing import Limit
-from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
+from octobert.core.limits import Limit, check
 from octobert.core.selection import Selection, VariantResult
-from octobert.report import choices, terminal
+from octobert.report import choices, judged, terminal
 from octobert.report.tables import PlainConsole
+from octobert.report.words import Phrasing
 from tests.support.selections import (
     WITHIN_A_POINT,
     figure,
@@ -25,14 +24,12 @@ from tests.support.selections import (
 
 CHOICE = without(selection(), "not tried")
 REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
-WORDS = Phrasing("latency", "f1", REFERENCE)
+WORDS = Phrasing("f1", REFERENCE.values)
 
 
-def said(
-    choice: Selection = CHOICE, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **report: object
-) -> str:
+def said(choice: Selection = CHOICE, **report: object) -> str:
     """The sentence of a search and its final run."""
-    return choices.sentence(choice, limits, final_run(**report))
+    return choices.sentence(choice, final_run(**report, choice=choice))
 
 
 def won_by(precision: str, *others: VariantResult) -> Selection:
@@ -75,20 +72,16 @@ def test_the_loss_is_that_on_the_evaluation_rows(
     golden(said(difference=difference))
 
 
-def checked(difference: tuple[float, float, float], *limits: Limit, **report: object) -> Selection:
-    """A search whose limits are checked again on the final run."""
-    run = final_run(difference, scores={}, footprints=(), latencies=(), throughputs=(), **report)
-    return CHOICE.model_copy(
-        update={"checks": checks.check(limits or (WITHIN_A_POINT,), WORDS, run, "openvino-cpu")}
-    )
-
-
 def test_a_limit_that_only_the_tuning_rows_kept_is_said_first_to_be_missed(golden) -> None:
     for missed in ((-0.023, -0.029, -0.017), (-0.013, -0.019, -0.007), (-0.009, -0.019, 0.0)):
-        golden(said(checked(missed), difference=missed))
-    relative = Limit(max_drop=0.01, relative=True)
-    assert [each.state for each in checked((-0.0091, -0.02, -0.009), relative).checks] == ["missed"]
-    assert [each.state for each in checked((-0.001, -0.006, 0.003)).checks] == ["kept"]
+        golden(said(difference=missed))
+
+    def states(difference: tuple[float, float, float], limit: Limit) -> list[str]:
+        run = final_run(difference, choice=without(selection(limits=(limit,)), "not tried"))
+        return [part.state for part in judged.checks_of(run, "openvino-cpu")]
+
+    assert states((-0.0091, -0.02, -0.009), Limit(max_drop=0.01, relative=True)) == ["missed"]
+    assert states((-0.001, -0.006, 0.003), WITHIN_A_POINT) == ["kept"]
 
 
 def test_a_float_model_wins(golden) -> None:
@@ -107,12 +100,12 @@ def test_bfloat16_wins_because_8_bits_gain_nothing_more(golden) -> None:
 
 
 def test_nothing_keeps_the_limits(golden) -> None:
-    nearest = found("openvino-cpu int8", 21.7, 1.4, 0.6, 110.0, "chosen").model_copy(
-        update={"reason": WORDS.misses_drop(WITHIN_A_POINT, figure(0.014, 0.006))}
-    )
-    choice = selection(nearest, REFERENCE, met=False)
+    nearest = found("openvino-cpu int8", 21.7, 1.4, 0.6, 110.0, "excluded")
+    lost = {"winner": nearest.variant.name, "met": False}
+    choice = selection(nearest, REFERENCE, **lost)
     golden(said(choice, difference=(-0.013, -0.019, -0.007)))
-    golden(said(choice, (WITHIN_A_POINT, Limit(of="latency@p90", at_most=5))))
+    both = (WITHIN_A_POINT, Limit(of="latency@p90", at_most=5))
+    golden(said(selection(nearest, REFERENCE, limits=both, **lost)))
 
 
 def test_a_search_that_ran_out_of_time(golden) -> None:
@@ -124,7 +117,7 @@ def test_other_goals(golden) -> None:
     golden(said(without(selection(goal="size"), "not tried")))
     golden(said(selection(goal="memory")))
     golden(said(without(selection(goal="metric"), "not tried")))
-    golden(said(without(selection(limits=()), "excluded"), ()))
+    golden(said(without(selection(limits=()), "excluded")))
 
 
 def test_a_tie_is_said_to_be_one() -> None:
@@ -135,7 +128,7 @@ def test_a_tie_is_said_to_be_one() -> None:
     slower = found("ort-cpu int8 all", 24.0, 0.1, 0.4, 110.0, "admissible")
 
     def why(*others: VariantResult) -> str:
-        return choices.because(selection(winner, REFERENCE, *others), (WITHIN_A_POINT,))
+        return choices.because(selection(winner, REFERENCE, *others))
 
     assert "as fast as any that keeps" in why(equal)
     assert "calibrate=mse is as fast within the noise" in why(equal, slower)
@@ -148,7 +141,7 @@ def test_what_was_not_judged_is_compared_as_well(golden) -> None:
     """The search judges from the fastest on, and ends with the first that keeps the limits."""
     winner = found("openvino-cpu int8", 21.7, 0.1, 0.4, 110.0, "chosen")
     late = found("ort-cpu int8", 26.4, None, 0.0, 109.0, "slower")
-    golden(choices.because(selection(winner, REFERENCE, late), (WITHIN_A_POINT,)))
+    golden(choices.because(selection(winner, REFERENCE, late)))
 
 
 def test_limits_in_words(golden) -> None:
@@ -166,34 +159,36 @@ def test_limits_in_words(golden) -> None:
 
 
 def test_what_misses_a_limit_in_words(golden) -> None:
-    golden(WORDS.misses_value(Limit(of="latency@p90", at_most=20), figure(24.1, 0.3)))
-    golden(WORDS.misses_value(Limit(at_least=0.85), figure(0.812, 0)))
-    golden(WORDS.misses_value(Limit(of="size", at_least=10, at_most=100), figure(110, 0)))
-    golden(WORDS.misses_gain(Limit(of="latency", min_gain=20), figure(12, 2)))
-    golden(WORDS.misses_gain(Limit(of="latency", min_gain=20), figure(-5, 6)))
+    for limit, value, reference in (
+        (Limit(of="latency@p90", at_most=20), figure(24.1, 0.3), None),
+        (Limit(at_least=0.85), figure(0.812, 0), None),
+        (Limit(of="size", at_most=100), figure(110, 0), None),
+        (Limit(of="latency", min_gain=20), figure(88, 2), 100.0),
+        (Limit(of="latency", min_gain=20), figure(105, 6), 100.0),
+    ):
+        (part,) = check(limit, value, reference=reference)
+        golden(WORDS.missed(part))
 
 
 def test_metrics_outside_of_0_to_1_have_no_points(golden) -> None:
-    words = Phrasing(
-        "latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}})
-    )
+    words = Phrasing("recall@10", {"recall@10": 87.5})
     limit = Limit(max_drop=0.5)
     golden(words.limit(limit))
-    golden(words.misses_drop(limit, Estimate(value=1.25, low=0.75, high=1.75)))
-    assert words.lines((limit,)) == {"accepted_drop": 0.5}
+    (part,) = check(limit, None, drop=Estimate(value=1.25, low=0.75, high=1.75), reference=87.5)
+    golden(words.missed(part))
 
 
 def test_limits_are_lines_of_the_chart() -> None:
-    assert WORDS.lines(
-        (WITHIN_A_POINT, Limit(of="f1", at_least=0.898), Limit(of="latency", at_most=40))
-    ) == {
-        "accepted_drop": pytest.approx(0.005),
-        "accepted_ms": 40,
-    }
-    assert WORDS.lines((Limit(of="speedup", at_least=2), Limit(of="latency", min_gain=25))) == {
-        "accepted_ms": 38.4
-    }
-    assert WORDS.lines((Limit(of="size", at_most=50), Limit(of="latency@p90", at_most=9))) == {}
+    def lines(*limits: Limit) -> tuple[float | None, float | None]:
+        choice = selection(limits=limits)
+        return judged.accepted_drop(final_run(choice=choice)), judged.accepted_ms(choice)
+
+    both = lines(WITHIN_A_POINT, Limit(of="f1", at_least=0.898), Limit(of="latency", at_most=40))
+    assert both == (pytest.approx(0.005), 40)
+    assert lines(Limit(of="speedup", at_least=2), Limit(of="latency", min_gain=25)) == (None, 38.4)
+    assert lines(Limit(of="size", at_most=50), Limit(of="latency@p90", at_most=9)) == (None, None)
+    words = Phrasing("recall@10", {"recall@10": 87.5})
+    assert Limit(max_drop=0.5).accepted_drop(words.values["recall@10"]) == 0.5
 
 
 def test_how_far_a_search_is(golden) -> None:

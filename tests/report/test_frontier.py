@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from octobert.core.estimate import Estimate
+from octobert.core.limits import Limit
 from octobert.core.results import Report
 from octobert.core.selection import Selection
 from octobert.report.page.sections.frontier import Frontier, Point, frontier
@@ -68,7 +69,7 @@ def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are
     chart = drawn(report, selection())
     assert chart.y.limit == pytest.approx(-1.0)
     assert -6 < chart.y.low < -2.9
-    timed = drawn(report, selection(accepted_drop=None, accepted_ms=40.0))
+    timed = drawn(report, selection(limits=(Limit(of="latency", at_most=40),)))
     assert (timed.x[0].limit, timed.y.limit) == (40.0, None)
 
 

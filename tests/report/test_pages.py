@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import octobert
-from octobert.config import checks
+from octobert.core.limits import rows_needed
 from octobert.core.lock import locked
 from octobert.pipeline import publishing
 from octobert.pipeline.publishing import HIDDEN
@@ -331,7 +331,7 @@ def test_a_number_of_truncated_texts_that_is_none_is_left_out(out: Path, count: 
 def test_no_number_of_rows_is_named_where_the_figures_say_nothing(
     rows: int, reach: float, room: float
 ) -> None:
-    assert checks.rows_needed(rows, reach, room) is None
+    assert rows_needed(rows, reach, room) is None
 
 
 @pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])

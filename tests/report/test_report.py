@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from octobert.core import environment, wording
 from octobert.core.estimate import Estimate
+from octobert.core.limits import Limit
 from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.ranges import Sweep, Swept, recommendation
@@ -33,7 +34,7 @@ TRIAL = Trial(
 )
 SEARCH = AccuracySearch(
     metric="accuracy",
-    criterion="accuracy drops by at most 0.01",
+    criterion=Limit(max_drop=0.01),
     float_value=0.814,
     rows=60,
     met=True,

@@ -12,18 +12,18 @@ import typer
 import octobert
 from octobert.cli import _recipe
 from octobert.cli.main import app
-from octobert.config import checks, loading
-from octobert.config.choosing import Limit
-from octobert.config.words import Phrasing, words_of
+from octobert.config import loading
 from octobert.core.errors import AccuracyError
 from octobert.core.estimate import Estimate, quantile
+from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Latency, Score, Throughput, Turn
 from octobert.core.results import Report
-from octobert.report import commands
+from octobert.report import commands, judged
 from octobert.report.verdict import Verdict, fastest_float, paired, verdict
+from octobert.report.words import words_of
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report
-from tests.support.selections import WITHIN_A_POINT, final_run, found, selection, speedup
+from tests.support.selections import final_run, found, selection, speedup
 
 GROUP: Any = typer.main.get_command(app)
 REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
@@ -88,6 +88,17 @@ def with_figures(
         "load": None,
     }
     return report.model_copy(update=made)
+
+
+def with_limits(report: Report, *limits: Limit) -> Report:
+    """The report of the final run of a search with limits, whose main metric is accuracy."""
+    choice = selection(limits=limits, metric="accuracy")
+    return report.model_copy(update={"choice": choice})
+
+
+def checked(report: Report, *limits: Limit) -> tuple[Check, ...]:
+    """The checks of openvino-cpu."""
+    return judged.checks_of(with_limits(report, *limits), "openvino-cpu")
 
 
 def test_ship_it(golden, report) -> None:
@@ -217,14 +228,8 @@ def test_a_search_is_answered_by_its_choice(golden, report) -> None:
         difference: tuple[float, float, float] = (-0.001, -0.006, 0.003), **changes: Any
     ) -> Verdict:
         run = final_run(difference)
-        found = checks.check(
-            [WITHIN_A_POINT],
-            Phrasing.from_selection(selection()),
-            run.model_copy(update={"scores": {}}),
-            "openvino-cpu",
-        )
         made = {
-            "choice": selection(checks=found, **changes),
+            "choice": selection(**changes),
             "comparisons": run.comparisons,
             "speedups": run.speedups,
         }
@@ -331,11 +336,9 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
 def test_what_the_final_measurement_does_not_have_is_not_kept(report) -> None:
     made = with_figures(report).model_copy(update={"throughputs": (), "footprints": ()})
     limit = Limit(of="throughput", at_least=1, min_gain=5)
-    found = checks.check(
-        [limit, Limit(of="size", at_most=999)], words_of(made), made, "openvino-cpu"
-    )
-    assert [(each.state, each.reason) for each in found] == 3 * [
-        ("unclear", "the final measurement does not have this figure")
+    found, words = checked(made, limit, Limit(of="size", at_most=999)), words_of(made)
+    assert [(each.state, words.reason(each, 408)) for each in found] == 3 * [
+        ("unmeasured", "the final measurement does not have this figure")
     ]
 
 
@@ -354,9 +357,11 @@ def test_a_percentile_needs_rounds_enough_to_have_an_upper_end(
     ]
     made = made.model_copy(update={"latencies": tuple(times)})
     limit = Limit(of=f"latency@p{percentile}", at_most=20)
-    (found,) = checks.check([limit], words_of(made), made, "openvino-cpu")
+    (found,) = checked(made, limit)
     assert found.state == state
-    assert (f"set benchmark.repeats to {repeats} or more" in found.reason) == (repeats > 0)
+    reason = words_of(made).reason(found, 408)
+    assert (f"set benchmark.repeats to {repeats} or more" in reason) == (repeats > 0)
+    assert Check.of_json(found.model_dump_json()) == found
 
 
 def test_a_throughput_has_the_noise_of_its_turns(report) -> None:
@@ -366,13 +371,8 @@ def test_a_throughput_has_the_noise_of_its_turns(report) -> None:
         turns=turns, samples_ms=(1.0,),
     )  # fmt: skip
     made = with_figures(report).model_copy(update={"throughputs": (timed,)})
-    found = checks.check(
-        [Limit(of="throughput", at_least=least) for least in (70, 100, 105, 150)],
-        words_of(made),
-        made,
-        "openvino-cpu",
-    )
-    assert [(each.state, each.clear) for each in found] == [
+    found = checked(made, *(Limit(of="throughput", at_least=n) for n in (70, 100, 105, 150)))
+    assert [(each.state, each.is_clear) for each in found] == [
         ("kept", False), ("unclear", False), ("missed", False), ("missed", True)
     ]  # fmt: skip
 
@@ -396,18 +396,16 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
         "latency improves by at least 80 %": Limit(of="latency", min_gain=80),
     }
     for text, limit in limits.items():
-        (found,) = checks.check([limit], words_of(made), made, "openvino-cpu")
-        assert (found.limit, found.state) == (text, "missed")
-        searched = made.model_copy(update={"choice": selection(checks=(found,))})
+        searched = with_limits(made, limit)
+        (found,) = judged.checks_of(searched, "openvino-cpu")
+        assert (words_of(searched).limit(found.limit), found.state) == (text, "missed")
         with golden.raises(AccuracyError) as caught:
             octobert.check_criteria(searched)
         assert caught.value.exit_code == 9
         assert verdict(searched).state == "no"
-    both = (*checks.check(list(limits.values())[:2], words_of(made), made, "openvino-cpu"),)
+    both = with_limits(made, *list(limits.values())[:2])
     with pytest.raises(AccuracyError, match=r"at least 0\.9; F1 drops by at most 1 point"):
-        octobert.check_criteria(made.model_copy(update={"choice": selection(checks=both)}))
-    kept = checks.check(
-        [Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu"
-    )
-    assert [each.state for each in kept] == ["kept", "kept"]
-    octobert.check_criteria(made.model_copy(update={"choice": selection(checks=kept)}))
+        octobert.check_criteria(both)
+    kept = with_limits(made, Limit(at_least=0.8), Limit(of="size", at_most=30))
+    assert [each.state for each in judged.checks_of(kept, "openvino-cpu")] == ["kept", "kept"]
+    octobert.check_criteria(kept)

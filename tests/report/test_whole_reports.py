@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "question-answering": {"kind": "question-answering"},
     "token-classification": {"kind": "token-classification"},
     "embedding": {"kind": "embedding"},
-    "a search": {"choice": selection()},
+    "a search": {"kind": "question-answering", "choice": selection()},
     "few rows": {"rows": 20},
     "nothing was measured": UNMEASURED,
 }
@@ -47,7 +47,9 @@ def test_on_a_page(golden) -> None:
 
 
 def test_a_search_on_a_page(golden) -> None:
-    report = rich_report(choice=selection(), plans={}, searches={}, sensitivities={})
+    report = rich_report(
+        kind="question-answering", choice=selection(), plans={}, searches={}, sensitivities={}
+    )
     golden(text_of(page([Run("model", report, Evidence(), "OUT")])))
 
 

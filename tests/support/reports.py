@@ -24,6 +24,7 @@ from octobert.core.evidence import (
     Smoothed,
     Transition,
 )
+from octobert.core.limits import Limit
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Provenance
@@ -408,7 +409,7 @@ def _search(metric: str) -> AccuracySearch:
     ]
     return AccuracySearch(
         metric=metric,
-        criterion=f"{metric} drops by at most 0.01",
+        criterion=Limit(of=metric, max_drop=0.01),
         float_value=0.86,
         rows=1000,
         met=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from octobert.config.choosing import Limit
-from octobert.config.words import NOT_TRIED, Phrasing
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
+from octobert.core.limits import Check, Limit, check
 from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import DataFacts, Report
 from octobert.core.selection import Selection, Variant, VariantResult
+from octobert.report import choices
+from octobert.report.words import Phrasing
 
 WITHIN_A_POINT = Limit(max_drop=0.01)
 MACHINE = Environment(
@@ -62,7 +63,8 @@ def found(
     return VariantResult(
         variant=Variant(name=name, target=target, precision=precision),
         state=state,
-        reason="",
+        reason="" if ms or state != "excluded" else _NOT_MADE,
+        checks=_missed(judged["f1"]) if judged and state == "excluded" else (),
         ratio=None if ms is None else figure(ms / 76.8, 0.01 * ms / 76.8 if ms != 76.8 else 0.0),
         time_ms=None if ms is None else figure(ms, 0.01 * ms),
         rounds=0 if ms is None else 12 if state == "slower" else 60,
@@ -83,12 +85,10 @@ def selection(
     reference = next(
         each for each in everything if each.variant.name == changes.get("reference", "ort-cpu f32")
     )
-    words = Phrasing(changes.get("goal", "latency"), changes.get("metric", "f1"), reference)
-    best = next(each for each in everything if each.state == "chosen")
-    told = tuple(
-        each.model_copy(update={"reason": each.reason or _reason(words, each, best)})
-        for each in everything
-    )
+    words = Phrasing(changes.get("metric", "f1"), reference.values, changes.get("goal", "latency"))
+    winner = changes.get("winner")
+    best = next(e for e in everything if e.state == "chosen" or e.variant.name == winner)
+    told = tuple(choices.reasoned(words, each, best) for each in everything)
     judged = [each for each in told if each.time_ms and each.drops]
     frontier = {
         each.variant.name for each in judged if not any(_dominates(other, each) for other in judged)
@@ -96,8 +96,7 @@ def selection(
     plain: dict[str, Any] = {
         "how": "choose",
         "goal": "latency",
-        "limits": tuple(map(words.limit, limits)),
-        **words.lines(limits),
+        "limits": limits,
         "metric": "f1",
         "rows": 400,
         "reference": reference.variant.name,
@@ -148,6 +147,11 @@ def final_run(
         "speedups": (speedup(2.4, 2.31, 2.52),),
         "ratios": (),
         "data": data,
+        "recipe": {},
+        "choice": None,
+        "scores": {},
+        "plans": {},
+        **dict.fromkeys(("footprints", "latencies", "throughputs"), ()),
     }
     return Report.model_construct(**{**plain, **changes})
 
@@ -169,21 +173,12 @@ def speedup(
     )
 
 
-def _reason(words: Phrasing, each: VariantResult, best: VariantResult) -> str:
-    if each.state == "chosen":
-        return "the fastest of those that keep the limits"
-    if each.state == "not tried":
-        return NOT_TRIED
-    if each.state == "slower":
-        return words.dropped(each, best)
-    if each.state == "admissible":
-        return words.behind(each, best)
-    drop = each.drops.get("f1")
-    return (
-        words.misses_drop(WITHIN_A_POINT, drop)
-        if drop
-        else "cannot be made: this CPU does not compute in float16"
-    )
+_NOT_MADE = "cannot be made: this CPU does not compute in float16"
+
+
+def _missed(drop: Estimate) -> tuple[Check, ...]:
+    """The check of a variant that loses more than a point."""
+    return check(WITHIN_A_POINT, None, drop=drop, reference=0.903)
 
 
 def _dominates(other: VariantResult, each: VariantResult) -> bool:

@@ -152,15 +152,17 @@ def check_criteria(report: Report) -> None:
             clearly reach it. Its `exit_code` is 9.
     """
     from octobert.core.errors import AccuracyError, LimitError, SpeedError
-    from octobert.report import summary, verdict
+    from octobert.report import judged, summary
+    from octobert.report.words import criterion, words_of
 
+    words, rows = words_of(report), report.data.evaluation_rows
     if report.choice is not None and not report.choice.met:
         best = report.choice.best
         raise LimitError(
             "no model keeps all limits; the nearest is packaged",
             where=best.variant.name,
             got=best.reason.removesuffix("."),
-            expected=", ".join(report.choice.limits),
+            expected=", ".join(map(words.limit, report.choice.limits)),
             fix="allow more, give the search more minutes, or vary more keys",
         )
     for target, search in report.searches.items():
@@ -169,34 +171,32 @@ def check_criteria(report: Report) -> None:
                 f"the best plan misses the accuracy criterion: {search.ended}",
                 where=target,
                 got=f"{search.metric} {search.taken.value:.4f}, a drop of {search.taken.drop:.4f} on {search.taken.rows} rows",
-                expected=search.criterion,
+                expected=criterion(search),
                 fix="allow a larger drop or more minutes, or keep more layers in float",
             )
-    for target in report.plans:
-        # A plain run without a criterion of its own is judged in the report only.
-        stated = report.choice is not None or report.recipe.get("accuracy") is not None
-        checks = verdict.checks_of(report, target) if stated else ()
-        if missed := [check for check in checks if check.state == "missed"]:
+    # Without a criterion of its own, a run is judged in the report only.
+    for target, checks in judged.checked(report).items():
+        missed = [check for check in checks if check.state == "missed" and not check.shape]
+        if missed:
             raise AccuracyError(
                 "a limit that the search kept is missed in the final measurement: "
-                + "; ".join(check.limit for check in missed),
+                + "; ".join(words.limit(check.limit) for check in missed),
                 where=target,
-                got="; ".join(check.reason for check in missed),
+                got="; ".join(words.reason(check, rows) for check in missed),
                 fix="give more tuning rows (data.tune), allow more, or look at the rows that changed in the report",
             )
-    for goal in report.speed_goals:
-        if goal.state not in ("met", "not measured"):
-            # The sentence names the target, the goal, and the slowest shape.
-            what = summary.goal_text(goal).removesuffix(".")
-            fix = (
-                "compare on an idle machine, or with more benchmark.repeats"
-                if goal.state == "not clear"
-                else "set a lower goal"
-            )
-            raise SpeedError(
-                what,
-                fix=f"{fix}; octobert inspect {goal.target} --runtime says where the time goes",
-            )
+        for check in checks:
+            if check.shape and check.state != "kept":
+                # The sentence names the target, the goal, and the shape that decides.
+                fix = (
+                    "set a lower goal"
+                    if check.is_clear
+                    else "compare on an idle machine, or with more benchmark.repeats"
+                )
+                raise SpeedError(
+                    summary.goal_text(report, target, check).removesuffix("."),
+                    fix=f"{fix}; octobert inspect {target} --runtime says where the time goes",
+                )
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[PlannedStep]:

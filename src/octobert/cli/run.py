@@ -124,13 +124,12 @@ def _question_limits(recipe: Recipe) -> None:
     Raises:
         RecipeError: they are not meant.
     """
-    from octobert.config.choosing import Limit, doubts
+    from octobert.config.choosing import doubts
 
     settings = recipe.choose or recipe.search
     limits = [*(settings.limits if settings is not None else ())]
     limits += [recipe.accuracy.limit] if recipe.accuracy is not None else []
-    if recipe.speed is not None:
-        limits.append(Limit(of="speedup", at_least=recipe.speed.min_speedup))
+    limits += [recipe.speed.limit] if recipe.speed is not None else []
     sentences = doubts(limits)
     for sentence in sentences:
         _show.note(f"octobert: {sentence}.")

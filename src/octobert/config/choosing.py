@@ -1,4 +1,4 @@
-"""What a run aims at: figures, limits on them, and the keys of a recipe that make octobert find out which model to make.
+"""What a run aims at: limits on every model, and the keys of a recipe that make octobert find out which model to make.
 
 `choose` lets octobert decide what to try. `search` tries what the user lists. Both judge models by figures: what is optimized
 (`goal`), and what must hold (`limits`). `accuracy` and `speed` are limits on every model of a run.
@@ -6,175 +6,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from octobert.core.frozen import FrozenModel
+from octobert.core.limits import UNITS, Figure, Limit, objective_named
 
-# Figures of a model besides the metrics of its task, with their units. Of the first four, less is better.
-UNITS = {
-    "latency": "ms",
-    "size": "MB",
-    "memory": "MB",
-    "load": "ms",
-    "throughput": "rows/s",
-    "speedup": "×",
-}
 # A drop and a speedup that nobody asks for: units were mistaken.
 _LARGE_DROP, _LARGE_SPEEDUP = 0.5, 10
-# Of metrics that are computed in another order.
-_ROUNDING = 1e-12
-_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d)?)")
-
-
-class Objective(FrozenModel):
-    """The name of a figure, taken apart.
-
-    Args:
-        name: a key of `UNITS`, or a metric of the task; `metric` is its main metric.
-        percentile: of the latency; None to compare each text with itself.
-    """
-
-    name: str
-    percentile: float | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.percentile is None else f"{self.name}@p{self.percentile:g}"
-
-    @property
-    def more_is_better(self) -> bool:
-        """Return whether a larger value is better, as of all metrics."""
-        return UNITS.get(self.name) not in ("ms", "MB")
-
-
-def objective_named(text: str) -> Objective:
-    """Return the figure of a name.
-
-    Args:
-        text: `latency`, `latency@p90`, `throughput`, `size`, `memory`, `load`, `speedup`, or a metric, such as `mrr@10`.
-
-    Raises:
-        ValueError: it is not the name of a figure.
-
-    Example:
-        >>> objective_named("latency@p90").percentile, objective_named("mrr@10").name
-        (90.0, 'mrr@10')
-    """
-    name, at, percentile = text.partition("@")
-    if name and (not at or (name not in UNITS and percentile.isdecimal())):
-        return Objective(name=text)
-    match = _PERCENTILE.fullmatch(percentile)
-    if name != "latency" or match is None:
-        raise ValueError(f'"{text}" is not a figure; a percentile is written latency@p90')
-    return Objective(name=name, percentile=float(match[1]))
-
-
-# The names of figures in a recipe: one, or several.
-Figure = Annotated[str, AfterValidator(lambda name: str(objective_named(name)))]
-Figures = Annotated[
+# Names of several figures in a recipe.
+FigureNames = Annotated[
     tuple[str, ...],
     AfterValidator(lambda names: tuple(str(objective_named(name)) for name in names)),
 ]
-
-
-def metric_named(name: str, primary: str | None) -> str:
-    """Return the name of a figure in records: that of the main metric for `metric`.
-
-    Args:
-        name: Of the figure.
-        primary: The main metric; None for data without labels.
-
-    Example:
-        >>> metric_named("metric", "f1"), metric_named("size", "f1")
-        ('f1', 'size')
-    """
-    return primary or "" if name == "metric" else name
-
-
-class Limit(FrozenModel):
-    """What a model must keep.
-
-    Args:
-        of: The figure: a metric of the task (`metric` is the main one), or `latency` in ms (`latency@p90` for a percentile),
-            `throughput` in rows per second, `speedup` over the float model, `size`, `memory` or `load`.
-        max_drop: Largest accepted drop of a metric, compared with the float model. 0.01 is one point.
-        relative: `max_drop` is a fraction of the float model's metric.
-        at_least: Smallest accepted value.
-        at_most: Largest accepted value.
-        min_gain: Smallest accepted improvement over the float model, in percent of its value. Latency that falls by a fifth has
-            improved by 20.
-    """
-
-    of: Figure = "metric"
-    max_drop: float | None = Field(default=None, ge=0)
-    relative: bool = False
-    at_least: float | None = None
-    at_most: float | None = None
-    min_gain: float | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Limit:
-        if all(
-            value is None for value in (self.max_drop, self.at_least, self.at_most, self.min_gain)
-        ):
-            raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
-        if self.max_drop is not None and self.objective.name in UNITS:
-            raise ValueError(
-                f"max_drop is for metrics of the task; use at_most or at_least for {self.of}"
-            )
-        more = self.objective.more_is_better
-        right, wrong = ("at_least", "at_most") if more else ("at_most", "at_least")
-        if getattr(self, wrong) is not None and getattr(self, right) is None:
-            better = "more" if more else "less"
-            raise ValueError(
-                f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}"
-            )
-        if self.min_gain is not None and self.min_gain >= 100 and not more:
-            raise ValueError(
-                f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less"
-            )
-        return self
-
-    def accepted_drop(self, float_value: float) -> float | None:
-        """The largest drop of a metric that is accepted, negative where it has to rise; None where any is.
-
-        Args:
-            float_value: metric of the float model.
-        """
-        drops = []
-        if self.max_drop is not None:
-            drops.append(self.max_drop * (abs(float_value) if self.relative else 1.0))
-        if self.min_gain is not None:
-            drops.append(-self.min_gain / 100 * abs(float_value))
-        return min(drops, default=None)
-
-    def accepts(self, value: float, float_value: float) -> bool:
-        """Check that a value of a metric is within the limit.
-
-        Args:
-            float_value: metric of the float model.
-        """
-        drop = self.accepted_drop(float_value)
-        within = drop is None or float_value - value <= drop + _ROUNDING
-        return within and (self.at_least is None or value >= self.at_least)
-
-    @property
-    def objective(self) -> Objective:
-        """The figure that it limits."""
-        return objective_named(self.of)
-
-    @property
-    def parts(self) -> tuple[Limit, ...]:
-        """Each thing that it says as a limit of its own."""
-        said = {key: getattr(self, key) for key in ("max_drop", "at_least", "at_most", "min_gain")}
-        return tuple(
-            Limit(of=self.of, relative=self.relative, **{key: value})
-            for key, value in said.items()
-            if value is not None
-        )
 
 
 def doubts(limits: Iterable[Limit]) -> list[str]:
@@ -260,6 +106,11 @@ class Speed(FrozenModel):
 
     min_speedup: float = Field(gt=0)
 
+    @property
+    def limit(self) -> Limit:
+        """The same as a limit."""
+        return Limit(of="speedup", at_least=self.min_speedup)
+
 
 class Choose(FrozenModel):
     """Let octobert find the best model for this machine.
@@ -276,7 +127,7 @@ class Choose(FrozenModel):
 
     goal: Figure = "latency"
     limits: Limits = (Limit(max_drop=0.01),)
-    ties: Figures = ("metric", "size")
+    ties: FigureNames = ("metric", "size")
     minutes: float = Field(default=20, gt=0)
     vary: tuple[str, ...] | None = None
     tune: bool = True
@@ -309,7 +160,7 @@ class Search(FrozenModel):
     trials: int | None = Field(default=None, ge=1)
     minutes: float | None = Field(default=None, gt=0)
     seed: int | None = Field(default=None, ge=0)
-    goals: Figures = Field(default=("latency",), min_length=1)
+    goals: FigureNames = Field(default=("latency",), min_length=1)
     limits: Limits = ()
 
     @field_validator("goals", mode="before")

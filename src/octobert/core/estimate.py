@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pydantic import ConfigDict
+
 from octobert.core.frozen import FrozenModel
 
 
@@ -16,6 +18,9 @@ class Estimate(FrozenModel):
         low: lower end of the interval.
         high: upper end.
     """
+
+    # Of a few rounds, a percentile has no upper end.
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     value: float
     low: float

@@ -159,6 +159,11 @@ class Comparison(OfCandidate):
 
     _both = model_validator(mode="after")(both_ends)
 
+    @property
+    def is_share(self) -> bool:
+        """True where `fidelity` is a share of equal answers, and no cosine or correlation."""
+        return self.fidelity_name == "agreement"
+
 
 class StoredScore(OfCandidate):
     """The main metric of retrieval in documents whose vectors are stored in a smaller form.
@@ -328,23 +333,6 @@ class Speedup(_AtShape):
 
     reference: str
     ratio: Estimate
-
-
-class SpeedGoal(FrozenModel):
-    """The speedup that a recipe wants of a target over its float baseline, and whether it is reached.
-
-    Args:
-        target: its name.
-        min_speedup: the goal.
-        state: `met` if the intervals of all timed shapes are above the goal, `missed` if one of them is below it, otherwise
-            `not clear`; `not measured` where the target cannot run.
-        slowest: the smallest of the speedups; None where none was measured.
-    """
-
-    target: str
-    min_speedup: float
-    state: Literal["met", "missed", "not clear", "not measured"]
-    slowest: Speedup | None = None
 
 
 class Load(FrozenModel):

@@ -8,16 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from octobert.core.earlier import of_earlier
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel, Row, Tabular
+from octobert.core.limits import Check, Limit
 from octobert.core.measurements import (
     Comparison,
     Footprint,
     Latency,
     Load,
     Score,
-    SpeedGoal,
     Speedup,
     StoredScore,
     Throughput,
@@ -183,7 +184,7 @@ class AccuracySearch(FrozenModel):
 
     Args:
         metric: of the criterion.
-        criterion: in words.
+        criterion: that a plan must meet.
         float_value: metric of the float model on the same runtime and the tuning rows.
         rows: tuning rows.
         met: whether the plan meets the criterion.
@@ -196,7 +197,7 @@ class AccuracySearch(FrozenModel):
     """
 
     metric: str
-    criterion: str
+    criterion: Limit
     float_value: float
     rows: int
     met: bool
@@ -339,12 +340,6 @@ class StageFacts(FrozenModel):
     key: str
 
 
-def _without_gone(raw: Any) -> Any:
-    """A report or manifest without fields that octobert had until 2026-11-28: packages outlive the version that made them."""
-    gone = ("pruned", "pruning")
-    return {k: v for k, v in raw.items() if k not in gone} if isinstance(raw, dict) else raw
-
-
 class Report(Tabular):
     """`report.json`: all decisions and measurements of a run.
 
@@ -370,7 +365,7 @@ class Report(Tabular):
         throughputs: per candidate and shape, of inferences at the same time; empty where the recipe does not ask for them.
         ratios: as `speedups`, of the throughputs.
         choice: how the model was chosen, where the recipe says `choose` or `search`.
-        speed_goals: whether each target is as fast as the recipe wants.
+        checks: target → every limit of the recipe, checked on these figures; empty where it sets none.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
         date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
@@ -378,7 +373,7 @@ class Report(Tabular):
         stages: step → facts.
     """
 
-    _earlier = model_validator(mode="before")(_without_gone)
+    _earlier = model_validator(mode="before")(of_earlier)
 
     recipe: dict[str, Any]
     task: TaskFacts
@@ -401,7 +396,7 @@ class Report(Tabular):
     throughputs: tuple[Throughput, ...] = ()
     ratios: tuple[Speedup, ...] = ()
     choice: Selection | None = None
-    speed_goals: tuple[SpeedGoal, ...] = ()
+    checks: dict[str, tuple[Check, ...]] = Field(default_factory=dict)
     load: Load | None = None
     environment: Environment
     date: datetime.date | None = None
@@ -460,7 +455,7 @@ class PackageManifest(FrozenModel):
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
 
-    _earlier = model_validator(mode="before")(_without_gone)
+    _earlier = model_validator(mode="before")(of_earlier)
 
     octobert: str | None
     target: str

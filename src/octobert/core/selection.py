@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from octobert.core.environment import Environment
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel, Row, Tabular
+from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Load
 
 # Name of the chosen package in an output directory.
@@ -40,7 +41,8 @@ class VariantResult(FrozenModel):
         state: `chosen`; `admissible`: it meets all limits, and another one is better; `excluded`: it misses a limit, or cannot
             be made; `slower`: it was dropped by its time (or size) before its accuracy was known; `not tried`: the search
             ended first.
-        reason: one sentence: what ruled it out, or why it was chosen.
+        reason: one sentence: what ruled it out, or why it was chosen; until the search has ended, only why it cannot be made.
+        checks: the limits that it misses, on the tuning rows and in the times of its races.
         ratio: time divided by the time of the float reference, measured in turn; below 1 is faster. Of throughputs the inverse.
             Of a variant that left the search before the last race, its time relative to the chosen one, in the last race of
             both, times the ratio of the chosen one.
@@ -62,7 +64,8 @@ class VariantResult(FrozenModel):
 
     variant: Variant
     state: Literal["chosen", "admissible", "excluded", "slower", "not tried"]
-    reason: str
+    reason: str = ""
+    checks: tuple[Check, ...] = ()
     ratio: Estimate | None = None
     time_ms: Estimate | None = None
     rows_per_second: Estimate | None = None
@@ -87,39 +90,18 @@ class VariantResult(FrozenModel):
         return value
 
 
-class Check(FrozenModel):
-    """One limit, checked on the rows and in the times of the final run, which no search has seen.
-
-    Args:
-        limit: in words.
-        state: `kept`: the interval of the figure is within the limit; `missed`: the figure is beyond it; else `unclear`.
-        clear: it is missed by the whole interval of the figure.
-        reason: what speaks against it; empty where it is kept.
-        rows: about how many rows would decide, where more rows would.
-    """
-
-    limit: str
-    state: Literal["kept", "unclear", "missed"]
-    clear: bool = False
-    reason: str = ""
-    rows: int | None = None
-
-
 class Selection(Tabular):
     """`choice` in `report.json`: how a model was chosen, and what else was tried.
 
     Args:
         how: `choose` or `search`, the key of the recipe.
         goal: what was optimized: `latency`, `latency@p90`, `throughput`, `size`, `memory`, or a metric.
-        limits: in words.
-        accepted_drop: the largest drop of the main metric that the limits accept; None where they do not limit it.
-        accepted_ms: the longest time of the goal's statistic that they accept, in milliseconds for one text; None likewise.
+        limits: that a model must keep.
         metric: the main metric; None for data without labels.
         rows: tuning rows.
         reference: name of the float variant that ratios and drops refer to.
         winner: name of the variant that was packaged as `best`.
         met: whether the winner meets all limits on the tuning rows.
-        checks: every limit, checked again on the figures of the final run.
         sentence: what to use, how much it gains and loses on the evaluation rows, and why.
         found: of all variants, in the order of the table.
         minutes: time limit; None where there is none.
@@ -133,16 +115,13 @@ class Selection(Tabular):
 
     how: Literal["choose", "search"]
     goal: str
-    limits: tuple[str, ...]
-    accepted_drop: float | None = None
-    accepted_ms: float | None = None
+    limits: tuple[Limit, ...]
     metric: str | None
     rows: int
     reference: str
     winner: str
     met: bool
-    checks: tuple[Check, ...] = ()
-    sentence: str
+    sentence: str = ""
     found: tuple[VariantResult, ...]
     minutes: float | None
     seconds: float
@@ -155,7 +134,15 @@ class Selection(Tabular):
     @property
     def best(self) -> VariantResult:
         """The result of the winner."""
-        return next(found for found in self.found if found.variant.name == self.winner)
+        return self._of(self.winner)
+
+    @property
+    def float_result(self) -> VariantResult:
+        """The result of the float variant that ratios and drops refer to."""
+        return self._of(self.reference)
+
+    def _of(self, name: str) -> VariantResult:
+        return next(found for found in self.found if found.variant.name == name)
 
     def to_rows(self) -> list[Row]:
         """One row per variant."""

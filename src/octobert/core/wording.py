@@ -169,11 +169,7 @@ def speed_text(reference: str, ratio: Estimate, *, throughput: bool = False) -> 
 
 def fidelity_text(compared: Comparison) -> str:
     """How closely a model follows the float model: agreement is a share, a cosine is none."""
-    return (
-        f"{compared.fidelity:.2%}"
-        if compared.fidelity_name == "agreement"
-        else f"{compared.fidelity:.5f}"
-    )
+    return f"{compared.fidelity:.2%}" if compared.is_share else f"{compared.fidelity:.5f}"
 
 
 def quality_text(comparison: Comparison) -> str:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octobert.config.choosing import Limit, metric_named
 from octobert.core.errors import DataError, RecipeError, did_you_mean
 from octobert.core.estimate import Estimate
 from octobert.core.files import read_sealed, write_sealed
 from octobert.core.frozen import FrozenModel
+from octobert.core.limits import Limit, check, metric_named
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
@@ -50,6 +50,13 @@ class MetricChange(FrozenModel):
 
     value: float
     drop: Estimate
+
+    @property
+    def figure(self) -> Estimate:
+        """The value, with the interval that comes from comparing the same rows."""
+        float_value = self.value + self.drop.value
+        ends = (float_value - self.drop.high, float_value - self.drop.low)
+        return Estimate(value=self.value, low=ends[0], high=ends[1])
 
 
 class TuningJudgement(NamedTuple):
@@ -168,15 +175,24 @@ class AccuracyJudge:
 
     def met(self, values: Mapping[str, float]) -> bool:
         """Return whether values of the metrics, on all rows, keep all limits."""
-        return all(
-            limit.accepts(values[name], self.float_values[name]) for name, limit in self._limits
+        checks = (
+            part
+            for name, limit in self._limits
+            for part in check(
+                limit,
+                Estimate.exactly(values[name]),
+                drop=Estimate.exactly(self.float_values[name] - values[name]),
+                reference=self.float_values[name],
+            )
         )
+        return all(part.state != "missed" for part in checks)
 
     @staticmethod
     def _hopeless(limit: Limit, change: MetricChange, float_value: float) -> bool:
-        """Return whether even the lower end of the interval of the drop is above what is accepted."""
-        accepted = limit.accepted_drop(float_value)
-        return accepted is not None and change.drop.low > accepted
+        """Return whether what is accepted beside the float model is missed by the whole interval."""
+        checks = check(limit, change.figure, drop=change.drop, reference=float_value)
+        # Of a few rows, a value says less of all rows than a difference.
+        return any(part.is_clear for part in checks if part.limit.at_least is None)
 
     def _changes(self, part: TuningPart, outputs: Outputs) -> dict[str, MetricChange]:
         ours, theirs = (

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -19,7 +19,7 @@ import psutil
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import ModelError
 from octobert.core.estimate import Estimate
-from octobert.core.measurements import Footprint, Latency, Load, SpeedGoal, Speedup, Throughput
+from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
@@ -227,38 +227,6 @@ def _ratio(timing: Latency | Throughput, reference: Latency | Throughput) -> Est
         ]
         return statistics.rate_ratio(*rates)
     return statistics.speedup(np.array(timing.samples_ms), np.array(reference.samples_ms))
-
-
-def speed_goals(
-    speedups: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float
-) -> tuple[SpeedGoal, ...]:
-    """Judge the speed of targets, shape by shape.
-
-    Args:
-        speedups: of all targets, over several float models.
-        baselines: target → the float model that its goal is about.
-        min_speedup: the goal.
-    """
-    goals = []
-    for target, baseline in baselines.items():
-        compared = [
-            speedup
-            for speedup in speedups
-            if speedup.candidate == target and speedup.reference == baseline
-        ]
-        if not compared:
-            goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
-            continue
-        state: Literal["met", "missed", "not clear"] = "not clear"
-        if all(speedup.ratio.low >= min_speedup for speedup in compared):
-            state = "met"
-        elif any(speedup.ratio.high < min_speedup for speedup in compared):
-            state = "missed"
-        slowest = min(compared, key=lambda speedup: speedup.ratio.value)
-        goals.append(
-            SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest)
-        )
-    return tuple(goals)
 
 
 @dataclass(frozen=True)

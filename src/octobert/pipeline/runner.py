@@ -40,7 +40,7 @@ from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, StoredScores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
-from octobert.report import choices
+from octobert.report import choices, judged
 from octobert.report.events import ProgressCallback, ProgressEvent, ignore
 
 # In sizes of the checkpoint: float graphs that all targets share, and what each target adds, with its package (measured: 6.7
@@ -138,11 +138,9 @@ def run(
         report = work.results(artifacts)["report"].read(report_stage.REPORT, Report)
         pages: dict[str, str] = {}
         if chosen is not None:
-            selection = chosen.checked(report)
-            sentence = choices.sentence(selection, chosen.limits, report)
-            choice = selection.replaced(sentence=sentence)
-            report = report.replaced(choice=choice)
+            report = report.replaced(choice=chosen.selection)
             pages = {winner.RECIPE: chosen.recipe}
+        report = choices.told(report.replaced(checks=judged.checked(report)))
         why = None if report.choice is None else report.choice.sentence
         artifacts = work.carry_out_all(package_steps(facts, chosen=why), artifacts)
         with storage_errors(out):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.config.choosing import UNITS, Limit, objective_named
-from octobert.config.words import COSTS, Phrasing, cost_of, loss
 from octobert.core.estimate import Estimate
+from octobert.core.limits import COSTS, UNITS, Limit, objective_named
 from octobert.core.measurements import Speedup, first_of
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import duration, points, speed_text, times_text
+from octobert.report import judged
 from octobert.report.times import noise
+from octobert.report.words import Phrasing, cost_of, loss, words_of_choice
 
 # The best of several variants, and those that would be better still.
 _BEST = {
@@ -32,32 +33,59 @@ STATES = {
 }
 
 
-def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
+def told(report: Report) -> Report:
+    """A report with the sentences of its search: why each variant was taken or not, and what to use."""
+    choice = report.choice
+    if choice is None:
+        return report
+    words = words_of_choice(choice)
+    found = [reasoned(words, result, choice.best) for result in choice.found]
+    choice = choice.replaced(found=tuple(found))
+    return report.replaced(choice=choice.replaced(sentence=sentence(choice, report)))
+
+
+def reasoned(words: Phrasing, result: VariantResult, best: VariantResult) -> VariantResult:
+    """A variant with the reason for its state."""
+    reason = result.reason or "; ".join(map(words.missed, result.checks))
+    if result.state == "chosen":
+        reason = "the best that keeps all limits"
+    elif result.state == "admissible":
+        reason = words.behind(result, best)
+    elif result.state == "slower":
+        reason = words.dropped(result, best)
+    elif result.state == "not tried":
+        reason = "the search ended before it was tried"
+    return result.replaced(reason=reason)
+
+
+def sentence(choice: Selection, report: Report) -> str:
     """Return what to use, how much it gains and loses on the evaluation rows, and why.
 
     Args:
         choice: the search, without its sentence.
-        limits: that the winner should keep.
         report: of the final run of the winner.
     """
-    words, best = Phrasing.from_selection(choice), choice.best
+    words, best, limits = words_of_choice(choice), choice.best, choice.limits
+    checks = judged.checks_of(report, best.variant.target)
+    rows = report.data.evaluation_rows
     compared = first_of(best.variant.target, report.comparisons)
-    figures = [*gains(choice, report), *loss(words, compared, report.data.evaluation_rows)]
+    figures = [*gains(choice, report), *loss(words, compared, rows)]
     if choice.met:
         measured = f": {', '.join(figures)}" if figures else ""
-        first = f"Use {best.variant.name}{measured}, because {because(choice, limits)}."
+        first = f"Use {best.variant.name}{measured}, because {because(choice)}."
         if best.variant.precision == "f32":
             gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
             first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
-        missed = [check.reason for check in choice.checks if check.state == "missed"]
+        missed = [words.reason(check, rows) for check in checks if check.state == "missed"]
         where = "in the search"
         if choice.rows:
             where = f"on the {choice.rows:,} tuning rows that the search judged by"
         broken = f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}"
         sentences = [f"{broken}: {'; '.join(missed)}.", first] if missed else [first]
-        unclear = (check for check in choice.checks if check.state == "unclear")
+        unclear = (check for check in checks if check.state in ("unclear", "unmeasured"))
         sentences += [
-            f"It is not certain that “{check.limit}”: {check.reason}." for check in unclear
+            f"It is not certain that “{words.limit(check.limit)}”: {words.reason(check, rows)}."
+            for check in unclear
         ]
     else:
         tried = sum(result.state != "not tried" for result in choice.found)
@@ -75,9 +103,9 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
     return " ".join(sentences)
 
 
-def because(choice: Selection, limits: Sequence[Limit]) -> str:
+def because(choice: Selection) -> str:
     """Return why the winner was chosen, without a full stop."""
-    words, best = Phrasing.from_selection(choice), choice.best
+    limits, words, best = choice.limits, words_of_choice(choice), choice.best
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
     results = [result for result in choice.found if result.ratio or result.drops]
@@ -132,7 +160,7 @@ def drop_title(choice: Selection) -> str:
     """The heading of drops: `F1 drop (points)`."""
     if choice.metric is None:
         return "drop"
-    words = Phrasing.from_selection(choice)
+    words = words_of_choice(choice)
     return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
 
 
@@ -140,7 +168,8 @@ def facts(choice: Selection) -> list[str]:
     """Return sentences on how the search went, and for which machines its choice holds."""
     here = choice.environment
     judged = f" on {choice.rows:,} tuning rows" if choice.metric is not None else ""
-    limits = f"; limits: {', '.join(choice.limits)}" if choice.limits else ""
+    words = words_of_choice(choice)
+    limits = f"; limits: {', '.join(map(words.limit, choice.limits))}" if choice.limits else ""
     versions = [
         f"{name} {here.versions[name]}"
         for name in ("onnxruntime", "openvino", "torch")
@@ -193,12 +222,11 @@ def _figures_of(best: VariantResult | None) -> str:
 
 def gains(choice: Selection, report: Report) -> list[str]:
     """The gains of the winner: over the float models of the final run, or of the search where the winner is a float model."""
-    words = Phrasing.from_selection(choice)
     best = choice.best
     goal = objective_named(choice.goal).name
     texts = []
     if goal in COSTS:
-        ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
+        ours, theirs = cost_of(best, goal), cost_of(choice.float_result, goal)
         if ours and theirs and best.variant.name != choice.reference:
             less = {"size": "smaller", "memory": "less memory", "load": "quicker to load"}[goal]
             than = f"than {choice.reference} ({ours:.0f}, not {theirs:.0f} {UNITS[goal]})"

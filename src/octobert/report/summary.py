@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from octobert.core import wording
+from octobert.core.limits import Check
 from octobert.core.measurements import (
     RESAMPLES,
     Comparison,
     Footprint,
     Latency,
     Score,
-    SpeedGoal,
     Speedup,
     Throughput,
     first_of,
@@ -20,7 +20,7 @@ from octobert.core.measurements import (
 )
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.session import Tuned
-from octobert.report import plans, simulated, times
+from octobert.report import judged, plans, simulated, times, words
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -159,7 +159,12 @@ def sizes(report: Report) -> list[str]:
 def outcomes(report: Report) -> list[str]:
     """Return sentences on what the recipe asks for: goals of speed and accuracy, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    asked = [*map(goal_text, report.speed_goals), *searches]
+    goals = [
+        goal_text(report, target, check)
+        for target in report.plans
+        for check in judged.speed_checks(report, target)
+    ]
+    asked = [*goals, *searches]
     return [*asked, *_simulated(report), *_tuned(report)]
 
 
@@ -319,15 +324,20 @@ def tuned_text(result: Tuned) -> str:
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
 
 
-def goal_text(goal: SpeedGoal) -> str:
-    """Return whether a target reaches the goal of speed, as a sentence."""
-    subject = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
-    if goal.slowest is None:
+def goal_text(report: Report, target: str, check: Check) -> str:
+    """Return whether a target is as fast as the recipe wants, as a sentence.
+
+    Args:
+        check: of the speed, at the timed shape that decides.
+    """
+    subject = f"{target}: the goal of a speedup in latency of at least {check.limit.at_least:g}"
+    if check.figure is None:
         return f"{subject} was not measured here."
-    over = f"{wording.estimate_text(goal.slowest.ratio)} × {goal.slowest.reference}"
-    shape = goal.slowest.shape
-    state = {"met": "is met", "missed": "is MISSED"}.get(goal.state, "is not clearly met")
-    return f"{subject} {state}: the smallest is {over}, at {shape}."
+    reference = next(over.reference for over in report.speedups if over.candidate == target)
+    state = "is met" if check.state == "kept" else "is not clearly met"
+    state = "is MISSED" if check.is_clear else state
+    over = f"{wording.estimate_text(check.figure)} × {reference}"
+    return f"{subject} {state}: it is {over} at {check.shape}."
 
 
 def search_text(search: AccuracySearch) -> str:
@@ -335,7 +345,7 @@ def search_text(search: AccuracySearch) -> str:
     count, tried = len(search.taken.fallback), len(search.trials)
     fallback = f"{count or 'no'} {'parts fall' if count > 1 else 'part falls'} back to float"
     return (
-        f"“{search.criterion}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows ({search.metric} "
+        f"“{words.criterion(search)}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows ({search.metric} "
         f"{search.taken.value:.4f}, float {search.float_value:.4f}) after {tried} trial{'' if tried == 1 else 's'} in "
         f"{search.seconds:.0f} s; {fallback}; {search.ended}"
     )

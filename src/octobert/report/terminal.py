@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from octobert.config.words import Phrasing
 from octobert.core import wording
 from octobert.core.environment import Need, Setup
 from octobert.core.measurements import TimedShape, shapes
@@ -18,6 +17,7 @@ from octobert.core.session import Tuned
 from octobert.report import choices, simulated, summary, times
 from octobert.report.tables import FittedTable, table_of
 from octobert.report.verdict import STATES, Verdict, verdict
+from octobert.report.words import words_of_choice
 
 # What has the columns and notes that are left out.
 PAGE = "report.html"
@@ -237,7 +237,7 @@ def latency_table(
 
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
-    words = Phrasing.from_selection(choice)
+    words = words_of_choice(choice)
     drop = (
         f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]"
         if choice.metric

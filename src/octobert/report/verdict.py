@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from octobert.config import checks
-from octobert.config.choosing import Accuracy, Limit
-from octobert.config.words import COSTS, Phrasing, loss, words_of
+from octobert.core.limits import COSTS, Check
 from octobert.core.measurements import (
     Comparison,
     Speedup,
@@ -25,9 +23,10 @@ from octobert.core.measurements import (
     score_named,
 )
 from octobert.core.results import Report
-from octobert.core.selection import Check
 from octobert.core.wording import rows_text, speed_text, times_text
-from octobert.report import choices, simulated, summary
+from octobert.report import choices, judged, simulated, summary
+from octobert.report.judged import DEFAULT_DROP
+from octobert.report.words import Phrasing, loss, words_of
 
 State = Literal["ship", "unclear", "no", "unmeasured"]
 # What a reader is told who asks whether to ship the model, and a sign, so that nothing depends on the colour.
@@ -37,8 +36,6 @@ STATES: dict[State, tuple[str, str]] = {
     "no": ("✕", "no"),
     "unmeasured": ("?", "not measured"),
 }
-# The drop of a metric that is accepted where the recipe does not say: one point.
-DEFAULT_DROP = 0.01
 # A gain in speed that is certainly smaller is none.
 _GAIN = 1.05
 
@@ -116,20 +113,14 @@ class _Candidate:
     checks: tuple[Check, ...] = ()
 
     @property
+    def worst(self) -> Check | None:
+        """The check that decides; None where nothing is limited."""
+        return judged.worst(self.checks)
+
+    @property
     def state(self) -> str:
         """The worst state among its checks."""
-        states = {check.state for check in self.checks}
-        return next((state for state in ("missed", "unclear") if state in states), "kept")
-
-    @property
-    def lost(self) -> bool:
-        """True where a limit is missed beyond the noise."""
-        return any(check.clear for check in self.checks)
-
-    @property
-    def reason(self) -> str:
-        """The reasons of the checks that set its state."""
-        return "; ".join(check.reason for check in self.checks if check.state == self.state)
+        return "kept" if self.worst is None else self.worst.state
 
 
 def verdict(report: Report) -> Verdict:
@@ -151,11 +142,12 @@ def _of_simulations(report: Report) -> Verdict:
     for result in found:
         compared = result.comparison
         lost = loss(words, compared, report.data.evaluation_rows)
-        checked = checks_of(report, compared.candidate)
+        # Times are not simulated.
+        checked = [c for c in judged.checks_of(report, compared.candidate) if not c.shape]
         doubt = (
             "" if all(check.state == "kept" for check in checked) else " (the limit is not certain)"
         )
-        if any(check.clear for check in checked):
+        if any(check.is_clear for check in checked):
             doubt = " (beyond the limit)"
         sentences.append(f"{compared.candidate} {', '.join(lost)}{doubt}")
     first = _Candidate(found[0].name, found[0].comparison.candidate, None, found[0].comparison)
@@ -169,33 +161,14 @@ def _of_simulations(report: Report) -> Verdict:
     )
 
 
-def limit_of(report: Report) -> Limit:
-    """The limit of a plain run: the recipe's, or one point (one percent of a metric that is not between 0 and 1)."""
-    words, accuracy = words_of(report), report.recipe.get("accuracy")
-    if accuracy is None:
-        return Limit(max_drop=DEFAULT_DROP, relative=not words.in_points(words.metric or ""))
-    return Accuracy.model_validate(accuracy).limit
-
-
 def accepted_of(report: Report) -> Accepted:
     """The accepted drop of the main metric."""
-    words, choice = words_of(report), report.choice
-    if choice is not None:
-        drop = choice.accepted_drop
-    else:
-        drop = words.lines([limit_of(report)]).get("accepted_drop")
-    stated = choice is not None or report.recipe.get("accuracy") is not None
+    words, drop = words_of(report), judged.accepted_drop(report)
+    stated = judged.is_limited(report)
     if drop is None:
         return Accepted(None, "", stated)
     text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
     return Accepted(drop, "1 point" if text == "1 points" else text, stated)
-
-
-def checks_of(report: Report, name: str) -> tuple[Check, ...]:
-    """The checks of a model against the limits of the run on the evaluation rows."""
-    if report.choice is not None:
-        return report.choice.checks
-    return checks.check([limit_of(report)], words_of(report), report, name)
 
 
 def fastest_float(report: Report) -> str | None:
@@ -224,7 +197,7 @@ def _of_targets(report: Report) -> Verdict:
             name,
             paired(report, name, reference),
             first_of(name, report.comparisons),
-            checks_of(report, name),
+            judged.checks_of(report, name),
         )
         for name in targets
     ]
@@ -246,8 +219,10 @@ def _of_targets(report: Report) -> Verdict:
         advice = "Fine-tune it first, or check the data."
         return answer("no", f"Do not ship {best.name}: {why}. {advice}", f"It is {figures}.")
     float_form = f"Use {reference}, the fastest float form here."
-    if best.state == "missed" and all(candidate.lost for candidate in candidates):
-        why = f"{best.name} {best.reason}: it is {figures}."
+    lost_by = [candidate.worst for candidate in candidates]
+    if all(check is not None and check.is_clear for check in lost_by):
+        missed = [check for check in best.checks if check.state == "missed"]
+        why = f"{best.name} {'; '.join(map(words.missed, missed))}: it is {figures}."
         return answer("no", f"{float_form} {why}", use=reference)
     if best.gain.ratio.high < _GAIN:
         little = f"8 bits gain less than {100 * (_GAIN - 1):.0f} % of speed"
@@ -305,7 +280,7 @@ def _of_choice(report: Report) -> Verdict:
         best.variant.target,
         speedups[0] if speedups else None,
         compared,
-        choice.checks,
+        judged.checks_of(report, best.variant.target),
     )
     answer = partial(
         Verdict,
@@ -364,17 +339,20 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
             "equal scores say nothing.",
         )
     if compared.difference is None:
-        same = compared.fidelity_name == "agreement" and compared.fidelity >= 1 - DEFAULT_DROP
+        same = compared.is_share and compared.fidelity >= 1 - DEFAULT_DROP
         why = f"The data has no labels: {compared.fidelity_name} says how closely it follows the float model, not who is right."
         return ("ship", why) if same else ("unclear", why)
     if math.isnan(compared.difference):
         return "unclear", f"{compared.metric} is undefined on these rows."
     if compared.low is None:
         return "unclear", "The metric has no confidence interval on these rows."
-    if candidate.state != "kept":
-        doubtful = next(check for check in candidate.checks if check.state == candidate.state)
-        where = limit if report.choice is None else f"“{doubtful.limit}”"
-        return "unclear", f"It is not certain that it keeps {where}: {doubtful.reason}."
+    doubtful = candidate.worst
+    if doubtful is not None and doubtful.state != "kept":
+        words = words_of(report)
+        is_plain = report.choice is None and doubtful.limit.max_drop is not None
+        where = limit if is_plain else f"“{words.limit(doubtful.limit)}”"
+        reason = words.reason(doubtful, report.data.evaluation_rows)
+        return "unclear", f"It is not certain that it keeps {where}: {reason}."
     if not candidate.checks:
         return "ship", ""
     limits = limit if len(candidate.checks) == 1 and accepted.drop is not None else "the limits"
@@ -421,7 +399,7 @@ def _numbers(
     rows = f"on {rows_text(report.data.evaluation_rows)}{how}"
     if compared.difference is None or math.isnan(compared.difference) or compared.metric is None:
         value, unit = f"{compared.fidelity:.4f}", ""
-        if compared.fidelity_name == "agreement":
+        if compared.is_share:
             value, unit = f"{100 * compared.fidelity:.1f}", "%"
         name = f"{compared.fidelity_name} with float"
         detail = rows if report.task.primary else f"{rows}, without labels"

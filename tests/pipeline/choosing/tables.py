@@ -101,13 +101,13 @@ class Table:
         )
         figures = {"size": size} | ({"latency": ratio} if ratio else {})
         found = VariantResult(
-            variant=variant, state="not tried", reason="", ratio=ratio, time_ms=ratio, figures=figures, rows=self.rows,
+            variant=variant, state="not tried", ratio=ratio, time_ms=ratio, figures=figures, rows=self.rows,
             drops={METRIC: drop} if drop else {}, values={METRIC: 0.85 - drop.value} if drop else {},
         )  # fmt: skip
         reference = found if variant == REFERENCE else self.found(REFERENCE)
         problems = limits.missed(self.limits, found, reference, METRIC)
         if problems:
-            return found.model_copy(update={"state": "excluded", "reason": problems[0][0]})
+            return found.model_copy(update={"state": "excluded", "checks": problems})
         return found.model_copy(update={"state": "admissible" if drop and timed else "not tried"})
 
 

@@ -141,7 +141,7 @@ def test_nothing_keeps_the_limits_so_the_nearest_is_taken(search) -> None:
         {"a int8": Truth(0.2, 0.0), "b int8": Truth(0.15, 0.0)}, ["a int8", "b int8"], limits=wanted
     )
     assert (found[0].variant.name, found[0].state) == ("b int8", "excluded")
-    assert "latency" in found[0].reason
+    assert [part.limit.of for part in found[0].checks] == ["latency"]
 
 
 def test_a_search_without_time_still_gives_the_first_model_that_keeps_the_limits(search) -> None:

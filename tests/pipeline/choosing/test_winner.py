@@ -10,13 +10,13 @@ import pytest
 import octobert
 from octobert import targets
 from octobert.config import loading
-from octobert.config.choosing import Limit
 from octobert.core.errors import OctobertError, RecipeError
+from octobert.core.limits import Limit
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.executors import inline
-from octobert.report import summary
+from octobert.report import judged, summary
 from tests.support.runs import FAST
 from tests.support.selections import final_run, found, selection
 
@@ -128,8 +128,6 @@ def test_all_that_limits_say_is_checked_again_but_the_drop_of_a_float_model() ->
     limits = (Limit(max_drop=0.01, at_least=0.9), Limit(of="size", at_most=9))
     floating = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
     for best, count in ((floating, 2), (selection().best, 3)):
-        choice = selection(best, floating) if best is floating else selection()
-        won = winner.Winner(facts=None, selection=choice, limits=limits)  # type: ignore[arg-type]
-        run = final_run(scores={}, footprints=(), latencies=(), throughputs=())
-        run = run.model_copy(update={"choice": choice})
-        assert len(won.checked(run).checks) == count
+        chosen = (best, floating) if best is floating else ()
+        run = final_run(choice=selection(*chosen, limits=limits))
+        assert len(judged.checks_of(run, best.variant.target)) == count

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from octobert.config.choosing import UNITS, Choose, objective_named
-from octobert.config.words import COSTS
+from octobert.config.choosing import Choose
 from octobert.core.estimate import Estimate
+from octobert.core.limits import COSTS, UNITS, objective_named
 from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.trials import VariantTrials

@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from octobert.config.checks import EXACT, bound_of
-from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
-from octobert.config.words import Phrasing
 from octobert.core.estimate import Estimate
+from octobert.core.limits import EXACT, UNITS, Check, Limit, check, metric_named, objective_named
 from octobert.core.selection import VariantResult
 
 # Relative difference of times, sizes and memory that is not worth another criterion.
@@ -37,28 +35,21 @@ def figure_of(result: VariantResult, name: str, metric: str | None) -> Estimate 
 
 def missed(
     limits: Sequence[Limit], result: VariantResult, reference: VariantResult, metric: str | None
-) -> list[tuple[str, float]]:
-    """What a variant misses, among the figures that are known of it.
+) -> tuple[Check, ...]:
+    """The limits that a variant misses, among the figures that are known of it.
 
     Args:
         reference: the float model.
         metric: the main metric.
-
-    Returns:
-        For each missed limit a sentence, and by how much it is missed, relative to the limit or to the float model's figure.
     """
-    words = Phrasing(limits[0].of if limits else "metric", metric, reference)
-    problems: list[tuple[str, float]] = []
+    checks: list[Check] = []
     for limit in limits:
         figure = figure_of(result, limit.of, metric)
         baseline = figure_of(reference, limit.of, metric)
         if figure is not None and baseline is not None:
-            drop = result.drops.get(words.key(limit.of))
-            for part in limit.parts:
-                bound = bound_of(part, words, figure, drop, baseline.value)
-                if bound is not None and bound.excess > EXACT:
-                    problems.append((bound.misses, bound.excess / bound.scale))
-    return problems
+            drop = result.drops.get(metric_named(limit.of, metric))
+            checks += check(limit, figure, drop=drop, reference=baseline.value)
+    return tuple(part for part in checks if part.state == "missed")
 
 
 @dataclass(frozen=True)
@@ -81,8 +72,9 @@ class Ranking:
 
     def excess(self, result: VariantResult) -> float:
         """By how much a variant misses limits."""
+        reference = self.reference(result)
         return sum(
-            excess for _, excess in missed(self.limits, result, self.reference(result), self.metric)
+            part.relative_excess for part in missed(self.limits, result, reference, self.metric)
         )
 
     def nearest(self, results: Iterable[VariantResult]) -> VariantResult:
@@ -135,7 +127,7 @@ class Ranking:
     def listed(
         self, chosen: VariantResult, others: Iterable[VariantResult], *, keeps: bool
     ) -> list[VariantResult]:
-        """All variants with reasons, and those marked that no other one beats in both time and the drop of the main metric.
+        """All variants, and those marked that no other one beats in both time and the drop of the main metric.
 
         Args:
             chosen: comes first.
@@ -143,17 +135,14 @@ class Ranking:
             keeps: whether the chosen one keeps all limits.
         """
         if keeps:
-            chosen = chosen.replaced(state="chosen", reason="the best that keeps all limits")
-        words = Phrasing(self.goals[0], self.metric, self.reference(chosen))
+            chosen = chosen.replaced(state="chosen")
         rest = []
         for other in {
             other.variant.name: other for other in others if other.variant != chosen.variant
         }.values():
             result = self._beside(other, chosen)
             if result.state == "not tried" and result.ratio is not None:
-                result = result.replaced(state="slower", reason=words.dropped(result, chosen))
-            elif result.state == "admissible":
-                result = result.replaced(reason=words.behind(result, chosen))
+                result = result.replaced(state="slower")
             rest.append(result)
         rest.sort(
             key=lambda result: (

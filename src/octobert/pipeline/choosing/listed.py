@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octobert.config.choosing import Search, objective_named
+from octobert.config.choosing import Search
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate
+from octobert.core.limits import objective_named
 from octobert.core.selection import Variant, VariantResult
 from octobert.evaluation.tuning import optuna_for
 from octobert.pipeline.choosing import limits, space

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from octobert import targets
-from octobert.config.choosing import UNITS, Accuracy, objective_named
+from octobert.config.choosing import Accuracy
 from octobert.config.loading import as_plain, changed, options_of, parse
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.axes import Axis, BuildStep, Form, Offer
 from octobert.core.errors import RecipeError, did_you_mean
+from octobert.core.limits import UNITS, objective_named
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
 from octobert.evaluation import candidates

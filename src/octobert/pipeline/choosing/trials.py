@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from octobert.config.choosing import UNITS, Limit, objective_named
-from octobert.config.words import NOT_TRIED
 from octobert.core import environment
 from octobert.core.errors import KilledError, OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
+from octobert.core.limits import UNITS, Limit, objective_named
 from octobert.core.measurements import Load
 from octobert.core.selection import Variant, VariantResult
 from octobert.core.session import GOALS, Goal
@@ -352,7 +351,6 @@ class VariantTrials:
         result = VariantResult(
             variant=variant,
             state="not tried",
-            reason="",
             ratio=None if timed is None else self.ratio(variant, self.reference),
             time_ms=None
             if timed is None
@@ -377,15 +375,13 @@ class VariantTrials:
         if state.problem is not None:
             return result.replaced(state="excluded", reason=state.problem)
         reference = result if variant == self.reference else self.found(self.reference)
-        problems = limits.missed(self.limits, result, reference, self.metric)
-        if problems:
-            return result.replaced(state="excluded", reason="; ".join(text for text, _ in problems))
+        missed = limits.missed(self.limits, result, reference, self.metric)
+        if missed:
+            return result.replaced(state="excluded", checks=missed)
         is_complete = verdict is not None and (
             timed is not None or variant == self.reference or not self.about_time
         )
-        if is_complete:
-            return result.replaced(state="admissible", reason="")
-        return result.replaced(reason=NOT_TRIED)
+        return result.replaced(state="admissible") if is_complete else result
 
     def find(self, variant: Variant, rounds: int = 40, *, number: int) -> VariantResult:
         """Make, time and judge one variant; `number` as for `race`."""

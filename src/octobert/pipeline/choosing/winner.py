@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config import checks, loading
-from octobert.config.choosing import UNITS, Choose, Limit, Search, objective_named
+from octobert.config import loading
+from octobert.config.choosing import Choose, Search
 from octobert.config.recipe import Recipe
-from octobert.config.words import Phrasing, words_of
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import FrozenModel
-from octobert.core.results import Report
+from octobert.core.limits import UNITS, objective_named
 from octobert.core.selection import BEST, Selection, VariantResult
 from octobert.evaluation import candidates
 from octobert.pipeline.choosing import choose, listed, space
@@ -35,7 +33,7 @@ class SearchDecision(FrozenModel):
     """What a search has decided.
 
     Args:
-        selection: without its sentence, which has figures of the final run.
+        selection: without sentences, which have figures of the final run.
         tunes: whether the final run looks for the fastest options of the runtime.
         lean: whether it measures less, to keep the time limit.
     """
@@ -51,26 +49,11 @@ class Winner:
 
     Args:
         facts: of the run of its recipe.
-        selection: without its checks and its sentence, which have figures of that run.
-        limits: of the search.
+        selection: without sentences, which have figures of that run.
     """
 
     facts: RunFacts
     selection: Selection
-    limits: Sequence[Limit]
-
-    def checked(self, report: Report) -> Selection:
-        """The selection with all limits checked again, on figures of a report that no search has seen."""
-        variant = self.selection.best.variant
-        # A float32 model is what a drop is compared with.
-        limits = [
-            part
-            for limit in self.limits
-            for part in limit.parts
-            if variant.precision != "f32" or part.max_drop is None
-        ]
-        checked = checks.check(limits, words_of(report), report, variant.target)
-        return self.selection.replaced(checks=checked)
 
     @property
     def recipe(self) -> str:
@@ -101,7 +84,7 @@ def search(facts: RunFacts, written: dict[str, Any], out: Path, work: Work) -> W
         out: the output directory, whose hidden folder has the recipe of the best so far.
     """
     decision, trials = _decided(facts, written, out, work)
-    return Winner(_final_facts(trials, decision), decision.selection, _settings(facts).limits)
+    return Winner(_final_facts(trials, decision), decision.selection)
 
 
 def _settings(facts: RunFacts) -> Choose | Search:
@@ -197,18 +180,15 @@ def _decided(
     else:
         results, ended = listed.search(trials, settings, tell)
     winner = results[0]
-    words = Phrasing(goals[0], trials.metric, trials.found(reference))
-    lines = words.lines(settings.limits)
     selection = Selection(
         how="choose" if recipe.choose else "search",
         goal=goals[0],
-        limits=tuple(words.limit(limit) for limit in settings.limits),
+        limits=settings.limits,
         metric=trials.metric,
         rows=trials.rows,
         reference=reference.name,
         winner=winner.variant.name,
         met=winner.state == "chosen",
-        sentence="",
         found=tuple(results),
         minutes=settings.minutes,
         seconds=trials.seconds,
@@ -217,8 +197,6 @@ def _decided(
         environment=facts.here,
         simulated={name: os.environ[name] for name in environment.SIMULATING if name in os.environ},
         recipe=written,
-        accepted_drop=lines.get("accepted_drop"),
-        accepted_ms=lines.get("accepted_ms"),
     )
     decided = SearchDecision(selection=selection, tunes=trials.tunes, lean=trials.lean)
     if not trials.killed:

@@ -6,9 +6,9 @@ Without a model, the float model's outputs on these rows → `float.npz`, which 
 from __future__ import annotations
 
 from octobert import targets
-from octobert.config.choosing import Limit
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
+from octobert.core.limits import Limit
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates
 from octobert.evaluation.candidates import Candidate

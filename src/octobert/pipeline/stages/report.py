@@ -20,7 +20,7 @@ from octobert.core.evidence import (
     Execution,
     Histogram,
 )
-from octobert.core.measurements import Comparison, SpeedGoal, Speedup, StoredScore
+from octobert.core.measurements import Comparison, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
@@ -36,7 +36,7 @@ from octobert.core.results import (
     TransformFacts,
 )
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation import candidates, latency, probing, scoring
+from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
 from octobert.evaluation.stored import stored_scores
@@ -163,7 +163,6 @@ def run(
             for pair in _compared(task, evaluated, seed)
         ),
         stored=tuple(_stored(task, evaluated, tuple(plans), seed)),
-        speed_goals=_speed_goals(recipe, tuple(plans), tuple(scores), timings.get("speedups", ())),
         absent=absent,
         stages={name: _facts(result) for name, result in steps.items()},
         **{name: figure for name, figure in figures.items() if name in Report.model_fields},
@@ -177,20 +176,6 @@ def run(
     ]
     context.write(REPORT, report.replaced(comparisons=tuple(comparisons)))
     return {"comparisons": len(report.comparisons)}
-
-
-def _speed_goals(
-    recipe: Mapping[str, Any],
-    targets_: Sequence[str],
-    measured: Sequence[str],
-    speedups: Sequence[Speedup],
-) -> tuple[SpeedGoal, ...]:
-    """Whether every target is as fast as the recipe wants."""
-    goal = recipe.get("speed")
-    if goal is None:
-        return ()
-    baselines = {target: candidates.baseline_of(target, measured).name for target in targets_}
-    return latency.speed_goals(speedups, baselines, goal["min_speedup"])
 
 
 def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> TaskFacts:

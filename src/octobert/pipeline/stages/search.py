@@ -18,7 +18,6 @@ import numpy as np
 
 from octobert import targets
 from octobert.config.choosing import Accuracy
-from octobert.config.words import Phrasing
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
 from octobert.core.files import (
@@ -177,7 +176,7 @@ def run(
         link_or_copy(corrected, context.work / corrected.name)
     result = AccuracySearch(
         metric=metric,
-        criterion=Phrasing.about(task.primary, judge.float_values).limit(accuracy.limit),
+        criterion=accuracy.limit,
         float_value=judge.float_values[metric],
         rows=judge.rows,
         met=outcome.met,

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from octobert.config.choosing import UNITS
-from octobert.config.words import COSTS, Phrasing, cost_of, loss, words_of
 from octobert.core.estimate import Estimate, quantile
+from octobert.core.limits import COSTS, UNITS
 from octobert.core.measurements import Comparison, in_order
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
-from octobert.report import choices, commands, summary
+from octobert.report import choices, commands, judged, summary
 from octobert.report.page.runs import Run, Section
-from octobert.report.verdict import Verdict, accepted_of, verdict
+from octobert.report.verdict import Verdict, verdict
+from octobert.report.words import Phrasing, cost_of, loss, words_of, words_of_choice
 
 # Times that span more are on a logarithmic axis.
 _WIDE = 10.0
@@ -78,6 +78,7 @@ class Point:
         details: sentences for a reader who points at it.
         command: to use it, or to make it; empty where there is none.
         floating: whether it is a float model.
+        keeps: whether a search found that it keeps all limits.
         open: whether it may win; a variant that misses a limit which the chart does not have may not.
         named: whether its name stands in the chart.
     """
@@ -89,6 +90,7 @@ class Point:
     details: tuple[str, ...]
     command: str
     floating: bool
+    keeps: bool = False
     open: bool = True
     named: bool = False
     front: tuple[bool, ...] = ()
@@ -178,7 +180,7 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
     matter = ys
     if choice is not None:
         columns = [_cost_axis(choice, points)]
-        matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
+        matter = [point.y for point in drawn if point.y and point.keeps]
     else:
         columns = [
             _axis(str(shape), "median latency", "ms", [point.x[i] for point in points])
@@ -197,15 +199,14 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     """The variants of a search."""
-    words, metric = Phrasing.from_selection(choice), choice.metric or ""
-    unit, points = words.scale(metric), []
+    words, metric = words_of_choice(choice), choice.metric or ""
+    unit, points, limit = words.scale(metric), [], judged.accepted_drop(report)
     for result in choices.in_order(choice):
         drop = _finite(result.drops.get(metric))
         details = [result.reason]
         if drop is not None:
             details.insert(0, f"{words.change(metric, drop)} on {result.rows:,} tuning rows")
         # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
-        limit = choice.accepted_drop
         elsewhere = result.state == "excluded" and (
             limit is None or drop is None or drop.value <= limit
         )
@@ -218,6 +219,7 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
             tuple(details),
             commands.of_variant(report, folder, result.variant) if is_measured else "",
             floating=not result.variant.precision.startswith("int"),
+            keeps=result.state in ("chosen", "admissible"),
             open=not elsewhere and result.state != "not tried",
             named=result.on_frontier or result.variant.name in (choice.winner, choice.reference),
         )
@@ -272,15 +274,13 @@ def _quality(
     """The figure of a model on the axis of quality; the float model that others are compared with has no loss."""
     kind = _kind(report)
     if compared is None:
-        is_share = any(
-            comparison.fidelity_name == "agreement" for comparison in report.comparisons[:1]
-        )
+        is_share = any(comparison.is_share for comparison in report.comparisons[:1])
         same = (100.0 if is_share else 1.0) if kind == "fidelity" else 0.0
         return Estimate.exactly(same) if is_reference else None
     if kind == "error":
         return Estimate.exactly(compared.output_error)
     if kind == "fidelity":
-        scale = 100.0 if compared.fidelity_name == "agreement" else 1.0
+        scale = 100.0 if compared.is_share else 1.0
         return Estimate.exactly(scale * compared.fidelity)
     if compared.difference is None:
         return None
@@ -291,15 +291,15 @@ def _quality(
 
 def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> ChartAxis:
     """The axis of quality. What is far below everything that matters would press the rest together."""
-    words, limit = words_of(report), accepted_of(report).drop
+    words, limit = words_of(report), judged.accepted_drop(report)
     kind = "metric" if report.choice is not None else _kind(report)
     top, bottom = max(y.high for y in ys), min(y.low for y in ys)
     if kind == "error":
         title = "output error (root mean square), less is better"
         return ChartAxis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
     if kind == "fidelity":
-        name = next(comparison.fidelity_name for comparison in report.comparisons)
-        unit, best = ("%", 100.0) if name == "agreement" else ("", 1.0)
+        first = report.comparisons[0]
+        name, unit, best = first.fidelity_name, *(("%", 100.0) if first.is_share else ("", 1.0))
         margin = 0.1 * ((best - bottom) or 0.01 * best)
         title = f"{name} with the float model{' in %' if unit else ''}"
         return ChartAxis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
@@ -328,10 +328,10 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> ChartAxis:
     if choice.goal == "throughput":
         return _axis("goal", "throughput", "rows/s", figures, more=True)
     shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
-    limit = choice.accepted_ms if choice.goal not in COSTS else None
+    limit = judged.accepted_ms(choice) if choice.goal not in COSTS else None
     return _axis(
         "goal",
-        Phrasing.from_selection(choice).name(shown),
+        words_of_choice(choice).name(shown),
         UNITS.get(shown, "ms"),
         figures,
         limit=limit,
@@ -387,7 +387,7 @@ def _order(points: Sequence[Point], i: int, axis: ChartAxis, preferred: str) -> 
     if preferred_index is None:
         return tuple(ranked)
     # Those that a search found to keep its limits have lost to the preferred one.
-    rivals = [n for n in ranked[: ranked.index(preferred_index)] if points[n].state != "meets"]
+    rivals = [n for n in ranked[: ranked.index(preferred_index)] if not points[n].keeps]
     best = costs[preferred_index]
     ahead = [n for n in rivals if costs[n].high < best.low or best.high < costs[n].low]
     return (*ahead, preferred_index, *(n for n in ranked if n not in (*ahead, preferred_index)))

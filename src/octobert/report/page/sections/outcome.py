@@ -8,7 +8,6 @@ from typing import Any
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.config.words import Phrasing
 from octobert.core import wording
 from octobert.core.measurements import in_order, shapes
 from octobert.core.results import AccuracySearch, Report
@@ -16,6 +15,7 @@ from octobert.core.selection import Selection
 from octobert.report import choices, commands, simulated, summary, times
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Run, Section
+from octobert.report.words import criterion, words_of_choice
 
 # Statistics that are marked among the samples.
 _MARKED = ("p50", "p90", "p99")
@@ -181,7 +181,7 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "words": Phrasing.from_selection(choice),
+        "words": words_of_choice(choice),
         "variants": choices.in_order(choice),
         "speed_of": choices.speed_of,
         "drop_title": choices.drop_title(choice),
@@ -219,7 +219,7 @@ def _of_plans(target: str, search: AccuracySearch) -> dict[str, Any]:
         for number, (trial, seconds) in enumerate(zip(search.trials, spent, strict=True), start=1)
     ]
     return {
-        "title": f"Plan for {target}: {search.criterion}",
+        "title": f"Plan for {target}: {criterion(search)}",
         "file": f"trials-{target}.csv",
         "label": "ms saved by 8 bits",
         "more": True,
@@ -248,9 +248,9 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
         }
         for number, ((result, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
     ]
-    throughput = choice.goal == "throughput"
+    throughput, words = choice.goal == "throughput", words_of_choice(choice)
     return {
-        "title": f"Variants, {'; '.join(choice.limits) or 'without limits'}",
+        "title": f"Variants, {'; '.join(map(words.limit, choice.limits)) or 'without limits'}",
         "file": "variants.csv",
         "label": "rows/s" if throughput else "ms",
         "more": throughput,

@@ -1,4 +1,4 @@
-"""Phrases on a variant of a search: the names of its figures, the limit that it misses, its distance from the best one.
+"""Phrases on figures and limits: their names, what a model misses, its distance from the best one.
 
 Differences of a metric whose values are between 0 and 1 are percentage points. A difference whose interval includes 0, and a
 ratio whose interval includes 1, are within the noise. No text ends with a full stop.
@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from octobert.config.choosing import UNITS, Limit, metric_named, objective_named
 from octobert.core.estimate import Estimate
+from octobert.core.limits import (
+    COSTS,
+    UNITS,
+    Check,
+    Limit,
+    metric_named,
+    objective_named,
+    rounds_needed,
+)
 from octobert.core.measurements import Comparison, score_named
-from octobert.core.results import Report
-from octobert.core.selection import Selection, Variant, VariantResult
+from octobert.core.results import AccuracySearch, Report
+from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import fidelity_text, points, rows_text, signed, times_text
 
-NOT_TRIED = "the search ended before it was tried"
 _NAMES = {"memory": "peak memory", "load": "load time"}
-# Goals that are costs beside time → the words for more, and for as much.
-COSTS = {
+# Costs beside time → the words for more, and for as much.
+_MORE = {
     "size": ("larger", "as small"),
     "memory": ("more memory", "as little memory"),
     "load": ("longer to load", "as quick to load"),
@@ -30,40 +37,17 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Phrasing:
-    """The wording of one search.
+    """The wording of one run.
 
     Args:
-        goal: what is optimized.
         metric: the main metric; None for data without labels.
-        reference: the result of the float model.
+        values: metric → value of the float model.
+        goal: what a search optimizes.
     """
 
-    goal: str
     metric: str | None
-    reference: VariantResult
-
-    @staticmethod
-    def about(metric: str | None, values: Mapping[str, float], name: str = "") -> Phrasing:
-        """The wording where no search was made.
-
-        Args:
-            values: metric → value of the float model.
-            name: of the float model.
-        """
-        variant = Variant(name=name, target=name, precision="f32")
-        return Phrasing(
-            "latency",
-            metric,
-            VariantResult(variant=variant, state="admissible", reason="", values=dict(values)),
-        )
-
-    @staticmethod
-    def from_selection(choice: Selection) -> Phrasing:
-        """The wording of a finished search."""
-        reference = next(
-            result for result in choice.found if result.variant.name == choice.reference
-        )
-        return Phrasing(choice.goal, choice.metric, reference)
+    values: Mapping[str, float] = field(default_factory=dict)
+    goal: str = "latency"
 
     def name(self, figure: str) -> str:
         """The name of a figure: `p90 latency`, `F1`."""
@@ -74,7 +58,7 @@ class Phrasing:
 
     def in_points(self, metric: str) -> bool:
         """True where differences of a metric are percentage points."""
-        return 0 <= self.reference.values.get(metric, 0.0) <= 1
+        return 0 <= self.values.get(metric, 0.0) <= 1
 
     def scale(self, metric: str) -> float:
         """The factor that puts a difference of a metric in its unit."""
@@ -149,47 +133,46 @@ class Phrasing:
             return f"{limit.max_drop:g}"
         return f"{hundredths} point{'' if hundredths == '1' else 's'}"
 
-    def misses_drop(self, limit: Limit, drop: Estimate) -> str:
-        """A phrase on a variant whose metric drops by more than `max_drop`.
+    def missed(self, check: Check) -> str:
+        """A phrase on a model whose figure is beyond a limit."""
+        limit, figure = check.limit, check.figure
+        assert figure is not None
+        name, off = self.name(limit.of), abs(check.excess)
+        if limit.max_drop is not None:
+            metric = self.key(limit.of)
+            return f"{name} drops by {self.drop(metric, figure)}, {self.amount(metric, off)} more than the limit"
+        if limit.min_gain is not None:
+            verb, sign = ("improves", 1) if figure.value >= 0 else ("gets worse", -1)
+            change, ends = figure.times(sign), ""
+            if figure.low != figure.high:
+                ends = f" ({change.low:.0f} to {change.high:.0f})".replace("-", "−")
+            return f"{name} {verb} by {change.value:.0f} %{ends}, {off:.2g} % less than the limit"
+        unit, more = _unit(limit.of), "more" if limit.at_most is not None else "less"
+        ends = f" ({figure.low:.4g} to {figure.high:.4g})".replace("inf", "∞")
+        ends = "" if figure.low == figure.high else ends
+        return f"{name} is {figure.value:.4g}{unit}{ends}, {off:.2g}{unit} {more} than the limit"
+
+    def reason(self, check: Check, rows: int) -> str:
+        """What speaks against a model that should keep a limit; empty where it does.
 
         Args:
-            drop: metric of the float model minus metric of the variant.
+            rows: evaluation rows.
         """
-        metric = self.key(limit.of)
-        more = self.amount(metric, drop.value - self.accepted_drop(limit))
-        return (
-            f"{self.name(limit.of)} drops by {self.drop(metric, drop)}, {more} more than the limit"
-        )
-
-    def misses_value(self, limit: Limit, value: Estimate) -> str:
-        """A phrase on a variant that misses `at_least` or `at_most`.
-
-        Args:
-            value: of the figure, in its unit.
-        """
-        is_above = limit.at_most is not None and value.value > limit.at_most
-        if is_above or limit.at_least is None:
-            bound, more = limit.at_most, "more"
-        else:
-            bound, more = limit.at_least, "less"
-        unit = _unit(limit.of)
-        ends = f" ({value.low:.4g} to {value.high:.4g})".replace("inf", "∞")
-        interval = "" if value.low == value.high else ends
-        missed = f"{abs(value.value - (bound or 0.0)):.2g}{unit} {more} than the limit"
-        return f"{self.name(limit.of)} is {value.value:.4g}{unit}{interval}, {missed}"
-
-    def misses_gain(self, limit: Limit, gain: Estimate) -> str:
-        """A phrase on a variant that improves by less than `min_gain`.
-
-        Args:
-            gain: in percent.
-        """
-        verb, sign = ("improves", 1) if gain.value >= 0 else ("gets worse", -1)
-        change, missed = gain.times(sign), (limit.min_gain or 0.0) - gain.value
-        interval = ""
-        if gain.low != gain.high:
-            interval = f" ({change.low:.0f} to {change.high:.0f})".replace("-", "−")
-        return f"{self.name(limit.of)} {verb} by {abs(gain.value):.0f} %{interval}, {missed:.2g} % less than the limit"
+        if check.state == "kept":
+            return ""
+        if check.figure is None:
+            return "the final measurement does not have this figure"
+        if check.state == "missed":
+            return f"{self.missed(check)}{'' if check.is_clear else ' (the interval includes the limit)'}"
+        if math.isinf(check.figure.high):
+            least = rounds_needed((check.limit.objective.percentile or 50) / 100)
+            return f"too few rounds to tell; set benchmark.repeats to {least} or more"
+        if check.limit.objective.name in UNITS or check.limit.min_gain is not None:
+            return "the interval of the measurement reaches beyond it"
+        enough = "the figure is at the limit"
+        if check.rows is not None:
+            enough = f"about {check.rows:,} such rows would do"
+        return f"{rows_text(rows)} are too few to tell; {enough}"
 
     def behind(self, result: VariantResult, best: VariantResult, *, named: bool = True) -> str:
         """The distance of a variant from the best one: `1.2 × slower than openvino-cpu int8`.
@@ -201,7 +184,7 @@ class Phrasing:
         as_ = f" as {best.variant.name}" if named else ""
         goal = objective_named(self.goal).name
         if goal in COSTS:
-            more, equal = COSTS[goal]
+            more, equal = _MORE[goal]
             ratio = (cost_of(result, goal) or 1) / (cost_of(best, goal) or 1)
             return f"{times_text(ratio)} × {more}{than}" if ratio > 1.005 else f"{equal}{as_}"
         if goal not in UNITS:
@@ -227,34 +210,6 @@ class Phrasing:
         """Why a variant was dropped before its accuracy was known."""
         rounds = f" after {result.rounds} rounds" if result.rounds else ""
         return f"{self.behind(result, best, named=False)}{rounds}; its accuracy was not judged"
-
-    def accepted_drop(self, limit: Limit) -> float:
-        """The largest drop that a limit accepts."""
-        return limit.accepted_drop(self.reference.values.get(self.key(limit.of), 0.0)) or 0.0
-
-    def lines(self, limits: Sequence[Limit]) -> dict[str, float]:
-        """Limits as lines of the chart: the fields `accepted_drop` and `accepted_ms` of a `Selection`."""
-        drops, times = [], []
-        for limit in limits:
-            value = self.reference.values.get(self.metric or "")
-            if self.key(limit.of) == self.metric:
-                if limit.max_drop is not None:
-                    drops.append(self.accepted_drop(limit))
-                if limit.at_least is not None and value is not None:
-                    drops.append(value - limit.at_least)
-            elif limit.of == self.goal and limit.at_most is not None:
-                times.append(limit.at_most)
-            if self.reference.time_ms is not None and limit.of in (self.goal, "speedup"):
-                reference_ms = self.reference.time_ms.value
-                if limit.of == self.goal and limit.min_gain is not None:
-                    times.append(reference_ms * (1 - limit.min_gain / 100))
-                if limit.of == "speedup" and limit.at_least:
-                    times.append(reference_ms / limit.at_least)
-        bounds = {
-            "accepted_drop": min(drops, default=None),
-            "accepted_ms": min(times, default=None),
-        }
-        return {name: value for name, value in bounds.items() if value is not None}
 
     def key(self, figure: str) -> str:
         """The name of a figure in records: that of the main metric for `metric`."""
@@ -319,13 +274,21 @@ def _unit(figure: str) -> str:
 def words_of(report: Report) -> Phrasing:
     """The wording of a report: by its search, or by its task and the float model."""
     if report.choice is not None:
-        return Phrasing.from_selection(report.choice)
+        return words_of_choice(report.choice)
     name = next((comparison.reference for comparison in report.comparisons), "")
     score = score_named(report.task.primary, report.scores.get(name, ()))
     metric = next(
         (comparison.metric for comparison in report.comparisons if comparison.metric is not None),
         report.task.primary,
     )
-    return Phrasing.about(
-        metric, {} if score is None or metric is None else {metric: score.value}, name
-    )
+    return Phrasing(metric, {} if score is None or metric is None else {metric: score.value})
+
+
+def criterion(search: AccuracySearch) -> str:
+    """What an accuracy-aware search demands of a plan."""
+    return Phrasing(search.metric, {search.metric: search.float_value}).limit(search.criterion)
+
+
+def words_of_choice(choice: Selection) -> Phrasing:
+    """The wording of a finished search."""
+    return Phrasing(choice.metric, choice.float_result.values, choice.goal)
