@@ -124,7 +124,7 @@ def test_a_report_is_a_table(finished) -> None:
     assert frame["accuracy"].notna().all()
     assert f"<Report: {len(rows)} rows>" == repr(report) == str(report)
     page = report._repr_html_()
-    assert page.count("<tr>") == len(rows) + 1
+    assert all(row["model"] in page for row in rows)
 
 
 def test_other_results_are_tables_too() -> None:

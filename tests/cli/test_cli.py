@@ -430,7 +430,7 @@ def test_evaluate(package) -> None:
     for name in ("ort-cpu", "ort-f32"):
         assert result["scores"][name][0]["value"] == pytest.approx(measured[name][0]["value"])
     assert (
-        "follows ort-f32: agreement"
+        "compared with ort-f32 (95 % confidence interval"
         in octobert("evaluate", package, "--data", source / "validation.tsv", "--samples", 9).stdout
     )
 

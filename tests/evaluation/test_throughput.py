@@ -19,7 +19,7 @@ from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import random_workload, speedups
 from octobert.evaluation.worker import Worker
-from octobert.report import terminal, times
+from octobert.report import contents, times
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino
 
@@ -112,7 +112,7 @@ def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> No
         *times.timings(together, footprints, ratios, {"ort-cpu": "int8 + f32"}),
     ]
     shown = io.StringIO()
-    Console(file=shown, width=160).print(terminal.latency_table(lines, shapes(together)))
+    Console(file=shown, width=160).print(contents.latency_table(lines, shapes(together)))
     rows = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
     assert "model precision min avg p50 p90 p99 max rows/s tokens/s × float" in rows
     assert "ort-cpu f32 1.00 3.00 2.00 5.20 5.92 6.00 667 77778" in rows

@@ -9,7 +9,7 @@ import pytest
 from octobert.core.estimate import Estimate
 from octobert.core.limits import Limit, check
 from octobert.core.selection import Selection, VariantResult
-from octobert.report import choices, judged, terminal
+from octobert.report import choices, contents, judged, terminal
 from octobert.report.tables import PlainConsole
 from octobert.report.words import Phrasing
 from tests.support.selections import (
@@ -200,7 +200,7 @@ def test_how_far_a_search_is(golden) -> None:
 def table_of(choice: Selection, width: int = 80) -> str:
     """The table of variants on a terminal."""
     stream = io.StringIO()
-    PlainConsole(file=stream, width=width).print(terminal.choice_table(choice))
+    PlainConsole(file=stream, width=width).print(contents.choice_table(choice))
     return stream.getvalue()
 
 
@@ -230,7 +230,7 @@ def test_the_winner_and_the_frontier_are_listed_of_many_variants() -> None:
     assert len([line for line in lines if "-cpu" in line]) == 21
     assert lines[-2:] == [
         "and 13 more: see report.html",
-        "report.html also shows: MB, peak MB, rows, why",
+        "report.html also shows: MB, peak MB, rows, time ÷ f32, F1, rounds, s, why",
     ]
 
 

@@ -213,8 +213,7 @@ def test_the_page_shows_the_choice_first(report) -> None:
         page.index('class="verdict"') < page.index('class="frontier"') < page.index('class="notes"')
     )
     for each in choice.found:
-        assert re.search(rf"<td>{re.escape(each.variant.name)}( •)?</td>", page)
+        assert re.search(rf"<td>([→•] )?{re.escape(each.variant.name)}</td>", page)
         assert each.reason in page
-    assert "21.7 [21.5, 21.9]" in page
     assert "0.283 [0.280, 0.285]" in page
     assert "ONEDNN_MAX_CPU_ISA=AVX2" in page

@@ -237,8 +237,8 @@ def test_runs_are_compared(golden) -> None:
     runs = [rich_run("laptop", rows=20), rich_run("server", rows=20, slower=0.5, environment=other)]
     found = section(runs)
     assert found.title == "2 runs side by side"
-    (table,) = found.values["tables"]
-    assert [(row["run"], row["model"]) for row in table["rows"]] == [
+    ((sentence, table),) = found.values["tables"]
+    assert [(row.cells[0].plain, row.cells[2].plain) for row in table.rows] == [
         (run, model) for run in ("laptop", "server") for model in ("ort-cpu", "openvino-cpu")
     ]
     assert found.values["differs"] == {
@@ -246,7 +246,7 @@ def test_runs_are_compared(golden) -> None:
         "cores": ["8", "4"],
     }
     assert "model" in found.values["same"]
-    golden(table["sentence"])
+    golden(sentence)
     assert found.values["careful"] == ""
     assert found.data is not None
     assert len(found.data["raw"]) == 2 * 8
@@ -257,7 +257,7 @@ def test_runs_of_different_models_come_with_a_warning(golden) -> None:
     found = section(runs).values
     golden(found["careful"])
     # Times on different rows are not ranked.
-    assert [(table["title"], table["sentence"]) for table in found["tables"]] == [
+    assert [(table.title, sentence) for sentence, table in found["tables"]] == [
         ("mrpc: 20 of glue", ""),
         ("mrpc: 21 of glue", ""),
     ]
@@ -265,10 +265,12 @@ def test_runs_of_different_models_come_with_a_warning(golden) -> None:
 
 def test_runs_without_measurements_or_a_common_shape() -> None:
     found = section([rich_run("one", rows=20), rich_run("bare", rows=20, **BARE)])
-    (table,) = found.values["tables"]
-    assert table["shape"] is None
-    assert [row["run"] for row in table["rows"]] == ["one", "one"]
-    assert table["sentence"] != ""
+    ((sentence, table),) = found.values["tables"]
+    assert table.columns[5].name == "ms (median)"
+    assert [(row.cells[0].plain, " at " in row.cells[5].plain) for row in table.rows] == [
+        ("one", True)
+    ] * 2
+    assert sentence != ""
     assert section([rich_run("a", rows=20, **BARE), rich_run("b", rows=20, **BARE)]).data is None
 
 
@@ -278,7 +280,8 @@ def test_a_report_shows_itself_in_a_notebook() -> None:
     report = rich_report(rows=20)
     shown = report._repr_html_()
     assert verdict(report).sentence in shown
-    assert shown.count("<tr>") == 1 + 4
+    # Two float models, scores and times at four shapes; models in 8 bits are marked.
+    assert (shown.count("<tr>"), shown.count('<tr class="int8">')) == (2 + 2 + 4 * 2, 2 + 4 * 2)
     assert "0.8640 [0.831, 0.896]" in shown
     assert "report.html" in shown
     assert "<script" not in shown

@@ -23,7 +23,7 @@ from octobert.core.results import AccuracySearch, Finetuned, Report, Simulated, 
 from octobert.core.session import Setting, Tried
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.report import plans, summary, terminal, times
+from octobert.report import contents, plans, summary, terminal, times
 from octobert.report.verdict import STATES, verdict
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report, tuned
@@ -246,8 +246,8 @@ def test_every_speedup_has_an_interval(report) -> None:
 def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
     stream = io.StringIO()
     tables = [
-        terminal.quality_table(report),
-        terminal.latency_table(timings_of(report), shapes(report.latencies)),
+        contents.quality_table(report),
+        contents.latency_table(timings_of(report), shapes(report.latencies)),
     ]
     Console(file=stream, width=80).print(*tables)
     text = stream.getvalue()
@@ -507,7 +507,7 @@ def test_size_is_compared_with_the_weights_that_the_user_has() -> None:
     )
     (told,) = [sentence for sentence in summary.sizes(own) if sentence.startswith("ort-cpu: ")]
     assert f"1.8 × smaller than the weights of your model ({1.8 * size / 1e6:.3g} MB)" in told
-    assert "the weights of your model have" in shown(terminal.quality_table(own))
+    assert "the weights of your model have" in shown(contents.quality_table(own))
     assert "The weights of your model have" in page_of(own)
 
 

@@ -19,8 +19,8 @@ from octobert.core.measurements import shapes
 from octobert.core.profile import Fallback, Inspection, Operator, Profile, Split
 from octobert.core.ranges import Sweep, Swept
 from octobert.core.session import Setting, Tried, Tuned
-from octobert.report import plans, summary, terminal
-from octobert.report.tables import Column, FittedTable, PlainConsole
+from octobert.report import contents, plans, summary, terminal
+from octobert.report.tables import Column, PlainConsole, ReportTable
 from tests.support.reports import MACHINE, rich_report
 from tests.support.selections import selection
 
@@ -149,13 +149,13 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "a run without measurements": lambda: terminal.render(
         REPORT.model_copy(update={"footprints": (), "latencies": ()})
     ),
-    "every metric": lambda: terminal.score_table(REPORT),
-    "a choice": lambda: terminal.choice_table(selection()),
-    "all times": lambda: terminal.latency_table(TIMINGS, shapes(REPORT.latencies), every=True),
+    "every metric": lambda: contents.tables(REPORT)[1],
+    "a choice": lambda: contents.choice_table(selection()),
+    "all times": lambda: contents.latency_table(TIMINGS, shapes(REPORT.latencies), every=True),
     "a plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"]),
     "a whole plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"], every=True),
     "sensitivity": lambda: plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]),
-    "trials": lambda: terminal.trials_table(REPORT.searches["ort-cpu"]),
+    "trials": lambda: contents.trials_table(REPORT.searches["ort-cpu"]),
     "a tuning": lambda: terminal.tuned_table(tuned()),
     "layers": lambda: plans.inspection_tables(inspection())[0],
     "types": lambda: plans.inspection_tables(inspection())[1],
@@ -181,9 +181,9 @@ def test_nothing_is_wider_than_the_terminal(name: str) -> None:
 @pytest.mark.parametrize(
     ("table", "rows"),
     [
-        (terminal.quality_table(REPORT), 4),
-        (terminal.latency_table(TIMINGS, shapes(REPORT.latencies)), 4 * 6 - 1),
-        (terminal.choice_table(selection()), 18),
+        (contents.quality_table(REPORT), 4),
+        (contents.latency_table(TIMINGS, shapes(REPORT.latencies)), 4 * 6 - 1),
+        (contents.choice_table(selection()), 18),
         (plans.plan_table(REPORT.plans["openvino-cpu"]), 8),
         (plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]), 5),
         (plans.inspection_tables(inspection())[0], 9),
@@ -193,7 +193,7 @@ def test_nothing_is_wider_than_the_terminal(name: str) -> None:
         (terminal.tuned_table(tuned()), 5),
     ],
 )
-def test_every_row_is_one_line_at_80_columns(table: FittedTable, rows: int) -> None:
+def test_every_row_is_one_line_at_80_columns(table: ReportTable, rows: int) -> None:
     lines = lines_of(table, 80)
     (rule,) = [n for n, line in enumerate(lines) if line.startswith("─")]
     # What is below the rows wraps, and is no row.
@@ -203,7 +203,7 @@ def test_every_row_is_one_line_at_80_columns(table: FittedTable, rows: int) -> N
 
 
 def test_what_is_left_out_is_named_with_its_place() -> None:
-    table = FittedTable(
+    table = ReportTable(
         "",
         [Column("name"), Column("much", optional=2), Column("more", optional=1)],
         elsewhere="report.html",
@@ -223,7 +223,7 @@ def test_a_first_screen_of_an_inspection() -> None:
     parts = [
         plans.plan_table(REPORT.plans["ort-cpu"]),
         plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]),
-        terminal.trials_table(search, every=False),
+        contents.trials_table(search, every=False),
     ]
     assert sum(len(lines_of(part, 80)) for part in parts) <= _FIRST_SCREEN
     found = inspection()

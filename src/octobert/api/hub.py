@@ -173,7 +173,7 @@ def card_of(
     from huggingface_hub import EvalResult, ModelCardData
 
     from octobert.core import wording
-    from octobert.report import summary
+    from octobert.report import contents, summary
     from octobert.report.page.runs import title_of
 
     report = _report_of(folder, manifest)
@@ -215,6 +215,7 @@ def card_of(
         title=title,
         rows=title_of(rows),
         report=report,
+        scores=contents.score_table(manifest.scores).markdown(),
         found=[] if report is None else summary.verdicts(report),
         wording=wording,
         lines=clients.snippet(client, model) if client else "",

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from octobert.api._arguments import PathLike, optional_path, path_of
 from octobert.core import processes
@@ -42,6 +42,7 @@ _PLACES = (
     "C:/Program Files/Google/Chrome/Application/chrome.exe",
     "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
 )
+_SUFFIXES = {"html": ".html", "markdown": ".md"}
 # Until a browser has printed: it starts, draws and writes in about three.
 _SECONDS = 120.0
 # Of the page's own time, so that its charts are drawn.
@@ -51,7 +52,11 @@ PAGE, COMPARISON = "report.html", "comparison.html"
 
 
 def page(
-    *folders: PathLike, out: PathLike | None = None, pdf: PathLike | None = None, texts: bool = True
+    *folders: PathLike,
+    out: PathLike | None = None,
+    pdf: PathLike | None = None,
+    texts: bool = True,
+    format: Literal["html", "markdown"] = "html",
 ) -> Path:
     """Make the page of a run again, or one page of several runs, such as those of one model on three machines.
 
@@ -59,22 +64,28 @@ def page(
         folders: Output directories of `run`, `quantize` or `auto`; each needs only `report.json`, and `evidence.json` where
             there is one.
         out: File of the page. Default: `report.html` in the folder of one run; `comparison.html` in the working directory for
-            several. A file that is not a page of octobert, or that was edited, is not replaced.
+            several; or .md. A file that is not a page of octobert, or that was edited, is not replaced.
         pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
         texts: Show the rows that changed, with their texts. Without them the page has no texts of the data.
+        format: `markdown` for the answer, the tables and the notes as text, without charts and rows, for a pull request or a
+            model card.
 
     Returns:
         The file of the page.
 
     Raises:
-        RecipeError: A folder is no output directory, or is given twice.
+        RecipeError: A folder is no output directory, or is given twice; or the format has no such form.
         StorageError: A file of a run is damaged, or comes from a newer octobert; or the page cannot be written.
         TargetError: There is no browser to print with, or it failed.
     """
     outputs = [path_of(folder, "folder") for folder in folders]
-    file = optional_path(out, "out") or (
-        outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
-    )
+    if format not in _SUFFIXES or (format == "markdown" and pdf is not None):
+        expected = "one of html, markdown" if pdf is None else "html, which alone is printed"
+        raise RecipeError(
+            "the page has no such form", where="format", got=format, expected=expected
+        )
+    name = outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
+    file = optional_path(out, "out") or name.with_suffix(_SUFFIXES[format])
     printed = optional_path(pdf, "pdf")
     runs = _runs(outputs, texts=texts)
     for target in (file, printed):
@@ -82,7 +93,7 @@ def page(
             _check_place(target)
     program = browser() if printed is not None else None
     with storage_errors(file):
-        _write(file, runs)
+        _write(file, runs, format)
     if printed is not None and program is not None:
         with storage_errors(printed):
             _print_page(file, printed, program)
@@ -245,19 +256,21 @@ def _check_place(file: Path) -> None:
         )
 
 
-def _write(file: Path, runs: Sequence[Run]) -> None:
+def _write(file: Path, runs: Sequence[Run], format: str) -> None:
     """Write the page, unless another file is in its place."""
     from octobert.pipeline.publishing import is_as_published
+    from octobert.report import markdown
     from octobert.report import page as pages
 
     if file.exists() and not pages.is_page(content_of(file)) and not is_as_published(file):
         raise StorageError(
             "the file is not a page of octobert as it was written, and would be replaced",
             where=str(file),
-            fix="move it away, or choose another file: --out FILE.html",
+            fix=f"move it away, or choose another file: --out FILE{_SUFFIXES[format]}",
         )
+    shown = markdown.markdown(runs) if format == "markdown" else pages.page(runs)
     with atomic_write(file) as partial:
-        partial.write_text(pages.page(runs), encoding="utf-8")
+        partial.write_text(shown, encoding="utf-8", errors="replace")
 
 
 def browser() -> str:

@@ -39,6 +39,7 @@ _NAMES = {
     "changes": "set",
     "settings": "set",
     "every": "all",
+    "format_": "format",
     "open_": "open",
     "zip_": "zip",
     "for_": "for",

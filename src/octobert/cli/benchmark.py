@@ -39,7 +39,7 @@ def command(
         result = models.benchmark(**options, progress=progress)
     yield result
     from octobert.core.measurements import shapes
-    from octobert.report import terminal, times
+    from octobert.report import contents, terminal, times
     from octobert.report.summary import NO_FLOAT
 
     lines = [
@@ -47,7 +47,7 @@ def command(
         *times.timings(result.throughputs, result.footprints, result.ratios, result.precisions),
     ]
     sentences = [sentence for line in lines for sentence in times.speed(line)]
-    table = terminal.latency_table(lines, shapes(result.latencies), elsewhere="--all", every=every)
+    table = contents.latency_table(lines, shapes(result.latencies), elsewhere="--all", every=every)
     ran_on = [
         f"{f.candidate} ran on {f.device}." for f in result.footprints if options.get("device")
     ]

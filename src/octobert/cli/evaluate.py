@@ -22,16 +22,11 @@ def command(options: dict[str, Any]) -> Iterator[Any]:
     with _show.progress() as progress:
         result = models.evaluate(**options, progress=progress)
     yield result
-    from octobert.core.wording import interval, probability
-    from octobert.report import terminal
+    from octobert.core.wording import quality_text
+    from octobert.report import contents, terminal
     from octobert.report.summary import NO_FLOAT, chance
 
-    for name, scores in result.scores.items():
-        for score in scores:
-            ends = interval(score.low, score.high, ".4f")
-            _show.line(
-                f"{name:<14} {score.metric:<12} {score.value:.4f}  {ends}  {score.rows} rows"
-            )
+    _show.render(contents.score_table(result.scores))
     if options.get("device"):
         _show.line(
             f"The models ran on {result.device}, their float operators in {result.precision}."
@@ -40,13 +35,8 @@ def command(options: dict[str, Any]) -> Iterator[Any]:
     if comparison is None:
         _show.note(NO_FLOAT)
         return
-    change = ""
-    if comparison.difference is not None:
-        change = f", {comparison.metric} {comparison.difference:+.4f} ({probability(comparison.p_value)})"
-    if comparison.divergence is not None:
-        change = f", KL divergence {comparison.divergence:.5f} nats{change}"
     _show.line(
-        f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
-        f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed{change}"
+        f"{comparison.candidate}: {quality_text(comparison)}; output error {comparison.output_error:.4f}, "
+        f"{len(comparison.changed)} rows changed"
     )
     _show.render(*terminal.notes((), chance(result.scores, comparison)))

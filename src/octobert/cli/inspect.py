@@ -61,7 +61,7 @@ def command(
         return
     manifests = [packages.manifest(folder) for folder in folders]
     yield [manifest.model_dump(mode="json", include=_SHOWN) for manifest in manifests]
-    from octobert.report import plans, terminal
+    from octobert.report import contents, plans
 
     for manifest in manifests:
         _show.render(plans.plan_table(manifest.plan, every=every))
@@ -71,7 +71,7 @@ def command(
         if manifest.sensitivity is not None and manifest.sensitivity.values:
             _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:
-            _show.render(terminal.trials_table(manifest.search, every=every))
+            _show.render(contents.trials_table(manifest.search, every=every))
     if not every:
         _show.note(
             "--all shows each layer and value by itself, with its range, and all trials of a search."

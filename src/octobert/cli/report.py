@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ PANEL = _show.USE
 EXAMPLES = (
     "octobert report out --open",
     "octobert report out --pdf report.pdf",
+    "octobert report out --format markdown",
     "octobert report laptop server phone --out three.html",
     "octobert report out --mlflow sqlite:///mlflow.db",
 )
@@ -31,18 +32,20 @@ def command(
     pdf: Path | None = None,
     open_: bool = False,
     texts: bool = True,
+    format_: Literal["html", "markdown"] = "html",
     mlflow: str | None = None,
 ) -> Iterator[Any]:
     """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines.
 
     Args:
-        out: File of the page. Default: report.html in the folder of one run; comparison.html here for several.
+        out: File of the page. Default: report.html in the folder of one run; comparison.html here for several; or .md.
         pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
         open_: Open the page in the browser.
         texts: Show the rows that changed, with their texts.
+        format_: markdown for the answer, the tables and the notes as text, for a pull request or a model card.
         mlflow: Also log each run to this tracking server or store of MLflow, such as sqlite:///mlflow.db.
     """
-    file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)
+    file = octobert.page(*folders, out=out, pdf=pdf, texts=texts, format=format_)
     logged = [octobert.log_run(folder, mlflow) for folder in folders if mlflow is not None]
     yield {"page": file, "pdf": pdf, "mlflow": logged}
     _show.line(f"Report   {file}")

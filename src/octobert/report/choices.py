@@ -139,6 +139,11 @@ def state_of(result: VariantResult) -> str:
     return STATES[result.state] if is_made or result.state != "excluded" else "not made"
 
 
+def is_admissible(result: VariantResult) -> bool:
+    """Whether a variant keeps all limits."""
+    return result.state in ("chosen", "admissible")
+
+
 def in_order(choice: Selection, count: int | None = None) -> list[VariantResult]:
     """Return variants in the order of the table: the winner first, and of many those of the frontier before others.
 
@@ -154,14 +159,6 @@ def in_order(choice: Selection, count: int | None = None) -> list[VariantResult]
 def speed_of(choice: Selection, result: VariantResult) -> Estimate | None:
     """The figure of speed that tables show: rows per second for throughput, otherwise milliseconds."""
     return result.rows_per_second if choice.goal == "throughput" else result.time_ms
-
-
-def drop_title(choice: Selection) -> str:
-    """The heading of drops: `F1 drop (points)`."""
-    if choice.metric is None:
-        return "drop"
-    words = words_of_choice(choice)
-    return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
 
 
 def facts(choice: Selection) -> list[str]:

@@ -16,7 +16,7 @@ from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.core.ranges import Sweep
 from octobert.core.results import Sensitivity
-from octobert.report.tables import FittedTable, table_of
+from octobert.report.tables import ReportTable, table_of
 
 # The number of a layer in the name of a module or value: the first number, but ALBERT's layers are repetitions of one.
 _LAYER = re.compile(r"^(.*\.repeat|.*?)\.(\d+)\.(.+)$")
@@ -28,7 +28,7 @@ _TYPES, _FALLBACKS = 8, 4
 _Key = tuple[str, str]
 
 
-def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
+def plan_table(plan: QuantPlan, *, every: bool = False) -> ReportTable:
     """Return what each layer computes in 8 bits or float, and why.
 
     Args:
@@ -46,7 +46,7 @@ def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
     return table
 
 
-def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> FittedTable:
+def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> ReportTable:
     """A row for each value of each layer."""
     table = table_of(title, ("module", "role", "precision", "why"), keys=2)
     for layers, decisions in _groups(plan.decisions, every=True):
@@ -68,7 +68,7 @@ def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> Fi
     return table
 
 
-def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> FittedTable:
+def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> ReportTable:
     """A row for each module of the layers that are alike."""
     table = table_of(title, ("module", "quantized", "float", "why"))
     groups = _groups(plan.decisions, every=False)
@@ -208,7 +208,7 @@ def expected(results: Mapping[str, Sensitivity]) -> list[str]:
     ]
 
 
-def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTable:
+def sensitivity_table(result: Sensitivity, *, every: bool = False) -> ReportTable:
     """Return the values whose quantization changes the outputs most.
 
     Args:
@@ -238,7 +238,7 @@ def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTabl
     return table
 
 
-def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, FittedTable]:
+def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[ReportTable, ReportTable]:
     """Return the calibrators end to end, best first, and the signal-to-noise ratio of each value.
 
     Args:
@@ -311,7 +311,7 @@ def quantizer_text(quantizer: Quantizer | None, *, with_range: bool = True) -> s
     return text
 
 
-def inspection_tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable, ...]:
+def inspection_tables(inspection: Inspection, *, every: bool = False) -> tuple[ReportTable, ...]:
     """Return the time of each part of the model, the time of each type of operator, and the products that ran in float.
 
     Args:
@@ -323,7 +323,7 @@ def inspection_tables(inspection: Inspection, *, every: bool = False) -> tuple[F
     return (*shown, _fallback_table(inspection, every=every)) if inspection.fallbacks else shown
 
 
-def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
+def _layer_table(inspection: Inspection, *, every: bool) -> ReportTable:
     title = (
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
         f"{wording.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
@@ -362,7 +362,7 @@ def _products(operators: Iterable[Operator]) -> list[str]:
     )
 
 
-def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
+def _type_table(inspection: Inspection, *, every: bool) -> ReportTable:
     """Each type of operator in each precision, the slowest in one of the models first; those that take little time together."""
     table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share"))
     table.add_numbers({"float count": int(not every), _FLOAT: 0})
@@ -407,7 +407,7 @@ def _total(profile: Profile) -> tuple[str, str]:
     return str(len(profile.operators)), f"{profile.split.total_ms:.2f}"
 
 
-def _fallback_table(inspection: Inspection, *, every: bool) -> FittedTable:
+def _fallback_table(inspection: Inspection, *, every: bool) -> ReportTable:
     table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
     for fallback in inspection.fallbacks if every else inspection.fallbacks[:_FALLBACKS]:
         table.add_row(

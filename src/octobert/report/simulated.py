@@ -21,12 +21,15 @@ class SimulatedResult:
         precision: of the arithmetic; 8 bits come first.
         scores: metrics with confidence intervals.
         comparison: with the float baseline.
+        quantized, footprint: as of a model that was measured.
     """
 
     name: str
     precision: str
     scores: tuple[Score, ...]
     comparison: Comparison
+    quantized: bool = True
+    footprint: None = None
 
 
 def results(report: Report) -> list[SimulatedResult]:

@@ -1,14 +1,15 @@
-"""What is drawn in a terminal: a console that shows text of other people as text, and tables that fit it.
+"""Tables: data that a terminal, a page and Markdown show each in their way; and the console that tables are drawn in.
 
-Optional columns are left out where a table would be too wide, and named below. If that is not enough, text wraps at spaces, and
-columns that do not fit move into a further table.
+In a terminal, optional columns are left out where a table would be too wide, and named below. If that is not enough, text wraps
+at spaces, and columns that do not fit move into a further table. A page shows all columns, Markdown those of low rank.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -45,39 +46,60 @@ class Column:
         number: aligned right.
         is_key: repeated in every part of a table that is too wide.
         optional: above 0, it is left out where the table would be too wide, the largest number first.
+        prose: it has sentences, which a page gives more room.
     """
 
     name: str
     number: bool = False
     is_key: bool = False
     optional: int = 0
+    prose: bool = False
+
+
+# Columns of a larger rank are left out where readers see the table among other things: in Markdown and in notebooks.
+MAIN = 6
+
+
+class TableRow(NamedTuple):
+    """A row.
+
+    Args:
+        cells: from left to right.
+        style: of rich; `bold` marks what the table is about, `dim` what is out.
+        group: that it belongs to; empty without groups.
+    """
+
+    cells: list[Text]
+    style: str = ""
+    group: str = ""
 
 
 @dataclass
-class FittedTable:
-    """A table that never cuts a word.
+class ReportTable:
+    """A table. In a terminal it never cuts a word.
 
-    Where it is too wide even with all texts wrapped, it is printed in parts, each with the key columns.
+    Where it is too wide there even with all texts wrapped, it is printed in parts, each with the key columns.
 
     Args:
         title: above the table.
         columns: from left to right.
         caption: below the table.
         elsewhere: what has the columns that are left out, such as `report.html`.
+        group: what rows are grouped by, such as `shape`: a heading of rows in a terminal, a column elsewhere.
     """
 
     title: str
     columns: list[Column]
     caption: str | None = None
     elsewhere: str = "a wider terminal"
-    _rows: list[tuple[list[Text], str]] = field(default_factory=list)
+    group: str = ""
+    rows: list[TableRow] = field(default_factory=list)
     _ends: set[int] = field(default_factory=set)
 
-    def add_row(self, *cells: str | Text, style: str = "") -> None:
+    def add_row(self, *cells: str | Text, style: str = "", group: str = "") -> None:
         """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
-        self._rows.append(
-            ([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells], style)
-        )
+        texts = [cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells]
+        self.rows.append(TableRow(texts, style, printable(group)))
 
     def add_numbers(self, optional: Mapping[str, int]) -> None:
         """Add columns of numbers, aligned right: name → `Column.optional`."""
@@ -85,20 +107,50 @@ class FittedTable:
             Column(name, number=True, optional=rank) for name, rank in optional.items()
         ]
 
-    def add_column(self, name: str, optional: int = 0) -> None:
+    def add_column(self, name: str, optional: int = 0, *, prose: bool = False) -> None:
         """Add a column of texts."""
-        self.columns.append(Column(name, optional=optional))
+        self.columns.append(Column(name, optional=optional, prose=prose))
 
     def add_section(self) -> None:
         """Draw a line below the last row."""
-        self._ends.add(len(self._rows) - 1)
+        self._ends.add(len(self.rows) - 1)
+
+    def flat(self, most: int | None = None) -> ReportTable:
+        """The table with its groups as the second column, as a page and Markdown show it.
+
+        Args:
+            most: columns with a larger `Column.optional` are left out; None for none.
+        """
+        kept = [i for i, c in enumerate(self.columns) if most is None or c.optional <= most]
+        columns = [self.columns[i] for i in kept]
+        rows = [
+            row._replace(cells=[row.cells[i] if i < len(row.cells) else Text() for i in kept])
+            for row in self.rows
+        ]
+        if self.group:
+            columns.insert(1, Column(self.group))
+            for row in rows:
+                row.cells.insert(1, Text(row.group))
+        return replace(self, columns=columns, group="", rows=rows)
+
+    def markdown(self) -> str:
+        """The table in Markdown, without its title and its least important columns."""
+        table = self.flat(MAIN)
+        lines = [[as_markdown(column.name) for column in table.columns]]
+        lines.append(["---:" if column.number else "---" for column in table.columns])
+        for row in table.rows:
+            first, *others = (as_markdown(plain(cell)) for cell in row.cells)
+            lines.append([f"**{first}**" if row.style == "bold" else first, *others])
+        below = f"\n\n{as_markdown(self.caption)}" if self.caption else ""
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + below
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print it in as many parts as needed."""
         yield Text()
         if self.title:
             yield Text(self.title, style="italic")
-        sizes = [self._size(index) for index in range(len(self.columns))]
+        rows, ends = self._drawn()
+        sizes = [self._size(index, rows) for index in range(len(self.columns))]
         indices = self._shown_columns(sizes, options.max_width)
         for columns in self._parts(indices, sizes, options.max_width):
             widths = _widths([sizes[index] for index in columns], options.max_width)
@@ -113,13 +165,13 @@ class FittedTable:
                     width=width,
                     overflow="fold",
                 )
-            for place, (cells, style) in enumerate(self._rows):
+            for place, (cells, style, _) in enumerate(rows):
                 shown = [cells[i] if i < len(cells) else Text() for i in columns]
                 fitted = [
                     line if len(line := _joined(cell)) <= width else cell
                     for cell, width in zip(shown, widths, strict=True)
                 ]
-                table.add_row(*fitted, style=style, end_section=place in self._ends)
+                table.add_row(*fitted, style=style, end_section=place in ends)
             yield table
         if self.caption:
             yield Text(self.caption, style="italic")
@@ -128,6 +180,19 @@ class FittedTable:
         ]
         if left_out:
             yield Text(f"{self.elsewhere} also shows: {', '.join(left_out)}", style="dim")
+
+    def _drawn(self) -> tuple[list[TableRow], set[int]]:
+        """The rows as a terminal shows them, each group below its name, and those that a line is drawn below."""
+        if not self.group:
+            return self.rows, self._ends
+        rows, ends, group = list[TableRow](), set[int](), None
+        for row in self.rows:
+            if row.group != group:
+                ends.add(len(rows) - 1)
+                rows.append(TableRow([Text(row.group)], "bold"))
+                group = row.group
+            rows.append(row._replace(cells=[Text("  ") + row.cells[0], *row.cells[1:]]))
+        return rows, ends | {len(rows) - 1}
 
     def _shown_columns(self, sizes: Sequence[Measurement], available: int) -> list[int]:
         """The columns that are shown: without optional ones where rows need more than one line."""
@@ -154,16 +219,16 @@ class FittedTable:
             part.append(index)
         yield part
 
-    def _size(self, index: int) -> Measurement:
+    def _size(self, index: int, rows: Sequence[TableRow]) -> Measurement:
         """The widths of the longest unbreakable part and of the longest text of a column."""
-        texts = [cells[index] for cells, _ in self._rows if index < len(cells)]
+        texts = [row.cells[index] for row in rows if index < len(row.cells)]
         sizes = [_size(cell) for cell in (Text(self.columns[index].name), *texts)]
         return Measurement(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
 
 
 def table_of(
     title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1
-) -> FittedTable:
+) -> ReportTable:
     """Return an empty table.
 
     Args:
@@ -173,9 +238,33 @@ def table_of(
         keys: number of left columns that say what a row is about.
     """
     left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
-    table = FittedTable(title, left)
+    table = ReportTable(title, left)
     table.add_numbers(dict.fromkeys(numbers, 0))
     return table
+
+
+# What Markdown, and HTML in it, would take for markup. A link needs what follows its brackets.
+_MARKUP = re.compile(r"([\\`*_<>|#~]|(?<=\])[(:\[])")
+
+
+def as_markdown(text: str) -> str:
+    """Text of other people as Markdown that shows it.
+
+    Example:
+        >>> print(as_markdown("0.86 [0.83, 0.89] | <c> [a](b)"))
+        0.86 [0.83, 0.89] \\| \\<c\\> [a]\\(b)
+    """
+    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+
+
+def breakable(figure: str) -> str:
+    """A figure that wraps before its interval only."""
+    return figure.replace(" [", "\n[")
+
+
+def plain(cell: Text) -> str:
+    """A cell on one line."""
+    return _joined(cell).plain.strip()
 
 
 def _size(cell: Text) -> Measurement:

@@ -26,14 +26,14 @@ from markupsafe import Markup
 from octobert.core import wording
 from octobert.core.files import is_page, page_seal
 from octobert.core.frozen import as_html
-from octobert.core.measurements import shapes
 from octobert.core.plain import as_json
 from octobert.core.results import Report
-from octobert.report import choices, summary, times, vendor
+from octobert.report import contents, summary, vendor
 from octobert.report.page import comparison
 from octobert.report.page.runs import Run, Section, facts_of, headline
 from octobert.report.page.sections import SECTIONS
 from octobert.report.plans import quantizer_text
+from octobert.report.tables import MAIN, plain
 from octobert.report.verdict import STATES, verdict
 
 __all__ = ["Run", "headline", "html_of", "is_page", "page", "show_reports"]
@@ -108,7 +108,7 @@ def show_reports() -> None:
 
 
 def html_of(report: Report) -> str:
-    """A report for a notebook: the verdict and a table of the models. Notebooks that are not trusted run no scripts."""
+    """A report for a notebook: the verdict and the tables. Notebooks that are not trusted run no scripts."""
     answer = verdict(report)
     shown = (
         _environment()
@@ -116,9 +116,8 @@ def html_of(report: Report) -> str:
         .render(
             icon=STATES[answer.state][0],
             answer=answer,
-            models=summary.model_results(report),
-            metrics=summary.main_metrics(report),
-            shape=next(iter(shapes(report.latencies)), None),
+            tables=contents.tables(report),
+            main=MAIN,
         )
     )
     return shown.removesuffix("\n")
@@ -132,12 +131,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["quantizer"] = quantizer_text
-    environment.filters["score"] = wording.score_text
+    environment.filters["plain"] = plain
     environment.filters["ms"] = wording.ms
-    environment.filters["estimate"] = wording.estimate_text
-    environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
-    environment.filters["state"] = choices.state_of
     return environment
 
 

@@ -11,6 +11,7 @@ from octobert.core.measurements import TimedShape, shapes
 from octobert.core.results import Report
 from octobert.report import summary
 from octobert.report.page.runs import Run, Section
+from octobert.report.tables import table_of
 
 # Title of a fact on a run → its text. The first few decide whether figures may be compared.
 _MODEL, _ROWS, _TASK = "model", "evaluation rows", "task"
@@ -55,7 +56,7 @@ def section(runs: Sequence[Run]) -> Section:
     facts = {name: [fact(run.report) for run in runs] for name, fact in _FACTS.items()}
     values = {
         "names": [run.name for run in runs],
-        "tables": tables,
+        "tables": [(table["sentence"], table["table"]) for table in tables],
         "differs": {name: texts for name, texts in facts.items() if len(set(texts)) > 1},
         "same": [name for name, texts in facts.items() if len(set(texts)) == 1 and texts[0]],
         "careful": _careful(facts),
@@ -68,16 +69,21 @@ def section(runs: Sequence[Run]) -> Section:
 
 
 def _table(runs: Sequence[Run]) -> dict[str, Any]:
-    """The 8-bit models of runs of one task on the same rows."""
+    """The 8-bit models of runs of one task on the same rows: `table`, its `rows` for the chart, and a `sentence` on them."""
     first, shape = runs[0].report, _common_shape(runs)
     rows = [row for run in runs for row in _rows(run, shape)]
-    return {
-        "title": f"{first.task.name}: {_FACTS[_ROWS](first)}",
-        "metric": first.task.primary,
-        "shape": shape,
-        "rows": rows,
-        "sentence": _sentence(rows) if len(runs) > 1 else "",
-    }
+    metric = first.task.primary or "score"
+    table = table_of(f"{first.task.name}: {_FACTS[_ROWS](first)}", ("run", "machine", "model"))
+    ms = f"ms (median, {shape})" if shape else "ms (median)"
+    names = (f"{metric} [95 % interval]", "minus float", ms, "× its float model", "MB")
+    table.add_numbers(dict.fromkeys(names, 0))
+    for row in rows:
+        at = "" if shape else f" at {row['shape']}"
+        figures = (f"{wording.ms(row['ms'])}{at}", row["speedup"], f"{row['mb']:.1f}")
+        table.add_row(
+            row["run"], row["machine"], row["model"], row["score"], row["difference"], *figures
+        )
+    return {"table": table, "rows": rows, "sentence": _sentence(rows) if len(runs) > 1 else ""}
 
 
 def _common_shape(runs: Sequence[Run]) -> TimedShape | None:

@@ -219,7 +219,7 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
             tuple(details),
             commands.of_variant(report, folder, result.variant) if is_measured else "",
             floating=not result.variant.precision.startswith("int"),
-            keeps=result.state in ("chosen", "admissible"),
+            keeps=choices.is_admissible(result),
             open=not elsewhere and result.state != "not tried",
             named=result.on_frontier or result.variant.name in (choice.winner, choice.reference),
         )

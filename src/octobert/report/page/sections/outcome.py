@@ -8,11 +8,10 @@ from typing import Any
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.core import wording
-from octobert.core.measurements import in_order, shapes
+from octobert.core.measurements import in_order
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
-from octobert.report import choices, commands, simulated, summary, times
+from octobert.report import choices, commands, contents, summary, times
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Run, Section
 from octobert.report.words import criterion, words_of_choice
@@ -74,29 +73,20 @@ def notes(run: Run) -> Section | None:
 
 def quality(run: Run) -> Section | None:
     """The tables of scores, where models were measured."""
-    report, models = run.report, summary.model_results(run.report)
-    without_device = simulated.results(run.report)
-    if not models and not without_device:
-        return None
-    values = {
-        "models": [*models, *without_device],
-        "metrics": summary.metrics(report),
-        "main_metrics": summary.main_metrics(report),
-        "changes": [wording.change_text(form.difference) for form in report.stored],
-    }
-    return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
+    tables = contents.quality_tables(run.report)
+    title = f"Quality on {run.report.data.evaluation_rows} evaluation rows"
+    return Section(title, {"tables": tables}) if tables else None
 
 
 def speed(run: Run) -> Section | None:
     """Charts and the table of times, where models were timed."""
-    report, models = run.report, summary.model_results(run.report)
-    if not models:
+    report = run.report
+    if not report.footprints:
         return None
+    benchmark = Recipe.model_validate(report.recipe).benchmark
     values = {
-        "timings": [*(model.timing for model in models), *summary.throughputs(report)],
-        "shown": times.SHOWN,
-        "how": times.how(Recipe.model_validate(report.recipe).benchmark, report.throughputs),
-        "shapes": shapes(report.latencies),
+        "table": contents.times_table(report),
+        "how": times.how(benchmark, report.throughputs),
     }
     return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
 
@@ -181,10 +171,7 @@ def choice(run: Run) -> Section | None:
     if choice is None:
         return None
     values = {
-        "words": words_of_choice(choice),
-        "variants": choices.in_order(choice),
-        "speed_of": choices.speed_of,
-        "drop_title": choices.drop_title(choice),
+        "table": contents.choice_table(choice, None),
         "search_facts": choices.facts(choice),
     }
     title = f"All {len(choice.found)} variants of the search"
@@ -201,7 +188,9 @@ def trials(run: Run) -> Section | None:
     charts = [chart for chart in charts if len(chart["trials"]) > 1]
     if not searches and not charts:
         return None
-    return Section("Trials of the search", {"searches": searches}, {"charts": charts})
+    tables = {target: contents.trials_table(search) for target, search in searches.items()}
+    values = {"searches": searches, "tables": tables}
+    return Section("Trials of the search", values, {"charts": charts})
 
 
 def _of_plans(target: str, search: AccuracySearch) -> dict[str, Any]:
@@ -243,7 +232,7 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
             "number": number,
             "seconds": seconds,
             "value": speed.value,
-            "met": result.state in ("chosen", "admissible"),
+            "met": choices.is_admissible(result),
             "name": f"{result.variant.name}: {choices.state_of(result)}; {result.reason}",
         }
         for number, ((result, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
