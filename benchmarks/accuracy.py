@@ -422,7 +422,7 @@ def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
     )
     named = [method.candidate(by.task.head) for method in running]
     latencies, footprints, _ = timing.measure(
-        named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED
+        named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9
     )
     medians = {
         m.runtime: x.percentile_ms(50)

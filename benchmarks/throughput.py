@@ -31,8 +31,9 @@ import openvino
 from octobert.core import environment
 from octobert.core.session import Feeds
 from octobert.core.wording import estimate_text
-from octobert.evaluation import benchmarking, latency, statistics
+from octobert.evaluation import latency, statistics
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import Worker
 from octobert.inference.package_files import read_manifest
 from octobert.targets import openvino_cpu
@@ -105,11 +106,9 @@ def main() -> None:
             "octobert, streams auto": octobert_turns(workers[0], feeds),
             "octobert, one stream per core": octobert_turns(workers[1], feeds),
         }
-        rates: dict[str, list[float]] = {name: [] for name in systems}
-        for number in range(options.rounds):
-            for index in benchmarking.order_of(len(systems), number):
-                name, turn = list(systems.items())[index]
-                rates[name].append(turn(options.seconds))
+        turns = list(systems.values())
+        samples = interleave(turns, lambda turn, _: turn(options.seconds), options.rounds)
+        rates = dict(zip(systems, samples, strict=True))
     for worker in workers:
         worker.stop()
     here = environment.current()

@@ -89,18 +89,14 @@ class Pair:
         """Facts on both sides for the page, and the stamp, which changes where the package does."""
         return {"sides": [side.facts() for side in self.sides], "opened": self.stamp}
 
-    def turns(self, number: int) -> Sequence[Side]:
-        """The sides in the order of a round: the one that came first comes last in the next."""
-        return self.sides if number % 2 == 0 else self.sides[::-1]
-
     def timed(self, number: int, call: Callable[[Predictor], T]) -> dict[str, tuple[T, float]]:
-        """Call both models, in the order of a round.
+        """Call both models, in the order of a round: the one that came first comes last in the next.
 
         Returns:
             name of the side → (result, milliseconds).
         """
         results = {}
-        for side in self.turns(number):
+        for side in self.sides[:: -1 if number % 2 else 1]:
             sleep(_PAUSE_S)
             start = perf_counter()
             result = call(side.predictor)

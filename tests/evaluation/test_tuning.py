@@ -88,6 +88,28 @@ def test_what_is_faster_is_kept(monkeypatch) -> None:
     assert default_setting("latency") != found.setting
 
 
+def test_a_setting_that_is_slower_in_each_of_the_first_rounds_is_dropped(monkeypatch) -> None:
+    rounds: dict[str, int] = {}
+
+    def ms(setting: Setting, index: int) -> float:
+        rounds[setting.model_dump_json()] = index + 1
+        # Slower in all rounds, or in all but the third.
+        disturbed = setting.runtime_options.get("spinning") is False and index == 2
+        return 1.0 if setting == default_setting("latency") or disturbed else 1.2
+
+    found = search(monkeypatch, ms)
+    base = rounds.pop(default_setting("latency").model_dump_json())
+    spinning = {
+        one.setting.model_dump_json(): one.setting.runtime_options.get("spinning") is not False
+        for one in found.tried
+    }
+    assert rounds == {name: 3 if spinning[name] else 7 for name in rounds}
+    assert set(rounds.values()) == {3, 7}
+    # The defaults took as many turns as all settings together.
+    assert base == sum(rounds.values())
+    assert found.ratio.value == 1.0
+
+
 @pytest.mark.parametrize("goal", GOALS)
 def test_noise_is_not_a_gain(monkeypatch, goal: Goal) -> None:
     found = search(monkeypatch, noise, goal)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +22,7 @@ from octobert.core.frozen import Row, Tabular
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, Turn
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.latency import CpuTimes, Workload
 from octobert.evaluation.worker import OnProgress, Saturated, Worker, working
 
@@ -83,7 +85,8 @@ def benchmark(
     settings: Benchmark,
     rivals: Mapping[str, Sequence[str]],
     *,
-    seed: int = 0,
+    seconds_per_shape: float = latency.SECONDS_PER_SHAPE,
+    hopeless: float = math.inf,
     on_progress: OnProgress = lambda *_: None,
 ) -> BenchmarkResult:
     """Time candidates.
@@ -93,25 +96,25 @@ def benchmark(
         workloads: what each of them runs.
         settings: of the benchmark; the shapes are those of `workloads`.
         rivals: quantized model → the float models that it is compared with.
-        seed: of the order of latencies, and of intervals.
+        seconds_per_shape, hopeless: of latencies, as of `latency.measure`; `settings.seconds` comes first.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
     """
-    asynchronous = settings.goal == "throughput"
-    by_time = not asynchronous and settings.seconds is not None
-    limit = {"seconds_per_shape": (settings.seconds or 0) * len(candidates)} if by_time else {}
+    asynchronous, repeats = settings.goal == "throughput", settings.repeats
+    if settings.seconds is not None and not asynchronous:
+        repeats, seconds_per_shape = _MANY, settings.seconds * len(candidates)
     timed = latency.measure(
         candidates,
         workloads,
-        repeats=_MANY if by_time else settings.repeats,
+        repeats=repeats,
         threads=settings.threads,
         warmup=settings.warmup,
         pause_ms=settings.pause_ms,
-        seed=seed,
+        seconds_per_shape=seconds_per_shape,
+        hopeless=hopeless,
         on_progress=on_progress,
-        **limit,
     )
     load, measured = timed.load, tuple[Throughput, ...]()
     if asynchronous:
@@ -141,7 +144,7 @@ def measure_throughput(
     workloads: Sequence[Workload],
     settings: Benchmark,
     *,
-    on_progress: OnProgress = lambda *_: None,
+    on_progress: OnProgress,
 ) -> tuple[tuple[Throughput, ...], Load]:
     """Measure the throughput of all candidates on all workloads, in turn.
 
@@ -161,65 +164,58 @@ def measure_throughput(
         TargetError: a candidate cannot be opened, or its process died.
     """
     streams = 0 if settings.streams == "auto" else settings.streams
+    total, seconds = settings.turns()
     measured: list[Throughput] = []
-    pause_ms = settings.pause_ms
     with working(
-        candidates, settings.threads, streams=streams, pause_ms=pause_ms, on_progress=on_progress
+        candidates,
+        settings.threads,
+        streams=streams,
+        pause_ms=settings.pause_ms,
+        on_progress=on_progress,
     ) as workers:
+        requests = {
+            worker: worker.facts.streams if settings.requests == "auto" else settings.requests
+            for worker in workers
+        }
         before = CpuTimes.now()
         for workload in workloads:
-            measured += _measure_workload(workers, workload, settings, on_progress)
+            batches = workload.rounds
+            for worker, in_flight in requests.items():
+                worker.ask("warm", (batches, len(batches), in_flight, seconds))
+                if settings.warmup:
+                    worker.ask("warm", (batches, settings.warmup, in_flight, math.inf))
+            turns = interleave(
+                workers,
+                lambda worker, _: worker.ask(
+                    "saturate",
+                    (batches, math.inf, requests[worker], seconds),  # noqa: B023  # called at once
+                ),
+                total,
+                on_round=partial(on_progress, f"throughput {workload.batch} × {workload.sequence}"),
+            )
+            measured += [
+                _throughput(worker, workload, requests[worker], saturated)
+                for worker, saturated in zip(workers, turns, strict=True)
+            ]
         return tuple(measured), before.load_until(CpuTimes.now())
 
 
-def order_of(count: int, round: int) -> list[int]:
-    """Return the order in which candidates take their turns in a round: that of the round before, turned round.
-
-    Example:
-        >>> order_of(3, 0), order_of(3, 1)
-        ([0, 1, 2], [2, 1, 0])
-    """
-    return list(range(count))[:: -1 if round % 2 else 1]
-
-
-def _measure_workload(
-    workers: Sequence[Worker],
-    workload: Workload,
-    settings: Benchmark,
-    on_progress: OnProgress,
-) -> list[Throughput]:
-    requests = [
-        worker.facts.streams if settings.requests == "auto" else settings.requests
-        for worker in workers
-    ]
+def _throughput(
+    worker: Worker, workload: Workload, requests: int, saturated: Sequence[Saturated]
+) -> Throughput:
+    """The record of a candidate's turns."""
     rows = np.array([len(feeds["input_ids"]) for feeds in workload.rounds])
     tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
-    turns: list[list[Saturated]] = [[] for _ in workers]
-    total, seconds = settings.turns()
-    for worker, in_flight in zip(workers, requests, strict=True):
-        worker.ask("warm", (workload.rounds, len(workload.rounds), in_flight, seconds))
-        if settings.warmup:
-            worker.ask("warm", (workload.rounds, settings.warmup, in_flight, math.inf))
-    for number in range(total):
-        for index in order_of(len(workers), number):
-            batches = (workload.rounds, math.inf, requests[index], seconds)
-            turns[index].append(workers[index].ask("saturate", batches))
-        on_progress(f"throughput {workload.batch} × {workload.sequence}", number + 1, total)
-    return [
-        Throughput(
-            candidate=worker.candidate.title,
-            batch=workload.batch,
-            sequence=workload.sequence,
-            streams=worker.facts.streams,
-            requests=in_flight,
-            threads=worker.facts.threads,
-            turns=tuple(
-                Turn(
-                    seconds=turn.seconds, rows=int(rows @ turn.runs), tokens=int(tokens @ turn.runs)
-                )
-                for turn in worker_turns
-            ),
-            samples_ms=tuple(ms for turn in worker_turns for ms in turn.samples_ms),
-        )
-        for worker, in_flight, worker_turns in zip(workers, requests, turns, strict=True)
-    ]
+    return Throughput(
+        candidate=worker.candidate.title,
+        batch=workload.batch,
+        sequence=workload.sequence,
+        streams=worker.facts.streams,
+        requests=requests,
+        threads=worker.facts.threads,
+        turns=tuple(
+            Turn(seconds=turn.seconds, rows=int(rows @ turn.runs), tokens=int(tokens @ turn.runs))
+            for turn in saturated
+        ),
+        samples_ms=tuple(ms for turn in saturated for ms in turn.samples_ms),
+    )

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +25,11 @@ from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.worker import OnProgress, Worker, working
+from octobert.evaluation.interleaving import interleave
+from octobert.evaluation.worker import OnProgress, working
 
-# Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
-_FIRST_ROUNDS = 3
-_MIN_ROUNDS = 5
-# Rounds that show that a model is hopelessly slow: fewer give no interval of 95 % for a median of ratios.
-_TELLING_ROUNDS = 6
+# Time limit of a workload.
+SECONDS_PER_SHAPE = 60.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,10 @@ class Workload:
     batch: int
     sequence: int | str
     rounds: tuple[Feeds, ...]
+
+    def feeds(self, number: int) -> Feeds:
+        """Return the feeds of a round."""
+        return self.rounds[number % len(self.rounds)]
 
 
 class Timed(NamedTuple):
@@ -146,11 +149,10 @@ def measure(
     *,
     repeats: int,
     threads: int,
-    seconds_per_shape: float = 60.0,
+    seconds_per_shape: float = SECONDS_PER_SHAPE,
     warmup: int = 0,
     pause_ms: float = 10,
     hopeless: float = math.inf,
-    seed: int = 0,
     on_progress: OnProgress = lambda *_: None,
 ) -> Timed:
     """Time all candidates on all workloads, interleaved.
@@ -165,7 +167,6 @@ def measure(
         pause_ms: before each run of a candidate.
         hopeless: a candidate that takes more than this factor of the fastest one's time in each of the first six rounds is
             timed no more; it has the samples of these rounds only.
-        seed: of the order in each round.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
     Raises:
@@ -177,9 +178,19 @@ def measure(
         for workload in workloads:
             for worker in workers if warmup else ():
                 worker.ask("warm", (workload.rounds, warmup, 1, math.inf))
-            latencies += _time_workload(
-                workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress
+            samples = interleave(
+                workers,
+                lambda worker, number: worker.ask("time", workload.feeds(number)),  # noqa: B023  # called at once
+                repeats,
+                shuffled=True,
+                seconds=seconds_per_shape,
+                hopeless=hopeless,
+                on_round=partial(on_progress, f"timing {workload.batch} × {workload.sequence}"),
             )
+            latencies += [
+                _latency(worker.candidate.title, workload, samples_ms)
+                for worker, samples_ms in zip(workers, samples, strict=True)
+            ]
         load = before.load_until(CpuTimes.now())
         footprints = [
             Footprint(
@@ -260,48 +271,16 @@ class CpuTimes:
         )
 
 
-def _time_workload(
-    workers: list[Worker],
-    workload: Workload,
-    repeats: int,
-    seconds: float,
-    hopeless: float,
-    seed: int,
-    on_progress: OnProgress,
-) -> list[Latency]:
-    generator = np.random.default_rng(seed)
-    samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
-    rows, lengths, running = 0, list[int](), workers
-    started, total, done = time.perf_counter(), repeats, 0
-    while done < total:
-        feeds = workload.rounds[done % len(workload.rounds)]
-        for index in generator.permutation(len(running)):
-            samples[running[index].candidate.title].append(running[index].ask("time", feeds))
-        rows += len(feeds["input_ids"])
-        lengths.append(int(feeds["attention_mask"].sum()))
-        done += 1
-        if done == _TELLING_ROUNDS:
-            # One model: the fastest of each round would be the one that other programs disturbed least.
-            fastest = np.array(min(samples.values(), key=np.median))
-            running = [
-                worker
-                for worker in workers
-                if np.any(samples[worker.candidate.title] <= hopeless * fastest)
-            ]
-        if done == _FIRST_ROUNDS:
-            per_round = (time.perf_counter() - started) / done
-            total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
-        on_progress(f"timing {workload.batch} × {workload.sequence}", done, total)
-    return [
-        Latency(
-            candidate=name,
-            batch=workload.batch,
-            sequence=workload.sequence,
-            samples_ms=tuple(times_ms),
-            rows=rows,
-            tokens=sum(lengths),
-            # One that was hopelessly slow has the samples of the first rounds.
-            sample_tokens=tuple(lengths[: len(times_ms)]) if len(workload.rounds) > 1 else (),
-        )
-        for name, times_ms in samples.items()
-    ]
+def _latency(candidate: str, workload: Workload, samples_ms: Sequence[float]) -> Latency:
+    """The record of a candidate's samples. One that was hopelessly slow has those of the first rounds."""
+    feeds = [workload.feeds(number) for number in range(len(samples_ms))]
+    tokens = [int(one["attention_mask"].sum()) for one in feeds]
+    return Latency(
+        candidate=candidate,
+        batch=workload.batch,
+        sequence=workload.sequence,
+        samples_ms=tuple(samples_ms),
+        rows=sum(len(one["input_ids"]) for one in feeds),
+        tokens=sum(tokens),
+        sample_tokens=tuple(tokens) if len(workload.rounds) > 1 else (),
+    )

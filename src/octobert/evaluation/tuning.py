@@ -33,6 +33,7 @@ from octobert.core.session import (
 from octobert.core.trials import Trials
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import Worker, working
 from octobert.inference.batching import Batch, make_batches
 
@@ -42,7 +43,7 @@ _Work = Callable[[Setting, Worker], list[Feeds]]
 MARGIN = 0.01
 # Rows of a round: run one by one for latency, all together for throughput.
 ROWS = {"latency": 8, "throughput": 96}
-_FIRST_ROUNDS, _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 7, 25, 3
+_FIRST_ROUNDS, _MORE_ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 4, 25, 3
 # A setting that is slower by this factor in each of the first rounds is dropped.
 _HOPELESS = 1.1
 
@@ -236,23 +237,18 @@ def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Op
 
 
 def _ratios(opened: _Open, base: _Open, rounds: int) -> list[float]:
-    """Return the ratios of the two times in each round. They take turns; the order changes in every round."""
-    ratios: list[float] = []
-    for index in range(rounds):
-        if index % 2:
-            base_ms, setting_ms = base.ms(), opened.ms()
-        else:
-            setting_ms, base_ms = opened.ms(), base.ms()
-        ratios.append(setting_ms / base_ms)
-        if index + 1 == _FIRST_ROUNDS and min(ratios) > _HOPELESS:
-            break
-    return ratios
+    """Return the ratios of the two times in each round."""
+    times = interleave((opened, base), lambda one, _: one.ms(), rounds)
+    return [setting_ms / base_ms for setting_ms, base_ms in zip(*times, strict=True)]
 
 
 def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Tried:
     try:
         with _opened(candidate, setting, work) as opened:
-            return Tried(setting=setting, ratio=float(np.median(_ratios(opened, base, _ROUNDS))))
+            ratios = _ratios(opened, base, _FIRST_ROUNDS)
+            if min(ratios) <= _HOPELESS:
+                ratios += _ratios(opened, base, _MORE_ROUNDS)
+        return Tried(setting=setting, ratio=float(np.median(ratios)))
     except OctobertError as error:
         # Without the defaults there is nothing to compare with, and it was not the setting that failed.
         if not base.runs:

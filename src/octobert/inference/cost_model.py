@@ -25,7 +25,8 @@ from octobert.core.session import Feeds, Session
 from octobert.inference.package_files import machine_id
 
 # Shapes that are timed first, as (rows, tokens of a row): small ones for the constant cost of an inference, full ones, and one
-# long row for the time of attention. Shapes take turns, because OpenVINO is faster at the shape that it ran last.
+# long row for the time of attention. Shapes take turns, because OpenVINO is faster at the shape that it ran last: in one order,
+# because in another one a shape could end a round and begin the next.
 _WIDTH, _LONG = 64, 384
 _COARSE = (((1, 8), (1, _WIDTH)), ((1, 32), (4, _WIDTH)), ((16, _WIDTH), (1, _LONG)))
 # Then single rows at multiples of the blocks of kernels, and one token before and beyond. AMX has tiles of 16 rows; vector

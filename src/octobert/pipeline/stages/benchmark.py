@@ -61,9 +61,7 @@ def run(
         benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed
     )
     rivals = {name: rivals_of(name, candidates) for name in candidates if name in exports}
-    timings = benchmarking.benchmark(
-        timed, shapes, benchmark, rivals, seed=seed, on_progress=context.progress
-    )
+    timings = benchmarking.benchmark(timed, shapes, benchmark, rivals, on_progress=context.progress)
     context.write(_artifacts.TIMINGS, timings)
     return {
         "candidates": list(candidates),

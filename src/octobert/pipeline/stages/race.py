@@ -5,7 +5,7 @@ A model that cannot be opened is left out, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -18,10 +18,10 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import Goal, SessionEntries
 from octobert.evaluation import benchmarking, latency
+from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.latency import Workload
 from octobert.evaluation.worker import Worker
-from octobert.pipeline.contract import NOT_IN_KEY, Context, Progress, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
 
 TIMES = "race.json"
@@ -108,7 +108,8 @@ def run(
         batch=(1 if goal == "latency" else _BATCH,),
         sequence=("data",),
         goal=goal,
-        repeats=rounds,
+        # Throughput needs a few runs of each model as well, for its memory.
+        repeats=rounds if goal == "latency" else 5,
         seconds=seconds if goal == "throughput" else None,
     )
     workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, seed)
@@ -123,53 +124,42 @@ def run(
         for name, entrant in entrants.items()
     }
     problems: dict[str, str] = {}
-    timed = partial(_timed, workload, settings, most_seconds, seed + number, context.progress)
+    race = partial(
+        benchmarking.benchmark,
+        workloads=workload,
+        settings=settings,
+        rivals={},
+        seconds_per_shape=most_seconds,
+        hopeless=_HOPELESS,
+        on_progress=context.progress,
+    )
     try:
-        times, load = timed(list(racing.values()))
+        timed = race(list(racing.values()))
     except OctobertError:
         problems = _problems(racing)
         if not problems or len(problems) == len(racing):
             raise
         fit = [candidate for name, candidate in racing.items() if name not in problems]
-        times, load = timed(fit)
-    context.write(TIMES, Race(times=times, problems=problems, load=load))
+        timed = race(fit)
+    times = _times(timed)
+    context.write(TIMES, Race(times=times, problems=problems, load=timed.load))
     return {
-        "medians_ms": {name: float(np.median(timed.samples_ms)) for name, timed in times.items()},
+        "medians_ms": {name: float(np.median(own.samples_ms)) for name, own in times.items()},
         "problems": problems,
     }
 
 
-def _timed(
-    workload: Sequence[Workload],
-    settings: Benchmark,
-    most_seconds: float,
-    seed: int,
-    progress: Progress,
-    racing: Sequence[Candidate],
-) -> tuple[dict[str, RaceTimes], Load]:
-    """Time all of them in turn; what else the machine did meanwhile."""
-    measured = latency.measure(
-        racing,
-        workload,
-        # Throughput needs a few runs of each model as well, for its memory.
-        repeats=settings.repeats if settings.goal == "latency" else 5,
-        threads=0,
-        seconds_per_shape=most_seconds,
-        hopeless=_HOPELESS,
-        seed=seed,
-        on_progress=progress,
-    )
-    samples = {latency_of.candidate: latency_of.samples_ms for latency_of in measured.latencies}
-    if settings.goal == "throughput":
-        rates, _ = benchmarking.measure_throughput(racing, workload, settings, on_progress=progress)
-        samples = {
-            rate.candidate: tuple(1000 * turn.seconds / turn.rows for turn in rate.turns)
-            for rate in rates
-        }
-    footprints = {footprint.candidate: footprint for footprint in measured.footprints}
+def _times(timed: BenchmarkResult) -> dict[str, RaceTimes]:
+    """Name → times."""
+    samples = {latency_of.candidate: latency_of.samples_ms for latency_of in timed.latencies}
+    samples |= {
+        rate.candidate: tuple(1000 * turn.seconds / turn.rows for turn in rate.turns)
+        for rate in timed.throughputs
+    }
     return {
-        n: RaceTimes(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()
-    }, measured.load
+        footprint.candidate: RaceTimes(samples_ms=samples[footprint.candidate], footprint=footprint)
+        for footprint in timed.footprints
+    }
 
 
 def _problems(racing: Mapping[str, Candidate]) -> dict[str, str]:
