@@ -168,6 +168,7 @@ WRONG = [
     ["m", "--merge", "--out", "o"],
     ["m", "n", "--merge"],
     ["m", "n", "--merge", "--task", "mrpc", "--out", "o"],
+    ["m", "n", "--merge", "--no-sensitivity", "--calibrate", "mse", "--out", "o"],
 ]
 
 

@@ -209,7 +209,7 @@ def test_options_that_switch_off_say_what_they_do() -> None:
     texts = schema.descriptions(Recipe)
     assert on
     for key in on:
-        assert _recipe._parameters()[key].annotation.__metadata__[0].help != texts[key], key
+        assert _recipe.keys().parameters[key].annotation.__metadata__[0].help != texts[key], key
 
 
 def test_quick_is_an_option_of_runs(tmp_path, finished) -> None:
@@ -257,6 +257,7 @@ def test_errors_name_options_to_those_who_use_options(checkpoint, pairs, tmp_pat
         in done.stderr
     )
     assert _recipe.in_options("such as finetune: {epochs: 3}") == "such as finetune: {epochs: 3}"
+    assert _recipe.in_options("or measure: false, repair: true") == "or --no-measure, --repair"
 
 
 def test_a_target_that_cannot_run_here_is_said_before_the_run(finished, tmp_path) -> None:
@@ -719,9 +720,14 @@ def test_shells_complete_commands_and_options() -> None:
 
 def test_schema_is_one_json_document(tmp_path) -> None:
     printed = json.loads(octobert("schema").stdout)
-    octobert("schema", "--out", tmp_path / "s.json")
+    octobert("schema", "--out", tmp_path / "new" / "s.json")
+    # A link stays one, and with it /dev/stdout.
+    link = tmp_path / "link.json"
+    link.symlink_to("new/s.json")
+    assert octobert("schema", "--out", link).returncode == 0
+    assert link.is_symlink()
     assert (
-        json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+        json.loads((tmp_path / "new" / "s.json").read_text(encoding="utf-8"))
         == printed
         == library.recipe_schema()
     )
@@ -850,9 +856,9 @@ def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schem
 
     for module in (recipe_models, schema, loading):
         monkeypatch.setattr(module, "Recipe", Extended)
-    _recipe._parameters.cache_clear()
-    info = _recipe._parameters()["extra"].annotation.__metadata__[0]
-    _recipe._parameters.cache_clear()
+    _recipe.keys.cache_clear()
+    info = _recipe.keys().parameters["extra"].annotation.__metadata__[0]
+    _recipe.keys.cache_clear()
     assert (info.default, info.help) == ("--extra", "A number of something. Default: 3.")
     assert schema.recipe_schema()["properties"]["extra"]["description"] == "A number of something."
     assert loading.parse({"model": "m", "task": "mrpc", "data": "d", "extra": 4}).extra == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octobert.api._arguments import Names, PathLike, optional_path, path_of
+from octobert.api._arguments import Names, PathLike, names_of, optional_path, path_of
 from octobert.core.errors import ModelError, RecipeError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 
@@ -90,8 +90,8 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
     from octobert.inspection import linter
 
     path = path_of(model, "model")
-    names = [targets] if isinstance(targets, str) else list(targets)
-    names = names or [manifest(path).target if path.is_dir() else "ort-cpu"]
+    names = names_of(targets, "targets")
+    names = names or (manifest(path).target if path.is_dir() else "ort-cpu",)
     if path.suffix == ".xml" and not path.is_dir():
         raise ModelError(
             "an IR is not checked",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -26,6 +26,8 @@ from octobert.cli import _show
 from octobert.core.errors import RecipeError
 
 Command = Callable[..., Any]
+# (value of an option, the option) → the argument.
+Reader = Callable[[Any, str], Any]
 # Groups of options.
 RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
 _MODEL_FILES = "Model files (a package has its own)"
@@ -44,6 +46,7 @@ _NAMES = {
     "zip_": "zip",
     "for_": "for",
 }
+_SHORT = {"verbose": ("-v",), "quiet": ("-q",)}
 _PANELS = {
     **dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES),
     "changes": RECIPE_PANEL,
@@ -109,7 +112,7 @@ def _list_of(read: Callable[[str, str], Any]) -> Callable[[list[str], str], Any]
 # Stands for the name of a goal, whose module takes long to import.
 _Goal = NewType("_Goal", str)
 # Type of an argument → type of its option, and how the option's value becomes the argument.
-_FORMS: dict[Any, tuple[Any, Callable[[Any, str], Any]]] = {
+_FORMS: dict[Any, tuple[Any, Reader]] = {
     **{kind: (kind, _as_it_is) for kind in (bool, int, float, str, list[str])},
     PathLike: (Path, _as_it_is),
     PathLike | Sequence[PathLike]: (list[Path], _as_it_is),
@@ -144,9 +147,10 @@ def from_function(
     *,
     only: Sequence[str] = (),
     without: Sequence[str] = (),
+    optional: Sequence[str] = (),
     metavar: str | None = None,
     texts: Mapping[str, str] | None = None,
-    panels: Mapping[str, str] | None = None,
+    panels: Mapping[str, str | None] | None = None,
 ) -> Options:
     """The options of a function: its first parameter is the argument of the command, and each other one an option.
 
@@ -154,6 +158,7 @@ def from_function(
         function: The function. Its docstring describes the parameters.
         only: Parameters that become options. Default: all but `progress`.
         without: Parameters that become none.
+        optional: Parameters that the command asks for only where it needs them.
         metavar: Name of the argument in the help.
         texts: Parameter → its text, where it is not that of the docstring.
         panels: Parameter → the group of its option.
@@ -166,19 +171,13 @@ def from_function(
         if name in ("progress", *without):
             continue
         # The annotations are our own source.
-        kind, least = _bare(
-            eval(parameters[name].annotation, {**function.__globals__, "Goal": _Goal})
-        )
-        kind, readers[name] = _FORMS[kind]
-        default, text = parameters[name].default, described[name]
-        if name == next(iter(parameters)):
-            info = typer.Argument(help=escaped(text), metavar=metavar)
-        else:
-            info = _info(name, default, text, least, grouped.get(name))
-        if default is not inspect.Parameter.empty and (default is None or get_origin(kind) is list):
-            # The function has its own default, where that is several values.
-            kind, default = kind | None, None
-        options[name] = parameter(name, Annotated[kind, info], default)
+        kind = eval(parameters[name].annotation, {**function.__globals__, "Goal": _Goal})
+        default = None if name in optional else parameters[name].default
+        info = _option(name, default, grouped.get(name))
+        if name == next(iter(parameters)) and default is inspect.Parameter.empty:
+            info = typer.Argument(metavar=metavar)
+        readers[name] = _FORMS[bare(kind)[0]][1]
+        options[name] = parameter(name, kind, default, described[name], info)
     return Options(options, lambda name, value: readers[name](value, option_of(name)))
 
 
@@ -186,102 +185,103 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
     """Add options to a command. It gets the given ones of each group as one mapping, without those that it has itself."""
 
     def decorate(command: Command) -> Command:
-        own_names = inspect.signature(command).parameters
+        own = inspect.signature(command).parameters
         added = {
-            name: p
-            for group in groups.values()
-            for name, p in group.parameters.items()
-            if name not in own_names
+            mapping: {name: p for name, p in group.parameters.items() if name not in own}
+            for mapping, group in groups.items()
         }
 
         @functools.wraps(command)
         def wrapped(**values: Any) -> Any:
-            options = {name: values.pop(name) for name in added}
-            # An option that may be given several times is [] where it is not given.
-            unset = {
-                name
-                for name, value in options.items()
-                if value is added[name].default or value in (None, [])
-            }
-            for mapping, group in groups.items():
-                names = [name for name in group.parameters if name in options and name not in unset]
-                arguments = {name: group.read(name, options[name]) for name in names}
-                values[mapping] = {
-                    name: argument for name, argument in arguments.items() if argument is not None
+            for mapping, parameters in added.items():
+                given = {name: values.pop(name) for name in parameters}
+                # An option that may be given several times is [] where it is not given.
+                arguments = {
+                    name: groups[mapping].read(name, value)
+                    for name, value in given.items()
+                    if value is not parameters[name].default and value != []
                 }
+                values[mapping] = {name: a for name, a in arguments.items() if a is not None}
             return command(**values)
 
-        return with_parameters(wrapped, command, list(added.values()), without=groups)
+        _give_signature_(wrapped, command, added)
+        return wrapped
 
     return decorate
 
 
 def complete(command: Command) -> Callable[..., None]:
     """The command with `--verbose`, `--quiet` and, where it yields, `--json`."""
-    texts = {
-        "json": "Print one JSON document on stdout.",
-        "verbose": "Print debug messages, and full tracebacks of errors.",
-        "quiet": "Print no progress and no notes.",
-    }
-    if not inspect.isgeneratorfunction(inspect.unwrap(command)):
-        del texts["json"]
-    added = []
-    for name, text in texts.items():
-        short = () if name == "json" else (f"-{name[0]}",)
-        option = typer.Option(f"--{name}", *short, help=text, rich_help_panel=GENERAL_PANEL)
-        added.append(parameter(name, Annotated[bool, option], default=False))
+    yields = inspect.isgeneratorfunction(inspect.unwrap(command))
+    names = ("json", "verbose", "quiet") if yields else ("verbose", "quiet")
+    panels = dict.fromkeys(names, GENERAL_PANEL)
 
+    @filled(general=from_function(_show.set_verbosity, only=names, panels=panels))
     @functools.wraps(command)
-    def wrapped(*, verbose: bool, quiet: bool, json: bool = False, **options: Any) -> None:
-        _show.set_verbosity(verbose=verbose, quiet=quiet, json=json)
+    def wrapped(general: dict[str, bool], **options: Any) -> None:
+        _show.set_verbosity(**general)
         for document in command(**options) or ():
-            if json:
+            if _show.verbosity.json:
                 _show.document(document)
 
     wrapped.__doc__ = (inspect.getdoc(command) or "").partition("Args:\n")[0]
-    return with_parameters(wrapped, command, added)
+    return wrapped
 
 
-def with_parameters(
-    wrapped: Command,
-    command: Command,
-    added: Sequence[inspect.Parameter],
-    without: Collection[str] = (),
-) -> Command:
-    """Give a wrapper the signature of its command, with parameters added and left out; typer makes options of it."""
-    texts, named = _descriptions(command), []
-    for option in inspect.signature(command, eval_str=True).parameters.values():
-        kind = option.annotation
-        if option.name in texts and not isinstance(
-            getattr(kind, "__metadata__", (None,))[0], ParameterInfo
-        ):
-            kind, least = _bare(kind)
-            info = _info(option.name, option.default, texts[option.name], least)
-            if option.kind is not inspect.Parameter.KEYWORD_ONLY:
-                info = typer.Argument(help=escaped(texts[option.name]))
-            kind = Annotated[kind | None if option.default is None else kind, info]
-        if option.name not in without:
-            named.append(parameter(option.name, kind, option.default))
-    signature = inspect.Signature(sorted([*added, *named], key=_place))
+def _give_signature_(
+    wrapped: Command, command: Command, groups: Mapping[str, Mapping[str, inspect.Parameter]]
+) -> None:
+    """Give a wrapper the signature of its command with the parameters of each group in its place; typer makes options of it."""
+    texts = _descriptions(command)
+    options = [p for parameters in groups.values() for p in parameters.values()]
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        marks = getattr(own.annotation, "__metadata__", ())
+        if own.name in texts and not any(isinstance(mark, ParameterInfo) for mark in marks):
+            is_option = own.kind is inspect.Parameter.KEYWORD_ONLY
+            info = _option(own.name, own.default) if is_option else typer.Argument()
+            options.append(parameter(own.name, own.annotation, own.default, texts[own.name], info))
+        elif own.name not in groups:
+            options.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    signature = inspect.Signature(sorted(options, key=_place))
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    return wrapped
 
 
 def _place(option: inspect.Parameter) -> tuple[bool, int]:
     """Where an option stands in the help: required ones first, then those without a group, and the recipe's last."""
     info = getattr(option.annotation, "__metadata__", (option.default,))[0]
-    order = {None: 0, "Options": 0, GENERAL_PANEL: 2, RECIPE_PANEL: 3}
+    order = {None: 0, GENERAL_PANEL: 2, RECIPE_PANEL: 3}
     return option.default is not inspect.Parameter.empty, order.get(
         getattr(info, "rich_help_panel", None), 1
     )
 
 
-def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """An option as a parameter that typer reads."""
+def parameter(name: str, kind: Any, default: Any, text: str, info: Any) -> inspect.Parameter:
+    """A parameter as typer reads it.
+
+    Args:
+        name: Its name.
+        kind: Its type in a function.
+        default: Its default; None where the function has its own.
+        text: What it is.
+        info: An option, or an argument.
+    """
+    kind, info.min = bare(kind)
+    kind, _ = _FORMS.get(kind, (kind, None))
+    # Without markup.
+    info.help = text.replace("[", r"\[")
+    if default is None or (default is not inspect.Parameter.empty and get_origin(kind) is list):
+        # The function has its own default, where that is several values.
+        kind, default = kind | None, None
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
+
+
+def _option(name: str, default: Any, panel: str | None = None) -> Any:
+    """An option for an argument."""
+    option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
+    return typer.Option(option, *_SHORT.get(name, ()), rich_help_panel=panel)
 
 
 def option_of(name: str) -> str:
@@ -289,18 +289,7 @@ def option_of(name: str) -> str:
     return f"--{_NAMES.get(name, name).replace('_', '-')}"
 
 
-def _info(name: str, default: Any, text: str, least: float | None, panel: str | None = None) -> Any:
-    """The description of an option for typer."""
-    option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
-    return typer.Option(option, min=least, help=escaped(text), rich_help_panel=panel)
-
-
-def escaped(text: str) -> str:
-    """A text without markup."""
-    return text.replace("[", r"\[")
-
-
-def _bare(kind: Any) -> tuple[Any, float | None]:
+def bare(kind: Any) -> tuple[Any, float | None]:
     """A type without None and without the least value of a number, and that value."""
     if NoneType in get_args(kind):
         kind = Union[tuple(inner for inner in get_args(kind) if inner is not NoneType)]  # noqa: UP007  # made of a tuple

@@ -1,4 +1,4 @@
-"""Options that describe a recipe. Options for plain recipe keys are generated from the recipe's models."""
+"""Options that describe a recipe: those of `recipe_of`, and one for each key whose value fits on a command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 import typer
 
@@ -15,24 +15,16 @@ from octobert.api._arguments import Positive, column_options
 from octobert.cli import _options, _show
 from octobert.cli._options import yaml_of
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
-from octobert.core.files import storage_errors
 
 if TYPE_CHECKING:
-    import inspect
-
     from octobert.config.recipe import Recipe
 
-MODEL_HELP = "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these."
-TASK_HELP = "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'."
-DATA_HELP = (
-    "File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits."
-)
-# Keys with options of another name.
-_SPELLINGS = {
-    "quantize": "--method",
-    "targets": "--target",
-    "float_model": "--no-float",
+TEXTS = {
+    "model": "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these.",
+    "task": "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'.",
 }
+# Keys with options of another name.
+_SPELLINGS = {"quantize": "--method", "targets": "--target", "float_model": "--no-float"}
 # Options that switch something off, which the text of their key describes.
 _HELP = {
     "float_model": "Leave the float graph, several times larger than the model in 8 bits, out of the packages. Then evaluate, "
@@ -43,45 +35,41 @@ _HELP = {
     "token_states": "For embeddings: write no states of tokens beside the vector. A model that reads the first token only "
     "computes only that in its last layer.",
 }
-_YAML = "A name, or YAML with its options"
 # Keys that commands have arguments or options of their own for.
-_EXPLICIT = ("model", "task", "data")
+_EXPLICIT = ("model", "task")
 
 
-def recipe_options(*without: str) -> Callable[[_options.Command], _options.Command]:
+def recipe_options(
+    *without: str, optional: Sequence[str] = ()
+) -> Callable[[_options.Command], _options.Command]:
     """Add the options of `recipe_of`, which the command gets as `rows`, and one for each plain key of the recipe, as `keys`.
 
     Args:
         without: Arguments and keys that mean nothing to the command.
+        optional: Arguments that the command itself asks for where it needs them.
     """
 
     def decorate(command: _options.Command) -> _options.Command:
-        texts = {"task": TASK_HELP, "model": MODEL_HELP}
+        @functools.wraps(command)
+        def wrapped(**values: Any) -> Iterator[Any]:
+            try:
+                yield from command(**values)
+            except OctobertError as error:
+                # The user of options has written no keys.
+                error.where = spellings().get(str(error.where), error.where)
+                error.fix = error.fix and in_options(error.fix)
+                raise
+
         rows = _options.from_function(
-            recipe_of, without=("keys", *without), texts=texts, panels={"task": "Options"}
+            recipe_of,
+            without=("keys", *without),
+            optional=optional,
+            texts=TEXTS,
+            panels={"task": None},
         )
-        keys = {key: p for key, p in _parameters().items() if key not in without}
-        return _options.filled(rows=rows, keys=_options.Options(keys, _value))(
-            _options_in_errors(command)
-        )
+        return _options.filled(rows=rows, keys=keys(without=without))(wrapped)
 
     return decorate
-
-
-def _options_in_errors(command: _options.Command) -> _options.Command:
-    """The command, whose errors name options where they name keys of a recipe, which its user has not written."""
-
-    @functools.wraps(command)
-    def wrapped(**values: Any) -> Iterator[Any]:
-        try:
-            yield from command(**values)
-        except OctobertError as error:
-            if error.where in _parameters():
-                error.where = _option(error.where)
-            error.fix = error.fix and in_options(error.fix)
-            raise
-
-    return wrapped
 
 
 def in_options(text: str) -> str:
@@ -95,87 +83,69 @@ def in_options(text: str) -> str:
 
     def option(setting: re.Match[str]) -> str:
         key, value = setting.groups()
-        if key == "data.allow_leakage" and value == "true":
-            return "--allow-leakage"
-        if key not in _parameters():
+        spelled = spellings().get(key)
+        if spelled is None:
             return f"--set {key}={value}"
-        return f"{_option(key)} {'none' if value == '[]' else value}".removesuffix(" true")
+        if value in ("true", "false"):
+            return spelled
+        return f"{spelled} {'none' if value == '[]' else value}"
 
     return re.sub(
         rf"\b((?:{'|'.join(Recipe.model_fields)})(?:\.\w+)*): (\[[^]]*\]|[^\s,;){{]+)", option, text
     )
 
 
-def _option(key: str) -> str:
+def spellings() -> dict[str, str]:
+    """Key → its option."""
+    plain = {key: _spelling(key) for key in keys().parameters}
+    return {**plain, "data.allow_leakage": "--allow-leakage"}
+
+
+def _spelling(key: str) -> str:
     """The option of a plain key."""
-    name: str = _parameters()[key].annotation.__metadata__[0].default
-    return name
+    from octobert.config.recipe import Recipe
+
+    prefix = "--no-" if Recipe.model_fields[key].default is True else "--"
+    return _SPELLINGS.get(key, prefix + key.replace("_", "-"))
 
 
 @functools.cache
-def _parameters() -> dict[str, inspect.Parameter]:
-    """Recipe key → its option, for keys whose values fit on a command line."""
+def keys(*, only: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> _options.Options:
+    """An option for every key of the recipe whose value fits on a command line, for these only, or without these."""
+    from octobert.config.measuring import EvaluateMetric
     from octobert.config.recipe import Choice, Recipe
     from octobert.config.schema import descriptions
 
+    yaml = " A name, or YAML with its options"
+    # Type of a key → type of its option, how the option's value becomes that of the key, and what the help says about it.
+    forms: dict[Any, tuple[Any, _options.Reader, str]] = {
+        bool: (bool, lambda value, option: not option.startswith("--no-"), ""),
+        int: (int, lambda value, option: value, ""),
+        str: (str, lambda text, option: text or None, ""),
+        tuple[str, ...]: (list[str], _options.split_names, " Give it several times."),
+        Choice: (str, lambda text, option: yaml_of(text, option) if text else None, f"{yaml}."),
+        tuple[Choice, ...]: (list[str], _choices, f"{yaml}, several times; none for none."),
+        tuple[str | EvaluateMetric, ...]: (list[str], _choices, f"{yaml}, several times."),
+    }
     texts = {**descriptions(Recipe), **_HELP}
-    parameters = {}
+    parameters, readers = {}, {}
     for key, field in Recipe.model_fields.items():
-        kinds = {t for t in _types(field.annotation) if t not in (type(None), Ellipsis, tuple)}
-        kind = Choice if key == "metric" else next(iter(kinds)) if len(kinds) == 1 else None
-        if key in _EXPLICIT or kind not in (bool, int, float, str, Choice):
+        form = forms.get(_options.bare(field.annotation)[0])
+        if form is None or key in (*_EXPLICIT, *without) or (only and key not in only):
             continue
-        text, default = texts.get(key, ""), field.default
-        several = tuple in _types(field.annotation)
-        if kind is Choice:
-            times = ", several times" if several else ""
-            text += f" {_YAML}{times}{'; none for none' if several and default else ''}."
-        elif several:
-            text += " Give it several times."
-        if default is not None and default != () and not isinstance(default, bool):
-            names = [
-                str(getattr(choice, "name", choice))
-                for choice in (default if several else (default,))
-            ]
-            text += f" Default: {', '.join(names)}."
-        name = _SPELLINGS.get(key, ("--no-" if default is True else "--") + key.replace("_", "-"))
-        info = typer.Option(
-            name, help=_options.escaped(text), rich_help_panel=_options.RECIPE_PANEL
+        kind, readers[key], text = form
+        if kind is not bool and field.default not in (None, ()):
+            defaults = field.default if get_origin(kind) is list else (field.default,)
+            text += f" Default: {', '.join(str(getattr(d, 'name', d)) for d in defaults)}."
+        info = typer.Option(_spelling(key), rich_help_panel=_options.RECIPE_PANEL)
+        parameters[key] = _options.parameter(
+            key, kind, False if kind is bool else None, texts.get(key, "") + text, info
         )
-        if kind is bool:
-            parameters[key] = _options.parameter(key, Annotated[bool, info], False)
-        else:
-            value: Any = str if kind is Choice else kind
-            parameters[key] = _options.parameter(
-                key, Annotated[(list[str] if several else value) | None, info], None
-            )
-    return parameters
+    return _options.Options(parameters, lambda key, value: readers[key](value, _spelling(key)))
 
 
-def _types(annotation: Any) -> list[Any]:
-    """The plain types in an annotation: of `tuple[str, ...] | None`, tuple, str, Ellipsis and NoneType."""
-    inner = get_args(annotation)
-    outer = [tuple] if get_origin(annotation) is tuple else []
-    return outer + [t for argument in inner for t in _types(argument)] if inner else [annotation]
-
-
-def _value(key: str, value: Any) -> Any:
-    """The value of an option as the recipe has it; None for an empty text."""
-    from octobert.config.recipe import Recipe, plugin_families
-
-    field = Recipe.model_fields[key]
-    if isinstance(value, bool):
-        return not field.default
-    if value == "":
-        return None
-    if key != "metric" and (key not in plugin_families() or key == "targets"):
-        return _options.split_names(value) if isinstance(value, list) else value
-    name = _SPELLINGS.get(key, f"--{key}")
-    return (
-        [yaml_of(text, name) for text in value if text != "none"]
-        if isinstance(value, list)
-        else yaml_of(value, name)
-    )
+def _choices(texts: list[str], option: str) -> list[Any]:
+    return [yaml_of(text, option) for text in texts if text != "none"]
 
 
 def recipe_of(
@@ -209,30 +179,31 @@ def recipe_of(
         text_column: Columns with the texts: one, or two of a pair.
         label_column: Column with the labels or scores.
         max_length: Maximum sequence length of the task, in tokens.
-        allow_leakage: Accept calibration rows that are also evaluated.
+        allow_leakage: Accept calibration or training rows that are also evaluated.
 
     Raises:
         RecipeError: it is not valid.
     """
-    rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {"config": config} if config is not None else {}
-    rows |= {"revision": data_revision} if data_revision is not None else {}
-    if samples is not None:
-        rows["calibrate"] = {"from": "train", "samples": samples}
+    others = {
+        "columns": columns,
+        "config": config,
+        "revision": data_revision,
+        "calibrate": samples and {"samples": samples},
+        "allow_leakage": allow_leakage,
+    }
+    rows = {**_data_of(data), **{key: value for key, value in others.items() if value}}
     choice = _with_options(yaml_of(task, "--task"), text_column, label_column, max_length)
     raw = {"model": model, "task": choice, "data": rows, **keys}
     return octobert.parse_recipe(raw, where="command line", changes=changes or ())
 
 
-def tell(recipe: Recipe, save: Path | None) -> None:
+def tell(recipe: Recipe, save: Path | None = None) -> None:
     """Print a recipe on stderr, and write it to a file that can be in any folder."""
     from octobert.config import loading
 
     _show.note(loading.as_file(recipe))
     if save is not None:
-        with storage_errors(save):
-            save.parent.mkdir(parents=True, exist_ok=True)
-            save.write_text(loading.as_file(loading.with_absolute_paths(recipe)), encoding="utf-8")
+        _show.write(save, loading.as_file(loading.with_absolute_paths(recipe)))
 
 
 def _with_options(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from octobert.core.files import storage_errors
 from octobert.core.plain import as_json, printable, printable_json
 
 if TYPE_CHECKING:
@@ -36,8 +37,14 @@ class _Verbosity:
 verbosity = _Verbosity()
 
 
-def set_verbosity(*, verbose: bool, quiet: bool, json: bool = False) -> None:
-    """Apply `--json`, and `--verbose` and `--quiet`, which may stand before the command or after it."""
+def set_verbosity(*, json: bool = False, verbose: bool = False, quiet: bool = False) -> None:
+    """Apply the options of every command. `--verbose` and `--quiet` may stand before the command or after it.
+
+    Args:
+        json: Print one JSON document on stdout.
+        verbose: Print debug messages, and full tracebacks of errors.
+        quiet: Print no progress and no notes.
+    """
     verbosity.verbose |= verbose
     verbosity.quiet |= quiet
     verbosity.json = json
@@ -90,6 +97,18 @@ def note(text: str) -> None:
     """Print a message for people on stderr."""
     if not verbosity.quiet:
         line(text, err=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that an option names. Its folder is made where it is not there.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not by renaming: it can be a pipe, or /dev/stdout.
+        path.write_text(text, encoding="utf-8")
 
 
 def asks() -> bool:

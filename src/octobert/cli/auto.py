@@ -27,27 +27,25 @@ _OTHERS = "Other machines"
 
 
 @_options.filled(
-    limits=_options.from_function(
-        choosing.auto, only=_LIMITS, panels=dict.fromkeys(_LIMITS, "Limits")
-    ),
-    goals=_options.from_function(
-        choosing.auto, only=(*_GOALS, "minutes"), panels=dict.fromkeys(_GOALS, "Goals")
-    ),
+    wishes=_options.from_function(
+        choosing.auto,
+        only=(*_LIMITS, *_GOALS, "minutes"),
+        panels={**dict.fromkeys(_LIMITS, "Limits"), **dict.fromkeys(_GOALS, "Goals")},
+    )
 )
 # Models are always measured, and settings of the runtime are part of the search.
-@_recipe.recipe_options("model", "measure", "tune")
+@_recipe.recipe_options("model", "measure", "tune", optional=("task", "data"))
 def command(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help=f"A model: {_recipe.MODEL_HELP} With --again OUT."),
+        typer.Argument(
+            metavar="MODEL", help=f"A model: {_recipe.TEXTS['model']} With --again OUT."
+        ),
     ],
     rows: dict[str, Any],
     keys: dict[str, Any],
-    limits: dict[str, Any],
-    goals: dict[str, Any],
+    wishes: dict[str, Any],
     *,
-    task: Annotated[str | None, typer.Option(help=_recipe.TASK_HELP)] = None,
-    data: Annotated[list[str] | None, typer.Option(help=_recipe.DATA_HELP)] = None,
     out: Path | None = None,
     save_recipe: Path | None = None,
     again: Annotated[
@@ -74,28 +72,27 @@ def command(
         out: Output directory. The same command resumes in it.
         save_recipe: Also write the recipe to this file.
     """
-    changes = rows.pop("changes", [])
-    others = {"task": task, "data": data, "save_recipe": save_recipe, **rows, **goals, **limits}
+    changes = rows.get("changes", [])
+    others = {**rows, **wishes, "save_recipe": save_recipe}
     if merge:
-        _refuse("--merge", {"again": again, **others, **keys, "changes": changes})
+        _refuse("--merge", {"again": again or None, **others, **keys})
         yield from _merge(models, out)
     elif again:
-        _refuse("--again", {"out": out, **others})
+        _refuse("--again", {"out": out, **others, "changes": None})
         yield from _again(models, keys, changes)
     else:
-        if len(models) != 1 or not task or not data or out is None:
-            _missing(models, {"--task": task, "--data": data, "--out": out})
-        keys["choose"] = choosing.settings(**goals, **limits)
-        recipe = _recipe.recipe_of(models[0], str(task), list(data or ()), keys, changes, **rows)
+        _check(models, {**rows, "out": out})
+        keys["choose"] = choosing.settings(**wishes)
+        recipe = _recipe.recipe_of(models[0], **rows, keys=keys)
         _recipe.tell(recipe, save_recipe)
         yield from run_recipe(recipe, Path(str(out)))
 
 
-def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Say what a choice needs.
+def _check(models: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Check that there is all that a choice needs.
 
     Raises:
-        RecipeError: always.
+        RecipeError: there is not.
     """
     if len(models) > 1:
         raise RecipeError(
@@ -103,12 +100,12 @@ def _missing(models: Sequence[str], options: Mapping[str, Any]) -> None:
             got=" ".join(models),
             fix="give one model; --merge takes several output directories",
         )
-    missing = [name for name, value in options.items() if not value]
-    example = EXAMPLES[0]
-    raise RecipeError(
-        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
-        fix=f"for example: {example}",
-    )
+    missing = [f"--{name}" for name in ("task", "data", "out") if not given.get(name)]
+    if missing:
+        raise RecipeError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            fix=f"for example: {EXAMPLES[0]}",
+        )
 
 
 def _refuse(mode: str, options: Mapping[str, Any]) -> None:
@@ -118,9 +115,9 @@ def _refuse(mode: str, options: Mapping[str, Any]) -> None:
         RecipeError: with their names.
     """
     extra = [
-        _options.option_of(name)
+        _recipe.spellings().get(name) or _options.option_of(name)
         for name, value in options.items()
-        if value or (value == 0 and value is not False)
+        if value is not None
     ]
     if extra:
         change = "it runs the recipe of the first choice; change that with --set, such as --set choose.minutes=60"

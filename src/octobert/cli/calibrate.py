@@ -34,7 +34,7 @@ def command(
         sweep: Compare all calibrators on one pass over the data.
         every: Print each value by itself. Default: the median over the layers.
     """
-    recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
+    recipe = _recipe.recipe_of(**rows, keys=keys)
     with _show.progress_of_run() as progress:
         result = octobert.calibrate(recipe, out, sweep=sweep, progress=progress)
     yield result

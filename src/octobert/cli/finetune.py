@@ -35,7 +35,6 @@ def command(
     layers: str | None = None,
     processes: Positive = 1,
     tensorboard: Path | None = None,
-    allow_leakage: bool = False,
     dry_run: bool = False,
 ) -> Iterator[Any]:
     """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report.
@@ -52,11 +51,8 @@ def command(
         layers: Encoder layers that are kept: a number of them, evenly chosen, or their indices: [0,2,5].
         processes: Training processes on this machine.
         tensorboard: Folder for TensorBoard event files.
-        allow_leakage: Accept training rows that are also evaluated.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
-    from octobert.config import loading
-
     if qat and both:
         raise RecipeError(
             "--qat and --both exclude each other",
@@ -69,30 +65,26 @@ def command(
             where="command line",
             fix="use --both, or no --qat",
         )
-    settings: dict[str, Any] = {"batch": batch}
-    if teacher is not None:
-        settings["distill"] = {} if teacher == "self" else {"teacher": teacher}
-    first = dict(settings)
-    if epochs is not None:
-        first["epochs"] = epochs
-    if learning_rate is not None:
-        first["learning_rate"] = learning_rate
-    if layers is not None:
-        first["layers"] = _options.yaml_of(layers, "--layers")
-    elif teacher == "self" and not qat:
+    distill = None if teacher is None else {} if teacher == "self" else {"teacher": teacher}
+    first = {
+        "batch": batch,
         # A whole model does not learn from itself.
-        del first["distill"]
-    keys["qat" if qat else "finetune"] = first
+        "distill": distill if distill or qat or layers is not None else None,
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "layers": None if layers is None else _options.yaml_of(layers, "--layers"),
+    }
+    keys["qat" if qat else "finetune"] = {k: v for k, v in first.items() if v is not None}
     if both:
-        keys["qat"] = settings
+        keys["qat"] = {"batch": batch, "distill": distill}
     keys["training"] = {
         "processes": processes,
-        "tensorboard": str(tensorboard) if tensorboard else None,
+        "tensorboard": tensorboard and str(tensorboard),
     }
     if qat or both:
         keys["quantize"] = {"static": {"placement": _options.yaml_of(placement, "--placement")}}
-    recipe = _recipe.recipe_of(**rows, keys=keys, samples=256, allow_leakage=allow_leakage)
-    _show.note(loading.as_file(recipe))
+    recipe = _recipe.recipe_of(**rows, keys=keys)
+    _recipe.tell(recipe)
     if qat or both:
         yield from run_recipe(recipe, out, dry_run=dry_run)
         return

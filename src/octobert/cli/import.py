@@ -8,7 +8,6 @@ from typing import Any
 
 import octobert
 from octobert.cli import _show
-from octobert.core.files import atomic_write, storage_errors
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -35,10 +34,7 @@ def command(
     """
     imported = octobert.import_config(config, as_octobert=as_octobert)
     if out is not None:
-        with storage_errors(out.parent):
-            out.parent.mkdir(parents=True, exist_ok=True)
-        with storage_errors(out.parent), atomic_write(out) as file:
-            file.write_text(imported.text(out.parent, every=every), encoding="utf-8")
+        _show.write(out, imported.text(out.parent, every=every))
     yield {"recipe": imported.recipe, "fields": imported.to_rows()}
     if out is None:
         _show.line(imported.text(Path(), every=every).rstrip())

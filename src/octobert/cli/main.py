@@ -17,7 +17,7 @@ import pkgutil
 import sys
 import traceback
 import warnings
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -59,23 +59,15 @@ def _own_commands() -> tuple[str, ...]:
 
 
 @functools.cache
-def _installed_commands() -> dict[str, EntryPoint]:
-    """Commands of other packages. octobert's own commands win where names are the same."""
-    return {
-        point.name: point
-        for point in entry_points(group="octobert.commands")
-        if point.name not in _own_commands()
-    }
+def _installed_commands() -> dict[str, str]:
+    """Commands of other packages → their modules. octobert's own commands win where names are the same."""
+    return {point.name: point.value for point in entry_points(group="octobert.commands")}
 
 
 def _module(name: str) -> ModuleType | None:
-    if name in _own_commands():
-        return importlib.import_module(f"{cli.__name__}.{name}")
-    return (
-        importlib.import_module(_installed_commands()[name].value)
-        if name in _installed_commands()
-        else None
-    )
+    is_own = name in _own_commands()
+    place = f"{cli.__name__}.{name}" if is_own else _installed_commands().get(name)
+    return importlib.import_module(place) if place else None
 
 
 class Commands(TyperGroup):
@@ -88,7 +80,7 @@ class Commands(TyperGroup):
             panel = getattr(_module(name), "PANEL", None)
             return (_show.PANELS.index(panel) if panel in _show.PANELS else len(_show.PANELS), name)
 
-        return sorted([*_own_commands(), *_installed_commands()], key=place)
+        return sorted({*_own_commands(), *_installed_commands()}, key=place)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called. The error for an unknown one names the nearest."""
@@ -125,18 +117,17 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def root(
-    version: bool = typer.Option(False, "--version", help="Print the version."),
-    verbose: bool = typer.Option(
-        False, "--verbose", "-v", help="Print debug messages, and full tracebacks of errors."
-    ),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print no progress and no notes."),
-) -> None:
-    """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains."""
+@_options.filled(general=_options.from_function(_show.set_verbosity, only=("verbose", "quiet")))
+def root(general: dict[str, bool], *, version: bool = False) -> None:
+    """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains.
+
+    Args:
+        version: Print the version.
+    """
     if version:
         _show.line(octobert.__version__)
         raise typer.Exit
-    _show.set_verbosity(verbose=verbose, quiet=quiet)
+    _show.set_verbosity(**general)
 
 
 def main() -> None:

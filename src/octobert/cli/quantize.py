@@ -44,7 +44,7 @@ def command(
         keys["shape"] = _shape_of(shape)
     if max_drop is not None:
         keys["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
-    recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
+    recipe = _recipe.recipe_of(**rows, keys=keys)
     _recipe.tell(recipe, save_recipe)
     yield from run_recipe(recipe, out, dry_run=dry_run)
 

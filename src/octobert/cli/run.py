@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import octobert
-from octobert.cli import _show
+from octobert.cli import _options, _recipe, _show
 from octobert.core.errors import RecipeError, TargetError
 
 if TYPE_CHECKING:
@@ -27,16 +27,14 @@ EXAMPLES = (
 )
 
 
+# What lets a recipe run code is given here and not in its file.
+@_options.filled(keys=_recipe.keys(only=("allow_pickle", "allow_code", "quick", "cache", "zip")))
 def command(
     recipe: Path,
+    keys: dict[str, Any],
     *,
     out: Path | None = None,
     settings: list[str] | None = None,
-    allow_pickle: bool = False,
-    allow_code: bool = False,
-    quick: bool = False,
-    cache: Path | None = None,
-    zip_: bool = False,
     setup: bool = False,
     yes: bool = False,
     dry_run: bool = False,
@@ -47,21 +45,13 @@ def command(
         recipe: Recipe file, YAML or JSON.
         out: Output directory. Default: ./runs/RECIPE.
         settings: Set a key of the recipe: data.calibrate.samples=50. Several times.
-        allow_pickle: Accept pickle weights. Loading them can run code.
-        allow_code: Run the Python function that the recipe names.
-        quick: Measure less, in a fraction of the time. The models are the same.
-        cache: Folder where results of stages are stored, instead of in the output directory.
-        zip_: Also write each package as one zip file, OUT/TARGET.zip.
         setup: Print what the recipe needs on this machine; install packages after asking.
         yes: With --setup: install the Python packages without asking.
         dry_run: Read the rows, and print which steps would run and which would be reused.
     """
     from octobert.api.runs import refused_fields
 
-    # What lets a recipe run code is given here and not in its file.
-    flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
-    assignments = [f"{name}=true" for name, flag in flags.items() if flag]
-    assignments += [f"cache={json.dumps(str(cache.absolute()))}"] if cache is not None else []
+    assignments = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *assignments])
     for sentence in refused_fields(recipe):
         _show.note(f"octobert: {sentence}.")

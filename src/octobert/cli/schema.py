@@ -6,7 +6,6 @@ from pathlib import Path
 
 import octobert
 from octobert.cli import _show
-from octobert.core.files import storage_errors
 
 PANEL = _show.LOOK
 EXAMPLES = ("octobert schema --out recipe.schema.json",)
@@ -23,6 +22,5 @@ def command(*, out: Path | None = None) -> None:
     text = json.dumps(octobert.recipe_schema(), indent=1, ensure_ascii=False)
     if out is None:
         _show.line(text)
-        return
-    with storage_errors(out):
-        out.write_text(text + "\n", encoding="utf-8")
+    else:
+        _show.write(out, text + "\n")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import octobert
 from octobert.cli import _show
 
@@ -17,15 +15,14 @@ EXAMPLES = ("octobert verify out",)
 
 def command(
     directory: Path,
-    run: bool = typer.Option(
-        True,
-        help="Also run the models: are answers the same in any batch, and near those of float?",
-    ),
+    *,
+    run: bool = True,
 ) -> Iterator[Any]:
     """Compare the content of every file of a package with the sha256 in octobert.json, and measure what batches do to answers.
 
     Args:
         directory: A package (folder or zip file), or an output directory with packages.
+        run: Also run the models: are answers the same in any batch, and near those of float?
     """
     packages = [octobert.verify(folder, run=run) for folder in octobert.packages(directory)]
     yield packages
