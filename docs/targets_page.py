@@ -36,7 +36,7 @@ def page_of(targets: Sequence[Capabilities]) -> str:
 
 
 def _section(target: Capabilities) -> str:
-    weights = f"symmetric {' or '.join(target.weights.types)}"
+    weights = f"symmetric {' or '.join(target.weights.accepted)}"
     channels = (
         "one scale per tensor"
         if target.weights.axis is None

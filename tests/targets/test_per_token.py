@@ -11,8 +11,9 @@ import pytest
 from octobert.core import capability
 from octobert.core.errors import PlanError
 from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
-from octobert.core.session import SessionOptions
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.inspection import linter
+from octobert.pipeline.stages import _plans
 from octobert.quantization.methods import dynamic, weight_only
 from octobert.targets import openvino_cpu, ort_cpu
 from octobert.targets.runtimes import openvino as runtime
@@ -26,6 +27,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 NARROWEST = 32
 # Two runs of the same file with the same settings.
 SAME = 1e-6
+# Float products in another order, of the largest logit: OpenVINO's are in float32 too.
+IN_FLOAT = 1e-4
 # Activations with 8 bits per token against float ones, of the largest logit.
 ROUNDED = 0.05
 
@@ -145,9 +148,43 @@ def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_
         assert np.abs(got - in_float).max() < ROUNDED * np.abs(in_float).max()
 
 
-def test_a_target_without_weights_of_4_bits_says_so(bert_sites) -> None:
-    with pytest.raises(PlanError, match="tensorrt takes no 4-bit weights"):
-        dynamic.plan(bert_sites, ranges({}), capabilities("tensorrt"), dynamic.Options(bits=4))
+@pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
+def test_weights_of_4_bits_alone_are_multiplied_with_float_activations(
+    target: str, float_path, bert_sites, tmp_path
+) -> None:
+    options = weight_only.Options(group=16, bits=4)
+    plan = weight_only.plan(bert_sites, ranges({}), capabilities(target), options)
+    assert not capability.violations(plan, capabilities(target))
+    session = _plans.opened(float_path, plan, {}, target, SessionEntries())
+    written(float_path, plan, tmp_path / "file.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    exact = onnxruntime.InferenceSession(
+        tmp_path / "file.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    feeds = batch([9, 5, 2])
+    expected = exact.run(None, {value.name: feeds[value.name] for value in exact.get_inputs()})[0]
+    found = session.run(feeds)["logits"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=IN_FLOAT * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("method", [dynamic, weight_only])
+def test_a_target_without_weights_of_4_bits_says_so(method, bert_sites) -> None:
+    with pytest.raises(PlanError, match=r"tensorrt takes no 4-bit weights.*choose another target"):
+        method.plan(bert_sites, ranges({}), capabilities("tensorrt"), method.Options(bits=4))
+
+
+def test_what_4_bits_are_multiplied_with_is_a_fact_of_the_target(bert_sites) -> None:
+    """An NPU that takes 4-bit weights before float activations only: one line of its table."""
+    npu = capabilities("openvino-npu").but(weights={"int4": ("float",)})
+    plan = weight_only.plan(bert_sites, ranges({}), npu, weight_only.Options(bits=4))
+    assert {q.dtype for site, q in plan.quantized if site.role == "linear.weight"} == {"int4"}
+    assert not capability.violations(plan, npu)
+    with pytest.raises(PlanError, match=r"in this method.*weight-only: \{bits: 4"):
+        dynamic.plan(bert_sites, ranges({}), npu, dynamic.Options(bits=4))
+    other = dynamic.plan(bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(bits=4))
+    assert capability.violations(other, npu)
+    assert not capability.violations(capability.repaired(other, npu), npu)
 
 
 def test_ort_quantizes_per_token_before_weights_of_4_bits_only(bert_sites) -> None:

@@ -64,7 +64,7 @@ class Form(FrozenModel):
     """A precision that a method makes.
 
     Args:
-        precision: of most products: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic`, `int4 dynamic` or `int8 weights`.
+        precision: of most products: `f32`, `bf16`, `f16`, or 8 or 4 bits: `int8`, `int8 dynamic`, `int4 weights`.
         options: of the method, which ask for it.
         saves: what its models can save, compared with float32. A search for something else does not try it.
         why_not: one sentence: why the target does not gain anything by it on this machine; None where it is worth trying.

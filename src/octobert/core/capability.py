@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -24,7 +24,8 @@ class Activations(FrozenModel):
         simulated: pairs that are accepted, but dequantized and computed in float.
         symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
         dynamic: the dynamically quantized activations that the target computes in integers: with one interval per `batch`,
-            or per `token` and group of channels; None for none. Before 4-bit weights always per token.
+            or per `token` and group of channels; None for none. `Weights.int4` says what is before
+            4-bit weights.
         smallest_range: smallest width of an interval.
         keep_float: options of the runtime without which it may quantize float activations before 8-bit weights.
     """
@@ -52,13 +53,21 @@ class Weights(FrozenModel):
         int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
         zero_points: uint8 weights are symmetric, with the zero point in the middle of the type; or may be asymmetric (`any`),
             by default where it is `preferred`.
+        int4: what the runtime multiplies symmetric 4-bit weights of groups of channels with: activations that it quantizes
+            per `token` itself, or `float` ones; empty where it takes none.
     """
 
     types: tuple[DType, ...] = ("int8",)
+    int4: tuple[Literal["token", "float"], ...] = ()
     form: Literal["integers", "pair"] = "integers"
     axis: int | None = 1
     int32_bias: bool = True
     zero_points: Literal["middle", "any", "preferred"] = "middle"
+
+    @property
+    def accepted(self) -> tuple[DType, ...]:
+        """All accepted types."""
+        return (*self.types, *(("int4",) if self.int4 else ()))
 
     def takes(self, dtype: DType, symmetric: bool) -> bool:
         """Return whether weights of a type may be symmetric or not, as they are."""
@@ -192,7 +201,7 @@ class Capabilities(FrozenModel):
         Example:
             >>> from octobert.targets import ort_cpu
             >>> ort_cpu.CAPABILITIES.but(name="ort-cpu-per-tensor", weights={"axis": None}).weights.types
-            ('int8', 'int4', 'uint8', 'float8e4m3')
+            ('int8', 'uint8', 'float8e4m3')
         """
         for name, change in changes.items():
             group = getattr(self, name, None)
@@ -232,7 +241,7 @@ def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     types = capabilities.float_parts.accepted
     wrong = f"{capabilities.name} takes float parts of type {' or '.join(types)}, not {plan.float_parts}"
     broken = [] if plan.float_parts in types else [wrong]
-    narrow = _narrow(plan, capabilities)
+    narrow = _narrow(plan)
     broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities, narrow)]
     return list(dict.fromkeys(broken))
 
@@ -262,19 +271,25 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
         if plan.float_parts in capabilities.float_parts.accepted
         else capabilities.float_parts.in_files[0]
     )
-    narrow = _narrow(plan, capabilities)
+    narrow = _narrow(plan)
     decisions = tuple(_repaired(decision, capabilities, narrow) for decision in plan.decisions)
     return plan.replaced(decisions=decisions, float_parts=parts)
 
 
-def _narrow(plan: QuantPlan, capabilities: Capabilities) -> set[str]:
-    """Return the operators with 4-bit weights, where the target takes these."""
-    if "int4" not in capabilities.weights.types:
-        return set()
-    return {site.node for site, quantizer in plan.quantized if quantizer.dtype == "int4"}
+# Operator with 4-bit weights → what these are multiplied with.
+_Narrow = Mapping[str, Literal["token", "float"]]
 
 
-def _repaired(decision: Decision, capabilities: Capabilities, narrow: set[str]) -> Decision:
+def _narrow(plan: QuantPlan) -> _Narrow:
+    per_token = {site.node for site, quantizer in plan.quantized if quantizer.dynamic}
+    return {
+        site.node: "token" if site.node in per_token else "float"
+        for site, quantizer in plan.quantized
+        if quantizer.dtype == "int4"
+    }
+
+
+def _repaired(decision: Decision, capabilities: Capabilities, narrow: _Narrow) -> Decision:
     changes: list[str] = []
     # A repaired quantizer may break another rule. No repair breaks a rule that an earlier repair has satisfied.
     while decision.quantizer is not None and (broken := _broken(decision, capabilities, narrow)):
@@ -285,7 +300,7 @@ def _repaired(decision: Decision, capabilities: Capabilities, narrow: set[str]) 
 
 
 def _broken(
-    decision: Decision, capabilities: Capabilities, narrow: set[str]
+    decision: Decision, capabilities: Capabilities, narrow: _Narrow
 ) -> list[tuple[str, Quantizer | None]]:
     """Return the rules that a decision breaks: (sentence, the closest quantizer that keeps the rule or None for float)."""
     site, quantizer, name = decision.site, decision.quantizer, capabilities.name
@@ -294,10 +309,11 @@ def _broken(
     if site.role not in capabilities.roles + capabilities.simulated_roles:
         return [(f"{site.node}: {name} does not support 8-bit {site.role}", None)]
     if site.is_weight:
-        return _broken_weight(site, quantizer, capabilities)
+        return _broken_weight(site, quantizer, capabilities, narrow)
     if quantizer.dynamic:
         kind = "batch" if quantizer.group is None else "token"
-        if kind == ("token" if site.node in narrow else capabilities.activations.dynamic):
+        before_int4 = site.node in narrow and "token" in capabilities.weights.int4
+        if kind == ("token" if before_int4 else capabilities.activations.dynamic):
             return []
         return [(f"{site.value}: {name} does not quantize activations per {kind}", None)]
     accepted = capabilities.activations.accepted
@@ -317,11 +333,13 @@ def _broken(
 
 
 def _broken_weight(
-    site: Site, quantizer: Quantizer, capabilities: Capabilities
+    site: Site, quantizer: Quantizer, capabilities: Capabilities, narrow: _Narrow
 ) -> list[tuple[str, Quantizer | None]]:
     broken: list[tuple[str, Quantizer | None]] = []
     is_table = site.role == "embedding.weight"
     accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights.types
+    if not is_table and narrow.get(site.node) in capabilities.weights.int4:
+        accepted = (*accepted, "int4")
     axis = 0 if is_table else capabilities.weights.axis
     takes = capabilities.weights.takes(quantizer.dtype, quantizer.symmetric)
     if quantizer.dtype not in accepted or not takes:

@@ -24,7 +24,7 @@ class Variant(FrozenModel):
         name: short and unique in a search: `openvino-cpu int8 matmul-attention`.
         target: plugin name.
         changes: recipe key → value, as `--set` takes them; without the target.
-        precision: of most products: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic`, `int4 dynamic` or `int8 weights`.
+        precision: of most products: `f32`, `bf16`, `f16`, or 8 or 4 bits: `int8`, `int8 dynamic`, `int4 weights`.
     """
 
     name: str

@@ -258,8 +258,8 @@ def _about_activation(
 def _about_weight(
     node: ir.Node, dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
 ) -> Iterator[_Rule]:
-    if dtype not in target.weights.types or not target.weights.takes(dtype, symmetric):
-        expected = " or ".join(target.weights.types)
+    if dtype not in target.weights.accepted or not target.weights.takes(dtype, symmetric):
+        expected = " or ".join(target.weights.accepted)
         yield _Rule(
             "refused",
             "weight",
@@ -335,7 +335,7 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
     if not target.qdq:
         return f"{target.name} computes only its own integer operators, not Q/DQ", "placement: auto"
     weight = sides[1]
-    if weight is not None and _type_of(weight)[0] == "int4" and "int4" in target.weights.types:
+    if weight is not None and _type_of(weight)[0] == "int4" and "token" in target.weights.int4:
         # The runtime quantizes the other input itself, per token.
         return None
     if any(side is None for side in sides):

@@ -48,7 +48,7 @@ CAPABILITIES = Capabilities(
         simulated=(("uint16", False), ("int16", True)),
         dynamic="token",
     ),
-    weights=Weights(types=("int8", "int4")),
+    weights=Weights(int4=("token", "float")),
     float_parts=FloatParts(
         in_files=("float32", "float16"),
         by_options={

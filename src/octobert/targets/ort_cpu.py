@@ -38,7 +38,9 @@ CAPABILITIES = Capabilities(
         dynamic="batch",
         keep_float=KEEP_FLOAT,
     ),
-    weights=Weights(types=("int8", "int4", "uint8", "float8e4m3"), zero_points="any"),
+    weights=Weights(
+        types=("int8", "uint8", "float8e4m3"), int4=("token", "float"), zero_points="any"
+    ),
     float_parts=FloatParts(in_files=("float32", "float16")),
     shapes="either",
     exact_rows=True,

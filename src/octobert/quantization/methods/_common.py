@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
+from pydantic import Field
+
 from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
@@ -151,6 +153,10 @@ class LinearOptions(FrozenModel):
     """The options of methods that quantize linear layers and nothing else.
 
     Args:
+        bits: of the weights of linear layers. 4 bits have one scale per group of input channels, take half of the bytes, and
+            are further from float.
+        group: channels with a scale of their own, of 4-bit weights and of tokens that are quantized for themselves; at most the
+            width of the narrowest layer. Smaller groups are closer to float, and slower.
         per_channel: one scale per output channel of a weight, instead of one per weight.
         weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
         reduce_range: each method describes its own.
@@ -160,12 +166,47 @@ class LinearOptions(FrozenModel):
         enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
+    bits: Literal[8, 4] = 8
+    group: int = Field(default=128, ge=16, le=1024)
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
     reduce_range: Literal["auto"] | bool = "auto"
     embeddings: Literal["auto", "int8", "float"] = "auto"
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
+
+
+def linear_weight(
+    options: LinearOptions,
+    capabilities: Capabilities,
+    before: Literal["token", "float"],
+    method: str,
+) -> Quantizer:
+    """Return the quantizer of the weights of linear layers, of 8 bits or 4.
+
+    Args:
+        before: the activations that they are multiplied with, as `Weights.int4` names them.
+        method: for errors.
+
+    Raises:
+        PlanError: the target takes no 4-bit weights, or none behind such activations.
+    """
+    if options.bits == 8:
+        return weight(options, capabilities)
+    taken = capabilities.weights.int4
+    if before not in taken:
+        kinds = {"token": "dynamic", "float": "weight-only"}
+        others = " or ".join(f"quantize: {{{kinds[kind]}: {{bits: 4}}}}" for kind in taken)
+        raise PlanError(
+            f"{capabilities.name} takes no 4-bit weights{' in this method' if taken else ''}",
+            where=f"quantize.{method}.bits",
+            expected="8",
+            fix=f"set it to 8, or {others or 'choose another target'} (octobert targets --json lists what each takes)",
+        )
+    ranges = options.weight_ranges
+    return Quantizer(
+        dtype="int4", symmetric=True, axis=1, group=options.group, weight_ranges=ranges
+    )
 
 
 def weight(options: Any, capabilities: Capabilities) -> Quantizer:

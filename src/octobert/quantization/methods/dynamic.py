@@ -8,13 +8,9 @@ So does ONNX Runtime where weights have 4 bits: it fuses them with their product
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
-
-from pydantic import Field
 
 from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
-from octobert.core.errors import PlanError
 from octobert.core.plan import FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
@@ -22,16 +18,9 @@ from octobert.quantization.methods import _common
 
 class Options(_common.LinearOptions):
     """Args:
-    bits: of the weights of linear layers. 4 bits have one scale per group of input channels, take half of the bytes, and are
-        further from float.
-    group: channels with a range of their own, where each token is quantized for itself (openvino-cpu, and all 4-bit weights);
-        at most the width of the narrowest layer. Smaller groups are closer to float, and slower.
     reduce_range: 8-bit weights whose products cannot saturate, for CPUs without VNNI: neighbours whose sum would be more than
         128 have a larger scale. `auto` depends on this CPU.
     """
-
-    bits: Literal[8, 4] = 8
-    group: int = Field(default=128, ge=16, le=1024)
 
 
 observed_kinds = _common.no_kinds
@@ -43,15 +32,8 @@ def plan(
     """Make a plan: a decision for every site; see `_common.plan_of_linears`.
 
     Raises:
-        PlanError: the target takes no 4-bit weights, or as of `_common.plan_of_linears`.
+        PlanError: as of `_common.linear_weight` and `_common.plan_of_linears`.
     """
-    if options.bits == 4 and "int4" not in capabilities.weights.types:
-        raise PlanError(
-            f"{capabilities.name} takes no 4-bit weights",
-            where="quantize.dynamic.bits",
-            expected="8",
-            fix="set it to 8, or choose another target (octobert targets --json lists the types of their weights)",
-        )
     return _common.plan_of_linears(
         "dynamic",
         sites,
@@ -59,7 +41,7 @@ def plan(
         options,
         placement="linear",
         inputs=_activation(capabilities, options),
-        weights=_weight(capabilities, options),
+        weights=_common.linear_weight(options, capabilities, "token", "dynamic"),
         reason="linear layer",
         otherwise="only linear layers can be quantized dynamically",
     )
@@ -68,18 +50,6 @@ def plan(
 def smoothed(options: Options, capabilities: Capabilities) -> bool:
     """Return whether smoothing helps: where all tokens of a batch share a range."""
     return capabilities.activations.dynamic != "token" and options.bits == 8
-
-
-def _weight(capabilities: Capabilities, options: Options) -> Quantizer:
-    if options.bits == 8:
-        return _common.weight(options, capabilities)
-    return Quantizer(
-        dtype="int4",
-        symmetric=True,
-        axis=1,
-        group=options.group,
-        weight_ranges=options.weight_ranges,
-    )
 
 
 def _activation(capabilities: Capabilities, options: Options) -> Quantizer:
@@ -100,7 +70,7 @@ def offer(
     elif per_token and options.reduce_range is True:
         why = f"without 8-bit units {capabilities.name} quantizes no activations per token"
     forms = [Form(precision="int8 dynamic", why_not=why)]
-    if "int4" in capabilities.weights.types:
+    if "token" in capabilities.weights.int4:
         # BERT-base against the static model of NNCF in OpenVINO, AVX512-VNNI: in OpenVINO 0.91 × its time at 1 × 16 and 1.12 at
         # 1 × 64, in ONNX Runtime 1.5 and 2.2 (2026-11-24).
         forms.append(

@@ -1,6 +1,6 @@
-"""Weight-only quantization: 8-bit weights, dequantized before float products. It needs no calibration.
+"""Weight-only quantization: weights of 8 or 4 bits, dequantized before float products. It needs no calibration.
 
-Weights take a quarter of the bytes. Models are faster only where memory bandwidth is the bottleneck.
+Weights take a quarter or an eighth of the bytes. Models are faster only where memory bandwidth is the bottleneck.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plan(
         options,
         placement="weights",
         inputs=None,
-        weights=_common.weight(options, capabilities),
+        weights=_common.linear_weight(options, capabilities, "float", "weight-only"),
         reason="weight of a linear layer",
         otherwise="the method quantizes weights only",
     )
@@ -53,7 +53,10 @@ def smoothed(options: Options, capabilities: Capabilities) -> bool:
 def offer(
     options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
 ) -> Offer:
-    """Return one form, for searches for small files or little memory: the products are those of the float model."""
-    return _common.offer_of_linears(
-        "weight-only", Form(precision="int8 weights", saves=("size", "memory")), smoothed=False
-    )
+    """Return one form per size of weights, for searches for small files or little memory: the products are those of the float
+    model."""
+    forms = [Form(precision="int8 weights", saves=("size", "memory"))]
+    if "float" in capabilities.weights.int4:
+        narrow = {"bits": 4}
+        forms.append(Form(precision="int4 weights", options=narrow, saves=("size", "memory")))
+    return _common.offer_of_linears("weight-only", *forms, smoothed=False)
