@@ -14,6 +14,7 @@ from pydantic import Field
 from octobert.core import wording
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
+from octobert.core.heads import head_of
 from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
 from octobert.tasks import Fidelity, Outputs, Result
@@ -174,7 +175,7 @@ def search(models: Models, asked: Lookup) -> Work:
         OctobertError: the model makes no embeddings.
     """
     pair = models.pair(asked.model)
-    if pair.facts.head != "embedding":
+    if not head_of(pair.facts.head).pooled:
         raise DataError(
             "the model makes no embeddings",
             got=f"a model for {pair.facts.name}",
@@ -243,10 +244,7 @@ def _row(frame: Frame, content: np.ndarray) -> Encoded:
 
 def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
     """Class → probability of the one text of outputs; empty for tasks whose answers are no classes."""
-    if (
-        pair.facts.head not in ("sequence-classification", "next-sentence")
-        or outputs["logits"].shape[-1] == 1
-    ):
+    if head_of(pair.facts.head).shape != "classes" or outputs["logits"].shape[-1] == 1:
         return {}
     answered = pair.task.answer(Result(outputs, EncodedTexts([("",)], [[]])), 0, "")
     if "scores" in answered:
@@ -274,7 +272,7 @@ def likeness(
 def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> Fidelity:
     """The fidelity of the quantized model to the float one on some texts; embeddings of each text alone."""
     ours, theirs = outputs[INT8], outputs[FLOAT]
-    if pair.facts.head != "embedding":
+    if not head_of(pair.facts.head).pooled:
         return pair.task.fidelity(Result(ours, encoded), Result(theirs, encoded))
     cosines = np.sum(unit(ours[OUTPUT]) * unit(theirs[OUTPUT]), axis=-1)
     return Fidelity("mean cosine", float(cosines.mean()), output_error(ours, theirs), ())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
+from octobert.core.heads import head_of
 from octobert.data import readers
 from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
@@ -87,6 +88,7 @@ class _Job:
     weight: int = 0
     agreed: float = 0.0
     likeness: str = ""
+    correlates: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     changed: list[Event] = field(default_factory=list)
@@ -96,7 +98,7 @@ class _Job:
     @property
     def together(self) -> bool:
         """True for tasks whose texts are compared with each other, once all are there."""
-        return self.pair.task.together or self.pair.facts.head == "embedding"
+        return self.pair.task.together or head_of(self.pair.facts.head).pooled
 
     def step(self, size: int) -> float:
         """Answer some texts. Returns milliseconds of the slower model."""
@@ -128,7 +130,7 @@ class _Job:
             if self.metric is not None:
                 metrics[name] = _finite(float(task.metrics[self.metric](np.concatenate(items))))
         agreement = self.agreed / max(self.weight, 1)
-        if self.likeness == "correlation of scores":
+        if self.correlates:
             ours, theirs = (
                 {
                     key: np.concatenate([part[key] for part in self.outputs[name]])
@@ -156,8 +158,8 @@ class _Job:
         """Count agreement, and return the rows with different answers."""
         task = self.pair.task
         fidelity = fidelity_of(self.pair, outputs, encoded)
-        self.likeness = fidelity.name
-        weight = _weight(self.pair.facts.name, encoded)
+        self.likeness, self.correlates = fidelity.name, fidelity.kind == "correlation"
+        weight = task.compared(encoded)
         self.agreed += (fidelity.agreement if math.isfinite(fidelity.agreement) else 1.0) * weight
         self.weight += weight
         if self.together:
@@ -173,7 +175,7 @@ class _Job:
             place = self.done + index
             number = self.rows[place].get(ROW_NUMBER, place + 1)
             scores = {name: answer.get("score") for name, answer in answers.items()}
-            shown = (" ".join(text),) if self.pair.facts.head == "token-classification" else text
+            shown = (" ".join(text),) if head_of(self.pair.facts.head).input == "words" else text
             events.append(_changed(number, shown, expected, before, after, scores))
         return events
 
@@ -212,15 +214,6 @@ def _changed(
         "float_score": scores.get(FLOAT),
         "int8_score": scores.get(INT8),
     }
-
-
-def _weight(task: str, encoded: EncodedTexts) -> int:
-    """The number of things that the agreement of a task is a share of: words, masks, token states, or texts."""
-    if task == "token-classification":
-        return sum(map(len, encoded.texts))
-    if task in ("fill-mask", "feature-extraction"):
-        return sum(row.entries for row in encoded.flat)
-    return len(encoded.texts)
 
 
 def _finite(value: float) -> float | None:

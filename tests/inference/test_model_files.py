@@ -23,6 +23,7 @@ import octobert
 from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
+from octobert.core.heads import HEADS
 from octobert.core.onnx_files import TensorInfo, integers_of
 from octobert.core.session import SessionOptions, Setting
 from octobert.data import readers
@@ -31,7 +32,7 @@ from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.inference import package_files
 from octobert.inference.opened import open_model
-from octobert.models.heads import HEADS, outputs_of
+from octobert.models.heads import outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
 from tests.support.reports import tuned
 from tests.support.runs import TARGETS, write_pairs

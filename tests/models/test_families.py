@@ -15,6 +15,7 @@ import pytest
 from octobert.core import plugins
 from octobert.core.errors import ModelError
 from octobert.core.family import LINEAR_PARTS
+from octobert.core.heads import HEADS
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.session import Feeds, Session, SessionOptions
@@ -23,7 +24,6 @@ from octobert.graph import operators, parity, parts, qdq, sites
 from octobert.graph.capture import capture, lowering, shapes, structure
 from octobert.graph.passes import npu
 from octobert.models.checkpoint import load_torch
-from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, observer, search, sensitivity
 from octobert.quantization.methods import static

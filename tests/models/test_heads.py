@@ -12,11 +12,11 @@ from octobert import targets
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.family import families, family_of
+from octobert.core.heads import HEADS, Head
 from octobert.core.session import SessionOptions
 from octobert.graph import operators, parity
 from octobert.graph.capture import capture
 from octobert.models import heads
-from octobert.models.heads import HEADS, Head
 from octobert.models.source import ModelSource, resolve
 from octobert.targets.runtimes.torch import TorchSession
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core import capability, environment, plugins
-from octobert.models.heads import HEADS
+from octobert.core.heads import HEADS
 
 WORDS = tuple(
     [

@@ -135,6 +135,7 @@ def final_run(
         high=high,
         p_value=None,
         fidelity_name="cosine",
+        fidelity_kind="cosine",
         fidelity=0.99912,
         output_error=0.01,
         changed=(),

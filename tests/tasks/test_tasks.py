@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
+from octobert.core.heads import head_of
 from octobert.core.measurements import RESAMPLES, score_named
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
-from octobert.models.heads import head_of
 from octobert.tasks import Result, _metrics, check_columns
 from octobert.tasks._texts import RowTexts
 

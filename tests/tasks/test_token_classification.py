@@ -19,7 +19,7 @@ from octobert.data import readers
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
-from octobert.tasks import Result, token_classification
+from octobert.tasks import Result, _tags, token_classification
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # seqeval warns of tags without a letter and of metrics without entities; both are wanted here.
@@ -82,7 +82,7 @@ def random_tags(form: str, seed: int, count: int) -> list[str]:
 def test_entities_are_those_of_seqeval(form: str) -> None:
     for seed in range(2000):
         tags = random_tags(form, seed, seed % 13)
-        assert token_classification.entities(tags) == get_entities(tags), tags
+        assert _tags.entities(tags) == get_entities(tags), tags
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_entities_are_those_of_seqeval(form: str) -> None:
     ],
 )
 def test_entities_by_hand(tags: list[str], expected: list) -> None:
-    assert token_classification.entities(tags) == expected
+    assert _tags.entities(tags) == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -126,7 +126,7 @@ def test_scores_where_there_are_no_entities(nothing: str) -> None:
 
 def _compare(ours: list[list[str]], gold: list[list[str]]) -> None:
     items = np.array(
-        [token_classification.counts(a, b) for a, b in zip(ours, gold, strict=True)],
+        [_tags.counts(a, b) for a, b in zip(ours, gold, strict=True)],
         dtype=np.float64,
     )
     theirs = {
@@ -146,7 +146,7 @@ def test_iob2_has_the_same_entities(form: str) -> None:
         tags = [
             t.replace("E-", "I-").replace("S-", "B-") for t in random_tags(form, seed, seed % 11)
         ]
-        found = token_classification.iob2(tags)
+        found = _tags.iob2(tags)
         assert get_entities(found) == get_entities(tags)
         assert [tag == "O" for tag in found] == [tag == "O" for tag in tags]
         # IOB2: nothing goes on that did not begin.
@@ -156,7 +156,7 @@ def test_iob2_has_the_same_entities(form: str) -> None:
 
 def test_tags_that_are_no_iob_stay_as_they_are() -> None:
     for tags in (["NOUN", "VERB", "O"], ["S-PER", "B-LOC", "E-LOC"], ["O", "O"], ["NN", "B-NP"]):
-        assert token_classification.iob2(tags) == tags
+        assert _tags.iob2(tags) == tags
 
 
 def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
@@ -497,8 +497,8 @@ def test_the_real_development_set(shared) -> None:
     rows = readers.read_file(shared / "data" / "conll2003" / "eng.testa")
     gold = task(()).gold(rows, where="rows")
     assert len(rows) == 3250
-    assert sum(len(token_classification.entities(tags)) for tags in gold) == 5942
-    assert [token_classification.entities(tags) for tags in gold] == [
+    assert sum(len(_tags.entities(tags)) for tags in gold) == 5942
+    assert [_tags.entities(tags) for tags in gold] == [
         get_entities(list(row["ner_tags"])) for row in rows
     ]
     assert task(()).labels_in(rows, where="rows") == (

@@ -10,7 +10,6 @@ import pytest
 
 import octobert
 from octobert import targets
-from octobert.cli import predict
 from octobert.config.loading import parse
 from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.results import Report
@@ -161,9 +160,9 @@ def test_fillers_of_every_mask(filler) -> None:
     assert scores == sorted(scores, reverse=True)
     assert 0.5 < sum(scores) <= 1 + 1e-6
     json.dumps(answers)
-    shown = predict._line("the [MASK] of [MASK]", answers[0])
+    shown = build("fill-mask", {}).line(answers[0])
     assert shown.startswith(f"{first['text']} ({first['score']:.4f}), ")
-    assert shown.endswith("\tthe [MASK] of [MASK]")
+    assert " | " in shown
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_states_of_tokens(captured, checkpoint, tmp_path: Path) -> None:
     answer = task.answer(Result(states, encoded), 20, TEXTS[20])
     assert answer["tokens"] == ["[CLS]", "the", "[MASK]", "of", "[SEP]"]
     np.testing.assert_allclose(answer["states"], expected[-5:], atol=1e-5)
-    assert predict._line(TEXTS[20], answer).endswith("…] (5 × 32)\tthe [MASK] of")
+    assert task.line(answer).endswith("…] (5 × 32)")
 
 
 @pytest.mark.parametrize(("model", "recipe"), [("roberta-sequence-classification", {"task": "next-sentence"}), ("bert-sequence-classification", {"task": "fill-mask"}), ("bert-masked-lm", {"task": "feature-extraction", "accuracy": {"max_drop": 0.1}}), ("bert-masked-lm", {"task": "fill-mask", "accuracy": {"max_drop": 0.1, "metric": "pseudo_perplexity"}}), ("bert-masked-lm", {"task": {"fill-mask": {"mask": 15}}}), ("bert-masked-lm", {"task": {"next-sentence": {"text": ["a"]}}}), ("bert-masked-lm", {"task": "feature-extraction", "qat": {}}), ("roberta-sequence-classification", {"task": "next-sentence", "finetune": {}})])  # fmt: skip

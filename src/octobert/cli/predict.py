@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def command(
         with models.load(**options) as model:
             answered = models.predict_rows(model, str(data), row or (), **places)
         yield answered
-        _show_rows(answered)
+        _show_rows(model, answered)
         return
     inputs: Iterator[Any] = (
         iter(_questions(question, context, context_file, texts))
@@ -95,9 +95,7 @@ def command(
         if asks:
             # Another model would read question and context as a pair of texts.
             fix = "give texts, without --question and --context"
-            _check_head(
-                model.opened.facts(), "question-answering", "--question", "answer questions", fix
-            )
+            _check_head(model.opened.facts(), "question", "--question", "answer questions", fix)
         if options.get("device"):
             _show.note(
                 f"octobert: the model runs on {model.device}, its float operators in {model.precision}."
@@ -105,7 +103,7 @@ def command(
         if prompt is not None:
             inputs = ({"text": item, "prompt": prompt} for item in inputs)
         if top is not None:
-            _check_head(model.opened.facts(), "masked-lm", "--top", "fill masks", "leave out --top")
+            _check_head(model.opened.facts(), "masked", "--top", "fill masks", "leave out --top")
             inputs = ({"text": item, "top": top} for item in inputs)
         # An answer is waited for before its input is taken, so that no further one is read.
         for answer, item in zip(model.stream(inputs), items, strict=False):
@@ -114,7 +112,7 @@ def command(
             if _show.verbosity.json:
                 answers.append({"input": item, **answer})
             else:
-                _show.line(_line(item, answer))
+                _show.line(_line(model, item, answer))
     if cut:
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     yield answers
@@ -134,7 +132,7 @@ def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> No
         )
 
 
-def _show_rows(rows: list[dict[str, Any]]) -> None:
+def _show_rows(model: Any, rows: list[dict[str, Any]]) -> None:
     """Print the answers to rows, with what the data set expects."""
     for row in rows:
         inputs, answers = row["input"], row.get("answers")
@@ -142,51 +140,26 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
             inputs, answers = [inputs[0] if len(inputs) == 1 else tuple(inputs)], [row]
         gold = "" if row["gold"] is None else f"\tgold: {row['gold']}"
         for item, answer in zip(inputs, answers, strict=False):
-            _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
+            _show.line(f"row {row['row']}{gold}\t{_line(model, item, answer)}")
 
 
-def _check_head(task: TaskFacts, head: str, option: str, what: str, fix: str) -> None:
-    """Refuse an option for a model with another head."""
-    if task.head != head:
+def _check_head(task: TaskFacts, asked: str, option: str, what: str, fix: str) -> None:
+    """Refuse an option for a model whose head takes other inputs."""
+    from octobert.core.heads import head_of
+
+    if head_of(task.head).input != asked:
         raise DataError(
             f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix
         )
 
 
-def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
-    """An answer as a line: the answer first, the input last."""
-    text = " ⇄ ".join(item) if isinstance(item, tuple) else item
-    if "answer" in answer:
-        place = "" if answer["start"] is None else f"{answer['start']}–{answer['end']}"
-        return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}\t{item[0]}"
-    if "entities" in answer:
-        entities = ", ".join(
-            f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})"
-            for e in answer["entities"]
-        )
-        return f"{entities or '(nothing)'}\t{text}"
-    if "masks" in answer:
-        masks = [
-            ", ".join(f"{filler['text']} ({filler['score']:.4f})" for filler in fillers)
-            for fillers in answer["masks"]
-        ]
-        return f"{' | '.join(masks)}\t{text}"
-    if "states" in answer:
-        states = answer["states"]
-        return f"[{_numbers(states[0])}, …] ({len(states)} × {len(states[0])})\t{text}"
-    if "label" in answer:
-        return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
-    if "labels" in answer:
-        labels = ", ".join(f"{name} ({answer['scores'][name]:.4f})" for name in answer["labels"])
-        return f"{labels or '(no label)'}\t{text}"
-    if "score" in answer:
-        return f"{answer['score']:.4f}\t{text}"
-    return f"[{_numbers(answer['embedding'])}, …] ({len(answer['embedding'])})\t{text}"
+def _line(model: Any, item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
+    """An answer as a line, and its input; of a question without the context."""
+    from octobert.core.heads import head_of
 
-
-def _numbers(vector: Sequence[float]) -> str:
-    """The first numbers of a vector."""
-    return ", ".join(f"{x:.4f}" for x in vector[:6])
+    texts = (item,) if isinstance(item, str) else item
+    shown = texts[:1] if head_of(model.task.head).input == "question" else texts
+    return f"{model.task.line(answer)}\t{' ⇄ '.join(shown)}"
 
 
 def _questions(

@@ -23,7 +23,10 @@ def _converted(raw: dict[str, Any]) -> dict[str, Any]:
     recipe = data["recipe"]
     searches = data.get("searches") or {}
     data |= {"searches": {n: _limited(s, recipe) for n, s in searches.items()}} if searches else {}
+    data |= {"comparison": _compared(data["comparison"])} if data.get("comparison") else {}
     data |= {"search": _limited(data["search"], recipe)} if data.get("search") else {}
+    if data.get("comparisons"):
+        data["comparisons"] = [_compared(comparison) for comparison in data["comparisons"]]
     choice = data.get("choice")
     if choice and any(isinstance(limit, str) for limit in choice["limits"]):
         asked = choice["recipe"].get(choice["how"]) or {}
@@ -31,6 +34,12 @@ def _converted(raw: dict[str, Any]) -> dict[str, Any]:
         limits = asked.get("limits", {"max_drop": 0.01})
         data["choice"] = {**kept, "limits": limits if isinstance(limits, list) else [limits]}
     return data
+
+
+def _compared(comparison: dict[str, Any]) -> dict[str, Any]:
+    """A comparison that says what its likeness is: agreement, or a cosine or correlation, which are drawn alike."""
+    is_share = comparison["fidelity_name"] == "agreement"
+    return {"fidelity_kind": "share" if is_share else "cosine", **comparison}
 
 
 def _limited(search: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:

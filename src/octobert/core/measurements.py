@@ -17,6 +17,8 @@ from octobert.core.estimate import Estimate, quantile
 from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
 
+# A share of equal answers, a mean cosine, or a correlation.
+FidelityKind = Literal["share", "cosine", "correlation"]
 # Of the bootstrap of an interval.
 RESAMPLES = 1000
 # Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
@@ -127,6 +129,7 @@ class Comparison(OfCandidate):
         high: upper end of that interval.
         p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise from the resamples.
         fidelity_name: what `fidelity` measures, such as agreement.
+        fidelity_kind: what it is.
         fidelity: how closely the candidate follows the reference.
         fidelity_chance: `fidelity` of a candidate that always gives the reference's most frequent answer; 1 where the reference
             has only one answer, so that agreement says nothing. None where the task does not say.
@@ -147,6 +150,7 @@ class Comparison(OfCandidate):
     high: float | None
     p_value: float | None
     fidelity_name: str
+    fidelity_kind: FidelityKind = "share"
     fidelity: float
     output_error: float
     changed: tuple[tuple[int, str, str, str], ...]
@@ -162,7 +166,7 @@ class Comparison(OfCandidate):
     @property
     def is_share(self) -> bool:
         """True where `fidelity` is a share of equal answers, and no cosine or correlation."""
-        return self.fidelity_name == "agreement"
+        return self.fidelity_kind == "share"
 
 
 class StoredScore(OfCandidate):

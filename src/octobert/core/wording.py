@@ -95,6 +95,16 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def numbers_text(vector: Sequence[float]) -> str:
+    """The first numbers of a vector.
+
+    Example:
+        >>> numbers_text([0.25, -0.5])
+        '0.2500, -0.5000'
+    """
+    return ", ".join(f"{number:.4f}" for number in vector[:6])
+
+
 def rows_text(rows: int) -> str:
     """A number of rows.
 

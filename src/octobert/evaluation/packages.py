@@ -18,6 +18,7 @@ from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import Row as TableRow
 from octobert.core.frozen import Tabular
+from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Score
 from octobert.core.plain import as_json
 from octobert.core.session import GOALS, Goal, Tried, Tuned
@@ -46,7 +47,6 @@ from octobert.tasks import (
     need_search,
 )
 
-ANSWERING = "question-answering"
 # Sequence length of a benchmark, in tokens, where the models allow it.
 _DEFAULT_TOKENS = 128
 # Of a file that does not say its limit, and without a config: token ids stay below the second.
@@ -219,7 +219,7 @@ def _check_files(model: FinishedModel, predictions: Path | None, nbest: Path | N
         RecipeError: n-best answers of a model that answers no questions, or both in one file.
         StorageError: there is no folder for a file.
     """
-    if nbest is not None and model.head != ANSWERING:
+    if nbest is not None and head_of(model.head).input != "question":
         raise RecipeError(
             "only answers to questions have n-best lists",
             where="--nbest",
@@ -259,7 +259,7 @@ def write(
     Raises:
         StorageError: a file cannot be written.
     """
-    if task.head != ANSWERING:
+    if head_of(task.head).input != "question":
         if predictions is not None:
             lines = (as_json(line) for line in answered(task, rows, result))
             _write(predictions, "".join(f"{line}\n" for line in lines))

@@ -13,6 +13,7 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.core.estimate import Estimate
 from octobert.core.evidence import ChangedRow, ChangedRows, Mark, Transition
+from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Score, score_named
 from octobert.core.plain import Span, excerpt
 from octobert.core.wording import probability
@@ -25,7 +26,6 @@ from octobert.evaluation.statistics import (
     scores_of,
     sign_test,
 )
-from octobert.models.heads import head_of
 from octobert.tasks import Outputs, Pair, Result, Task, unmeasured, unpacked
 from octobert.tasks._classification import Classification
 
@@ -138,6 +138,7 @@ def compare(
         high=high,
         p_value=p_value,
         fidelity_name=fidelity.name,
+        fidelity_kind=fidelity.kind,
         fidelity=fidelity.agreement,
         fidelity_chance=fidelity.chance,
         output_error=fidelity.error,

@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ParityError
+from octobert.core.heads import Head
 from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
 from octobert.core.session import STATES, Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
-from octobert.models.heads import Head
 from octobert.models.pooling import Pooler, pool
 
 Batches = Sequence[Feeds]

@@ -48,6 +48,7 @@ from octobert.core.files import (
     write_sealed,
 )
 from octobert.core.frozen import lazy
+from octobert.core.heads import head_of
 from octobert.core.lock import locked
 from octobert.core.plain import parsed_json
 from octobert.core.stored_vectors import NOTED, StoredVectors
@@ -97,7 +98,7 @@ class Embedder:
             ModelError: it does not embed texts.
         """
         model = Predictor(self.package, goal="throughput", measure=False, **self.options)
-        if model.task.head != "embedding":
+        if not head_of(model.task.head).pooled:
             raise ModelError(
                 "the model does not embed texts",
                 where=str(model.folder),

@@ -20,6 +20,7 @@ from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
+from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, read_config
 from octobert.core.onnx_files import (
     ModelSignature,
@@ -41,7 +42,7 @@ from octobert.core.session import (
 )
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
-from octobert.models.heads import head_of, outputs_of
+from octobert.models.heads import outputs_of
 from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino

@@ -21,8 +21,9 @@ import numpy as np
 from octobert.core.errors import ModelError, RecipeError, reason
 from octobert.core.family import EncoderFamily, family_of
 from octobert.core.files import is_disk_error
+from octobert.core.heads import head_of
 from octobert.models import weights
-from octobert.models.heads import head_of, unused_weights
+from octobert.models.heads import unused_weights
 from octobert.models.source import ModelSource, read_config
 
 _ADAPTER = "adapter_config.json"
@@ -38,7 +39,7 @@ def load_torch(
 
     Args:
         folder: the checkpoint.
-        head: a key of `heads.HEADS`.
+        head: a key of `core.heads.HEADS`.
         attention: transformers' attention implementation; None for its default.
         allow_pickle: open pickle weights.
 
@@ -84,7 +85,7 @@ def load_base(
 
     Args:
         folder: the checkpoint.
-        head: a key of `heads.HEADS`.
+        head: a key of `core.heads.HEADS`.
         labels: class names; empty for a head without classes.
         allow_pickle: open pickle weights.
         seed: for the weights of a new head.

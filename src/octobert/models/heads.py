@@ -1,108 +1,17 @@
-"""The heads that models can have, as data, and which outputs of a model file are theirs: by their names, else by their shapes.
-
-To support another head, add an entry to `HEADS` and a task that uses it.
-"""
+"""Whether a checkpoint has a head, and which outputs of a model file are those of one: by their names, else by their shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.errors import ModelError
+from octobert.core.heads import HEADS, Head, head_of
 from octobert.core.model_config import MODULES
 from octobert.core.onnx_files import TensorInfo
 from octobert.core.session import STATES
 from octobert.models.sentence_transformers import modules_of
 from octobert.models.source import ModelSource
-
-
-@dataclass(frozen=True)
-class Head:
-    """The layers on top of an encoder, and their outputs.
-
-    Args:
-        name: as tasks name it.
-        auto_class: the class of `transformers` that loads a model with this head.
-        outputs: names of the graph's outputs, in transformers' order.
-        shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
-            per token; `states` [B, S, D], the token states; `embedding`: the token states, which other programs pool
-            themselves, and the vector [B, E], pooled from them by octobert, as sentence-transformers does it.
-        pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
-        pretrained: the head belongs to pre-training. A checkpoint often has it whatever its config names, and loses nothing
-            that a user trained when the encoder is used without it.
-        families: the only families that have the head in `transformers`; empty for all.
-    """
-
-    name: str
-    auto_class: str
-    outputs: tuple[str, ...]
-    shape: Literal["classes", "token-classes", "tokens", "states", "embedding"]
-    pooler: bool = False
-    pretrained: bool = False
-    families: tuple[str, ...] = ()
-
-    @property
-    def pooled(self) -> bool:
-        """Return whether octobert pools the token states."""
-        return self.shape == "embedding"
-
-    @property
-    def model_outputs(self) -> tuple[str, ...]:
-        """Names of the outputs before pooling, as transformers calls them.
-
-        Example:
-            >>> HEADS["embedding"].model_outputs
-            ('last_hidden_state',)
-        """
-        return (STATES,) if self.pooled else self.outputs
-
-    @property
-    def architecture(self) -> str:
-        """How the architectures in `config.json` end that have this head; empty where no head follows the encoder.
-
-        Example:
-            >>> HEADS["question-answering"].architecture
-            'ForQuestionAnswering'
-        """
-        return self.auto_class.removeprefix("AutoModel")
-
-
-HEADS = {
-    head.name: head
-    for head in (
-        Head(
-            "sequence-classification",
-            "AutoModelForSequenceClassification",
-            ("logits",),
-            "classes",
-            pooler=True,
-        ),
-        Head(
-            "token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"
-        ),
-        Head(
-            "question-answering",
-            "AutoModelForQuestionAnswering",
-            ("start_logits", "end_logits"),
-            "tokens",
-        ),
-        Head("masked-lm", "AutoModelForMaskedLM", ("logits",), "token-classes", pretrained=True),
-        Head(
-            "next-sentence",
-            "AutoModelForNextSentencePrediction",
-            ("logits",),
-            "classes",
-            pooler=True,
-            pretrained=True,
-            families=("bert", "ernie", "megatron-bert", "mobilebert"),
-        ),
-        Head("feature-extraction", "AutoModel", (STATES,), "states"),
-        Head("embedding", "AutoModel", (STATES, "sentence_embedding"), "embedding"),
-    )
-}
-
 
 # A checkpoint of pre-training may hold the heads of all its objectives, whichever its config names.
 _PRETRAINED = ("ForPreTraining", *(head.architecture for head in HEADS.values() if head.pretrained))
@@ -140,17 +49,6 @@ _ALIASES = {
 # Outputs that are no answers of any head, whatever their shapes.
 _OTHERS = (STATES, "pooler_output", "sentence_embedding", "hidden_states", "attentions")
 _AXES = {"classes": 2, "token-classes": 3, "tokens": 2}
-
-
-def head_of(name: str) -> Head:
-    """The head of that name.
-
-    Raises:
-        ModelError: there is none.
-    """
-    if name not in HEADS:
-        raise ModelError(f'there is no head "{name}"', fix=did_you_mean(name, HEADS))
-    return HEADS[name]
 
 
 def check_class(source: ModelSource, name: str) -> None:

@@ -10,6 +10,7 @@ from octobert.config.recipe import Recipe
 from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
+from octobert.core.heads import head_of
 from octobert.core.lock import FolderLock
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
@@ -129,7 +130,7 @@ def example(out: Path, report: Report) -> tuple[str, ...] | None:
         (texts for texts, length in zip(rows, lengths, strict=True) if length <= _SHORT), None
     )
     chosen = first or min(rows, key=lambda texts: sum(map(len, texts)), default=None)
-    if chosen and report.task.head == "masked-lm":
+    if chosen and head_of(report.task.head).input == "masked":
         mask, _ = Tokenizer(
             next(path for path in (out / name for name in report.plans) if path.is_dir())
         ).mask

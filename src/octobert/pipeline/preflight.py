@@ -11,6 +11,7 @@ from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
+from octobert.core.heads import head_of
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
@@ -67,7 +68,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         raise RecipeError(
             "tuning needs the package optuna", where="tune", fix=environment.install("tune")
         )
-    if heads.head_of(task.head).pooled:
+    if head_of(task.head).pooled:
         pooler_of(model.tokenizer_folder, allow_pickle=recipe.allow_pickle)
     if model.is_checkpoint:
         # Also refuses model types that are not supported: they have no family.
@@ -177,7 +178,7 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
         )
     if isinstance(settings, Qat) and settings.trained is not None:
         return
-    untrainable = {"embedding": "embeddings", "feature-extraction": "token states"}.get(task.head)
+    untrainable = head_of(task.head).taught
     if untrainable and (settings.distill is None or settings.distill.share < 1):
         raise RecipeError(
             f"{untrainable} can be trained by a teacher only",

@@ -28,7 +28,7 @@ def made(code: UserCode, head: str, *, seed: int) -> Path:
 
     Args:
         code: the function.
-        head: that the task needs, a key of `heads.HEADS`.
+        head: that the task needs, a key of `core.heads.HEADS`.
         seed: of torch, when the function is called.
 
     Raises:
@@ -153,9 +153,9 @@ def _checkpoint(model: Any, head: str, batches: Any, work: Path) -> str:
 
 def _onnx(model: Any, head: str, batches: Any, work: Path, code: UserCode) -> str:
     """Export a module, and compare it with the file."""
+    from octobert.core.heads import head_of
     from octobert.graph import operators, parity
     from octobert.graph.capture import capture
-    from octobert.models.heads import head_of
 
     try:
         graph = capture.export(model, head)
@@ -185,8 +185,8 @@ def _outputs(model: Any, feeds: Any, head: str) -> list[Any]:
     """The outputs of a head before pooling, by name, or in order where the model returns a tuple or one tensor."""
     import torch
 
+    from octobert.core.heads import head_of
     from octobert.models.checkpoint import inputs_of
-    from octobert.models.heads import head_of
 
     names = head_of(head).model_outputs
     used = inputs_of(model)

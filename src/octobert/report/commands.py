@@ -14,14 +14,15 @@ from octobert.config import loading
 from octobert.config.recipe import SPLITS, Recipe
 from octobert.core import plugins
 from octobert.core.errors import OctobertError
+from octobert.core.heads import input_of
 from octobert.core.plan import SHORT
 from octobert.core.results import Report, TaskFacts
 from octobert.core.selection import BEST, Variant
 
-# An example for a head, where it is not one text or a pair.
+# An example of an input of a head, where it is not one text or a pair.
 _EXAMPLES = {
-    "question-answering": ("a question", "a text with the answer"),
-    "masked-lm": ("a text with [MASK]",),
+    "question": ("a question", "a text with the answer"),
+    "masked": ("a text with [MASK]",),
 }
 # Longest text of an example, in characters. A context has room for an answer.
 _TEXT, _CONTEXT = 60, 160
@@ -46,7 +47,7 @@ def predict(package: str, task: TaskFacts) -> str:
         task: of the package.
     """
     texts = ("first text", "second text") if task.texts == 2 else ("a text",)
-    return predict_command(package, task.head, _EXAMPLES.get(task.head, texts))
+    return predict_command(package, task.head, _EXAMPLES.get(input_of(task.head), texts))
 
 
 def predict_command(package: str | Path, head: str, example: Sequence[str]) -> str:
@@ -61,8 +62,8 @@ def predict_command(package: str | Path, head: str, example: Sequence[str]) -> s
         >>> predict_command(Path("out/ort-cpu"), "sequence-classification", ["It's good.", "It is fine."])
         'octobert predict out/ort-cpu --pair \\'It\\'"\\'"\\'s good.\\' \\'It is fine.\\''
     """
-    command = ["octobert", "predict", str(package)]
-    if head == "question-answering":
+    command, asked = ["octobert", "predict", str(package)], input_of(head)
+    if asked == "question":
         question, context = example
         texts = [
             "--question",
@@ -72,7 +73,7 @@ def predict_command(package: str | Path, head: str, example: Sequence[str]) -> s
         ]
         return shlex.join([*command, *texts])
     # The words of a sentence to tag are one text.
-    texts = [" ".join(example)] if head == "token-classification" else list(example)
+    texts = [" ".join(example)] if asked == "words" else list(example)
     texts = [_shortened(text, _TEXT) for text in texts]
     if len(texts) > 1:
         command.append("--pair")

@@ -337,6 +337,10 @@ class Answering(Task):
             )
         return {**answers[0], "others": answers[1 : 1 + _OTHERS]}
 
+    def line(self, answer: Mapping[str, Any]) -> str:
+        place = "" if answer["start"] is None else f"{answer['start']}–{answer['end']}"
+        return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}"
+
     def official(
         self, result: Result
     ) -> tuple[list[str], list[float] | None, list[list[dict[str, Any]]]]:

@@ -133,6 +133,9 @@ class Classification(LabelledTexts):
         scores = probabilities(result.logits[index])
         return {"label": self.label_of(best), "score": float(scores[best])}
 
+    def line(self, answer: Mapping[str, Any]) -> str:
+        return f"{answer['label']}\t{answer['score']:.4f}"
+
     def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely classes; `shift` is of the right class, or of the float model's."""
         sides = [probabilities(result.logits[index]) for result in pair]

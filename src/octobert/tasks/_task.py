@@ -17,6 +17,8 @@ import numpy as np
 
 from octobert.core.closeness import Measure
 from octobert.core.evidence import Answer, ChangedRow
+from octobert.core.measurements import FidelityKind
+from octobert.core.plain import as_json
 from octobert.core.results import ModelMetadata
 from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
@@ -83,6 +85,7 @@ class Fidelity:
         chance: `agreement` with a model that gives the other model's most frequent answer to everything; None where there is
             no such answer.
         divergence: mean Kullback-Leibler divergence from the other model's distributions in nats, where the task measures it.
+        kind: of `agreement`; a `correlation` is of all items together, and no mean over them.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Fidelity:
     changed: tuple[Change, ...]
     chance: float | None = None
     divergence: float | None = None
+    kind: FidelityKind = "share"
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,10 @@ class Task(ABC):
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Return the agreement of a result with the result of a reference."""
 
+    def compared(self, encoded: EncodedTexts) -> int:
+        """The number of things that `fidelity` of these texts is about: the texts, unless a task compares their parts."""
+        return len(encoded.texts)
+
     def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
         """How near the outputs for each text are to a reference's.
 
@@ -275,6 +283,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The answer to the text at `index`, which the user gave as `user_input`, as plain data."""
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        """An answer in one line, as `octobert predict` prints it before its input."""
+        return as_json(answer)
 
     def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterable[ChangedRow]:
         """The evidence of each changed item, in order; `change` is by how much a probability or a score fell."""

@@ -14,6 +14,7 @@ from octobert.core.closeness import Measure
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.model_config import Similarity
 from octobert.core.plain import preview
+from octobert.core.wording import numbers_text
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._metrics import output_error, unit
 from octobert.tasks._task import Change, Fidelity, Result
@@ -141,6 +142,7 @@ class Embedding(WholeTexts):
             output_error(ours.outputs, reference.outputs),
             tuple(self.changes(ours, reference)),
             chance,
+            kind="cosine",
         )
 
     def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
@@ -154,6 +156,10 @@ class Embedding(WholeTexts):
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         return {"embedding": result.outputs[OUTPUT][index].tolist()}
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        vector = answer["embedding"]
+        return f"[{numbers_text(vector)}, …] ({len(vector)})"
 
 
 def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:

@@ -6,7 +6,7 @@ transformers makes a random one. For one vector of a text take the task `embeddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from pydantic import Field
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.core.session import STATES
+from octobert.core.wording import numbers_text
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import unit
 from octobert.tasks._task import NOTHING, Fidelity, Result
@@ -68,9 +69,12 @@ class FeatureExtraction(RowTexts, Unscored):
             neighbours += float(np.sum(unit(b) * np.roll(unit(b), 1, axis=0)))
         count = max(len(after), 1)
         chance = neighbours / count if len(after) > 1 else None
-        return Fidelity(
-            "mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance
-        )
+        error = float(np.sqrt(squares / max(after.size, 1)))
+        return Fidelity("mean cosine", cosines / count, error, (), chance, kind="cosine")
+
+    def compared(self, encoded: EncodedTexts) -> int:
+        """States of tokens."""
+        return sum(row.entries for row in encoded.flat)
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """The tokens of a text and their states."""
@@ -80,3 +84,7 @@ class FeatureExtraction(RowTexts, Unscored):
             "tokens": tokenizer.words(single.encoded.flat[0].ids.tolist()),
             "states": single.outputs[STATES].tolist(),
         }
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        states = answer["states"]
+        return f"[{numbers_text(states[0])}, …] ({len(states)} × {len(states[0])})"

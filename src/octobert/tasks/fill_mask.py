@@ -295,6 +295,16 @@ class FillMask(Task):
             ),
         }
 
+    def line(self, answer: Mapping[str, Any]) -> str:
+        masks = (
+            ", ".join(f"{f['text']} ({f['score']:.4f})" for f in mask) for mask in answer["masks"]
+        )
+        return " | ".join(masks)
+
+    def compared(self, encoded: EncodedTexts) -> int:
+        """Masks."""
+        return sum(row.entries for row in encoded.flat)
+
 
 @dataclass(frozen=True)
 class MaskedRow(Encoded):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,11 +133,15 @@ class Reranking(Ranked, RowTexts):
             correlation(after, before),
             output_error(ours.outputs, reference.outputs),
             tuple(self.changes(ours, reference)),
+            kind="correlation",
         )
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         logits = result.logits[index : index + 1]
         return {"score": float(scores_of(logits, self.activation)[0])}
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        return f"{answer['score']:.4f}"
 
     def document(self, text: Text) -> str:
         return text[1]

@@ -221,6 +221,10 @@ class MultiLabel(LabelledTexts):
             "scores": likely,
         }
 
+    def line(self, answer: Mapping[str, Any]) -> str:
+        given = (f"{name} ({answer['scores'][name]:.4f})" for name in answer["labels"])
+        return ", ".join(given) or "(no label)"
+
     def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the most likely labels; a transition for each label that differs."""
         sides = self.answers(pair, index)
@@ -365,10 +369,14 @@ class Scores(LabelledTexts, Correlated):
         after, before = self._scores(ours.logits), self._scores(reference.logits)
         changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
         error = output_error(ours.outputs, reference.outputs)
-        return Fidelity("correlation of scores", correlation(after, before), error, changed)
+        agreement = correlation(after, before)
+        return Fidelity("correlation of scores", agreement, error, changed, kind="correlation")
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        return f"{answer['score']:.4f}"
 
     def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the scores themselves."""

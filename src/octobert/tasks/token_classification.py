@@ -1,8 +1,6 @@
 """Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags.
 
-Entities are counted as seqeval (and the CoNLL evaluation script before it) counts them. A tag is `O`, or a letter and a type: B
-begins an entity, I continues it, E ends it, S is an entity of one word. An `I` after another type or after no entity begins an
-entity, so that IOB1, IOB2 and IOBES are all read correctly.
+Entities are counted as seqeval counts them; `_tags` has the rules.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from octobert.tasks._metrics import (
     share_of_most_frequent,
 )
 from octobert.tasks._rows import Table, check_texts, label_index
+from octobert.tasks._tags import OUTSIDE, Entity, counts, entities, iob2, kind_of, labels_of
 from octobert.tasks._task import (
     NOTHING,
     Extremes,
@@ -46,15 +45,10 @@ from octobert.tasks._task import (
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
-# The tag of a word for which the model predicts nothing.
-OUTSIDE = "O"
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
-# (type, first word, last word); or (type, first character, end).
-Entity = tuple[str, int, int]
 # Columns of the counts of a sentence.
 RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
-_LETTERS = ("B", "I", "E", "S")
 
 
 class Options(StepOptions):
@@ -263,6 +257,10 @@ class Tagging(Task):
         error = output_error(ours.outputs, reference.outputs)
         return Fidelity("agreement", same / max(total, 1), error, changed, chance)
 
+    def compared(self, encoded: EncodedTexts) -> int:
+        """Words."""
+        return sum(map(len, encoded.texts))
+
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         ((tags, likely),) = self.predictions(result.single(index))
@@ -277,6 +275,10 @@ class Tagging(Task):
                 {"type": kind, "text": text[start:end], "start": start, "end": end, "score": score}
             )
         return {"words": list(words), "tags": tags, "entities": spans}
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        form = "{text} ({type}, {start}–{end}, {score:.4f})"
+        return ", ".join(form.format(**found) for found in answer["entities"]) or "(nothing)"
 
     def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the entities in the words joined by spaces."""
@@ -416,68 +418,6 @@ def _list(value: Any, place: str) -> list[Any]:
             fix="give one entry for each word",
         )
     return list(value)
-
-
-def parted(tag: str) -> tuple[str, str]:
-    """(letter, type): `B-PER` is ("B", "PER"); a tag without a letter, such as NOUN, goes on with its own type."""
-    letter, dash, kind = tag.partition("-")
-    if tag == OUTSIDE:
-        return OUTSIDE, ""
-    if dash and letter in _LETTERS:
-        return letter, kind
-    return (tag, "_") if tag in _LETTERS else ("I", tag)
-
-
-def kind_of(tag: str) -> str:
-    """The type of a tag; O for O."""
-    letter, kind = parted(tag)
-    return kind if letter != OUTSIDE else OUTSIDE
-
-
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """(type, first word, last word) of every entity, in order."""
-    entities_so_far: list[Entity] = []
-    open_at, before, kind_before = -1, OUTSIDE, ""
-    for index, tag in enumerate([*tags, OUTSIDE]):
-        letter, kind = parted(tag)
-        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == kind_before
-        if open_at >= 0 and not goes_on:
-            entities_so_far.append((kind_before, open_at, index - 1))
-            open_at = -1
-        if letter != OUTSIDE and not goes_on:
-            open_at = index
-        before, kind_before = letter, kind
-    return entities_so_far
-
-
-def iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities, each beginning with B; tags of another form do not change."""
-    letters = {parted(tag)[0] for tag in tags if "-" in tag}
-    if (
-        not letters
-        or letters & {"E", "S"}
-        or any("-" not in tag and tag != OUTSIDE for tag in tags)
-    ):
-        return list(tags)
-    converted = [OUTSIDE] * len(tags)
-    for kind, first, last in entities(tags):
-        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
-    return converted
-
-
-def labels_of(tags: set[str]) -> tuple[str, ...]:
-    """The labels of a model that says such tags: both B and I of every type, whichever the data happens to have."""
-    if all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags):
-        kinds = sorted({tag[2:] for tag in tags if tag != OUTSIDE})
-        return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
-    return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
-
-
-def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, int, int]:
-    """(entities that are right, predicted, expected; words tagged right, words) of one sentence."""
-    ours, theirs = set(entities(tags)), set(entities(right))
-    same = sum(kind_and_letter == other for kind_and_letter, other in zip(tags, right, strict=True))
-    return len(ours & theirs), len(ours), len(theirs), same, len(right)
 
 
 def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

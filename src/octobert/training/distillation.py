@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
+from octobert.core.heads import head_of
 from octobert.core.session import STATES, read_outputs
 from octobert.data.tokenizer_files import open_tokenizer, tokenizer_file
 from octobert.models.checkpoint import inputs_of, load_torch
-from octobert.models.heads import head_of
 from octobert.models.pooling import Pooler, pool, pooler_of
 from octobert.models.source import ModelSource
 
@@ -30,7 +30,7 @@ class Teacher:
 
     Args:
         model: takes inputs by name and `output_hidden_states`, and returns outputs by name.
-        head: a key of `heads.HEADS`.
+        head: a key of `core.heads.HEADS`.
         settings: share of its loss, and how the losses are computed.
         inputs: names of the model's inputs.
         pooler: how token states become the vectors to compare; None where the model does not return states alone.

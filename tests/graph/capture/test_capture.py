@@ -17,6 +17,7 @@ import pytest
 from octobert.core import plugins
 from octobert.core.errors import ModelError, ParityError
 from octobert.core.family import part_of
+from octobert.core.heads import HEADS
 from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import ROLES
 from octobert.core.results import Sizes
@@ -24,7 +25,6 @@ from octobert.graph import branches, operators, parity, parts, sites
 from octobert.graph.capture import canonical, capture, lowering, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
-from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from octobert.quantization import placements
 from tests.support.checkpoints import (

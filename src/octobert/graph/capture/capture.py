@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
+from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Parity, Sizes
@@ -23,7 +24,7 @@ from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, weights
-from octobert.models.heads import head_of, outputs_of
+from octobert.models.heads import outputs_of
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 
@@ -46,7 +47,7 @@ def capture(
 
     Args:
         source: a checkpoint or an ONNX file.
-        head: a key of `heads.HEADS`.
+        head: a key of `core.heads.HEADS`.
         texts: batches of real inputs on which the graph is compared with its source.
         allow_pickle: accept pickle weights.
 

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from octobert.core.files import content_of
+from octobert.core.heads import head_of
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
@@ -80,7 +81,7 @@ def run(
         pooling=captured.pooling,
         source_bytes=sum(file.stat().st_size for file in files),
         wrapped=wrapped,
-        left_out=heads.masked_lm(source, heads.head_of(head)),
+        left_out=heads.masked_lm(source, head_of(head)),
     )
     context.write(_artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
@@ -100,5 +101,5 @@ def _described(config: Path) -> dict[str, str]:
 def parity_batches(encoder: Tokenizer, head: str = "") -> list[Feeds]:
     """The batches on which two forms of a model are compared."""
     rows = encoder.encode(PARITY_TEXTS)
-    groups = _SMALL_BATCHES if head == "masked-lm" else _BATCHES
+    groups = _SMALL_BATCHES if head and head_of(head).wide else _BATCHES
     return [feeds_of([rows[i] for i in group], encoder.pad_id) for group in groups]

@@ -17,11 +17,11 @@ from octobert.config.recipe import Choice
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
+from octobert.core.heads import head_of
 from octobert.core.results import TRAINED
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
-from octobert.models.heads import head_of
 from octobert.models.sentence_transformers import copy_modules, modules_of
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
+from octobert.core.heads import head_of
 from octobert.core.measurements import first_of
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
@@ -26,7 +27,6 @@ from octobert.pipeline.store import manifest_of
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
-_WINDOWED = ("question-answering", "token-classification")
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
     task, pooling = measured.task, measured.model.pooling
     # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
     longest = Tokenizer(
-        work, None if task.head in _WINDOWED else task.options.get("max_length")
+        work, None if head_of(task.head).windowed else task.options.get("max_length")
     ).max_length
     state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
     if task.activation is not None:

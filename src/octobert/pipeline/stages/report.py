@@ -20,6 +20,7 @@ from octobert.core.evidence import (
     Execution,
     Histogram,
 )
+from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
@@ -40,7 +41,6 @@ from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
 from octobert.evaluation.stored import stored_scores
-from octobert.models.heads import head_of
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
     Context,

@@ -130,14 +130,15 @@ class TorchSession:
     ) -> None:
         import torch
 
-        from octobert.models import checkpoint, heads, pooling
+        from octobert.core.heads import head_of
+        from octobert.models import checkpoint, pooling
 
         self._torch, self._pool = torch, pooling.pool
         options = sessions.with_streams(options)
         _set_threads(options)
         self.streams, self.prepares_shapes, self.device = options.streams, False, None
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
-        self._head = heads.head_of(head)
+        self._head = head_of(head)
         self._pooler = (
             pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
         )

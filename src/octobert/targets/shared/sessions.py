@@ -14,9 +14,9 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import Probe
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
+from octobert.core.heads import HEADS
 from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, TensorInfo, input_named
 from octobert.core.session import Feeds, Session, SessionOptions
-from octobert.models.heads import HEADS
 
 _LONGEST = 300
 # Two-dimensional outputs with one value per token. Outputs with three dimensions always have one vector per token.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark
+from octobert.core.heads import input_of
 from octobert.core.results import Report
 from octobert.report.page.runs import Run, Section
 
-# What the texts of a row are, by the head of the model; other rows have one text or a pair.
-_SOURCES = {"question-answering": ("question", "context"), "token-classification": ("sentence",)}
+# What the texts of a row are, by the input of the head; other rows have one text or a pair.
+_SOURCES = {"question": ("question", "context"), "words": ("sentence",)}
 # Height of a row in the list, about, so that nothing below moves when it is drawn.
 _ROW_REM = 14
 
@@ -29,12 +30,10 @@ def section(run: Run) -> Section | None:
     if not some:
         return Section("", values)
     longest = max(len(changes.rows) for changes in some)
-    head = run.report.task.head
     values |= {
         "move_text": move_text,
-        "head": head,
+        "input": input_of(run.report.task.head),
         "height": longest * _ROW_REM,
-        "marked": head in (*_SOURCES, "masked-lm"),
     }
     return Section("Rows that changed", values, _data(run, some))
 
@@ -71,7 +70,8 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
         }
         for changes in changed
     ]
-    head, first = run.report.task.head, next(row for changes in changed for row in changes.rows)
+    asked = input_of(run.report.task.head)
+    first = next(row for changes in changed for row in changes.rows)
     usual = (
         ("first text", "second text")
         if len(first.texts) > 1
@@ -80,11 +80,11 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
     return {
         "candidates": candidates,
         "texts": list(texts),
-        "sources": _SOURCES.get(head, usual),
-        "form": _form(head, len(first.texts)),
+        "sources": _SOURCES.get(asked, usual),
+        "form": _form(asked, len(first.texts)),
         "prompt": _prompt(run.report) if first.before.neighbours else [],
-        "fills": head == "masked-lm",
-        "labelled": head in ("token-classification", "masked-lm"),
+        "fills": asked == "masked",
+        "labelled": asked in ("words", "masked"),
         "shares": all(
             0 <= (side.score or 0) <= 1
             for changes in changed
@@ -149,15 +149,10 @@ def move_text(before: str, after: str) -> str:
     )
 
 
-def _form(head: str, texts: int) -> str:
+def _form(asked: str, texts: int) -> str:
     """The option of `octobert predict` that fits the texts of a row; empty where none does."""
-    forms = {
-        "question-answering": "question",
-        "token-classification": "texts",
-        "embedding": "texts",
-        "masked-lm": "",
-    }
-    return forms.get(head, "pair" if texts > 1 else "texts")
+    forms = {"question": "question", "words": "texts", "masked": ""}
+    return forms.get(asked, "pair" if texts > 1 else "texts")
 
 
 def _prompt(report: Report) -> list[str]:

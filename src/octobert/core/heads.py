@@ -1,0 +1,145 @@
+"""The heads that models can have, as data: what they give, what they are asked, and what can be done with them.
+
+Nothing asks for a head by its name. To support another one, add an entry to `HEADS` and a task that uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.session import STATES
+
+
+@dataclass(frozen=True)
+class Head:
+    """The layers on top of an encoder, and their outputs.
+
+    Args:
+        name: as tasks name it.
+        auto_class: the class of `transformers` that loads a model with this head.
+        outputs: names of the graph's outputs, in transformers' order.
+        shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
+            per token; `states` [B, S, D], the token states; `embedding`: the token states, which other programs pool
+            themselves, and the vector [B, E], pooled from them by octobert, as sentence-transformers does it.
+        pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
+        pretrained: the head belongs to pre-training. A checkpoint often has it whatever its config names, and loses nothing
+            that a user trained when the encoder is used without it.
+        families: the only families that have the head in `transformers`; empty for all.
+        input: what a user gives: `texts`, one or a pair; `words` of a sentence, and a `question` with a context, which are read
+            in windows; a `masked` text.
+        taught: what a model with the head gives, where only a teacher can train it; else empty.
+        wide: outputs have one number for each entry of the vocabulary, so that few rows take much memory.
+    """
+
+    name: str
+    auto_class: str
+    outputs: tuple[str, ...]
+    shape: Literal["classes", "token-classes", "tokens", "states", "embedding"]
+    pooler: bool = False
+    pretrained: bool = False
+    families: tuple[str, ...] = ()
+    input: Literal["texts", "words", "question", "masked"] = "texts"
+    taught: str = ""
+    wide: bool = False
+
+    @property
+    def windowed(self) -> bool:
+        """Return whether long inputs are read in windows."""
+        return self.input in ("words", "question")
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether octobert pools the token states."""
+        return self.shape == "embedding"
+
+    @property
+    def model_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs before pooling, as transformers calls them.
+
+        Example:
+            >>> HEADS["embedding"].model_outputs
+            ('last_hidden_state',)
+        """
+        return (STATES,) if self.pooled else self.outputs
+
+    @property
+    def architecture(self) -> str:
+        """How the architectures in `config.json` end that have this head; empty where no head follows the encoder.
+
+        Example:
+            >>> HEADS["question-answering"].architecture
+            'ForQuestionAnswering'
+        """
+        return self.auto_class.removeprefix("AutoModel")
+
+
+HEADS = {
+    head.name: head
+    for head in (
+        Head(
+            "sequence-classification",
+            "AutoModelForSequenceClassification",
+            ("logits",),
+            "classes",
+            pooler=True,
+        ),
+        Head(
+            "token-classification",
+            "AutoModelForTokenClassification",
+            ("logits",),
+            "token-classes",
+            input="words",
+        ),
+        Head(
+            "question-answering",
+            "AutoModelForQuestionAnswering",
+            ("start_logits", "end_logits"),
+            "tokens",
+            input="question",
+        ),
+        Head(
+            "masked-lm",
+            "AutoModelForMaskedLM",
+            ("logits",),
+            "token-classes",
+            pretrained=True,
+            input="masked",
+            wide=True,
+        ),
+        Head(
+            "next-sentence",
+            "AutoModelForNextSentencePrediction",
+            ("logits",),
+            "classes",
+            pooler=True,
+            pretrained=True,
+            families=("bert", "ernie", "megatron-bert", "mobilebert"),
+        ),
+        Head("feature-extraction", "AutoModel", (STATES,), "states", taught="token states"),
+        Head(
+            "embedding",
+            "AutoModel",
+            (STATES, "sentence_embedding"),
+            "embedding",
+            taught="embeddings",
+        ),
+    )
+}
+
+
+def head_of(name: str) -> Head:
+    """The head of that name.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if name not in HEADS:
+        raise ModelError(f'there is no head "{name}"', fix=did_you_mean(name, HEADS))
+    return HEADS[name]
+
+
+def input_of(name: str) -> str:
+    """What a model with the head of that name is asked; texts for a head of another version, which a report may name."""
+    return HEADS[name].input if name in HEADS else "texts"
