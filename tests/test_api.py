@@ -16,8 +16,8 @@ from octobert.core.frozen import Tabular
 from octobert.core.session import Setting, Tried, Tuned
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.telling import Teller, earlier_seconds
+from octobert.report import progress
 from octobert.report.events import ignore
-from octobert.report.progress import UNICODE, View
 from tests.support.runs import TARGETS
 from tests.support.selections import selection
 
@@ -173,11 +173,12 @@ def test_progress_outside_a_terminal_is_one_line_for_each_step(capsys) -> None:
 def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys) -> None:
     """A benchmark reaches its last round once for each shape; the clock does not stop there."""
     now = 0.0
-    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
     with octobert.ProgressBar() as bar:
-        bar._view = View(UNICODE, lambda: now)
+        bar._drawn.get_time = lambda: now
         bar(
             octobert.ProgressEvent(
                 "run", "planned", plan={"export/ort-cpu": (), "benchmark": ("export/ort-cpu",)}
@@ -187,11 +188,11 @@ def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys)
         bar(event("started", left_seconds=200.0))
         for now, done in ((5.0, 3), (65.0, 3), (66.0, 1)):
             bar(event("running", "timing 8 × 128", done, 3))
-            bar._live.refresh()
+            bar._drawn.refresh()
             seen = capsys.readouterr().err
-            minutes = f"{int(now) // 60}:{int(now) % 60:02}"
-            assert f"{minutes}, about {int(200 - now) // 60}:{int(200 - now) % 60:02} left" in seen
-        assert "1/2 steps" in seen
+            assert f"about {int(200 - now) // 60}:{int(200 - now) % 60:02} left" in seen
+            assert f"0:0{int(now) // 60}:{int(now) % 60:02}" in seen
+        assert "0 of 2 steps" in seen
         assert "timing 8 × 128 1/3" in seen
 
 

@@ -18,7 +18,7 @@ from octobert.core.plain import printable, printable_json
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.report.events import ProgressEvent
-from octobert.report.progress import ProgressBar, View
+from octobert.report.progress import ProgressBar
 from octobert.report.tables import PlainConsole, table_of
 from tests.support.cli import octobert
 from tests.support.pages import markup_of, page_of
@@ -52,9 +52,8 @@ def test_progress_shows_names_as_they_are(capsys) -> None:
     with ProgressBar() as bar:
         for state in ("started", "running", "finished", "note"):
             bar(ProgressEvent(ENEMY, state, ENEMY, 1, 2))
-    view = View()
-    view.take(ProgressEvent(ENEMY, "started", ENEMY, 1, 2))
-    text = capsys.readouterr().err + drawn(*view.lines(99, 24))
+        bar(ProgressEvent(ENEMY, "started", ENEMY, 1, 2))
+        text = capsys.readouterr().err + drawn(bar._drawn)
     assert text.count(SHOWN) == 4
     assert "\x1b" not in text
 
