@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Comparison, Score
@@ -30,6 +30,21 @@ def interval(low: float | None, high: float | None, form: str) -> str:
         ('[0.25, 0.50]', '[no interval]')
     """
     return "[no interval]" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
+
+
+def between(figure: Estimate, form: Callable[[float], str]) -> str:
+    """The interval of a figure in a sentence, behind its value; empty where it has none.
+
+    Args:
+        form: of its ends.
+
+    Example:
+        >>> between(Estimate(value=-1.0, low=-2.0, high=0.5), "{:.1f}".format)
+        ' (−2.0 to 0.5)'
+    """
+    if figure.low == figure.high:
+        return ""
+    return f" ({form(figure.low)} to {form(figure.high)})".replace("-", "−").replace("inf", "∞")
 
 
 def score_text(score: Score) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from octobert.core.estimate import Estimate
 from octobert.core.limits import (
@@ -24,7 +25,7 @@ from octobert.core.limits import (
 from octobert.core.measurements import Comparison, score_named
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection, VariantResult
-from octobert.core.wording import fidelity_text, points, rows_text, signed, times_text
+from octobert.core.wording import between, fidelity_text, points, rows_text, signed, times_text
 
 _NAMES = {"memory": "peak memory", "load": "load time"}
 # Costs beside time → the words for more, and for as much.
@@ -84,23 +85,13 @@ class Phrasing:
         """A drop with its interval: `1.4 points (0.8 to 2.0)`; a rise has a minus sign."""
         amount = self.amount(metric, figure.value)
         sign = "−" if figure.value < 0 and float(amount.split()[0]) else ""
-        return f"{sign}{amount}{self.interval(metric, figure)}"
+        return f"{sign}{amount}{between(figure, partial(self._number, metric))}"
 
     def change(self, metric: str, drop: Estimate) -> str:
         """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
-        value, low, high = (self.signed(metric, -end) for end in (drop.value, drop.high, drop.low))
-        interval = "" if drop.low == drop.high else f" ({low} to {high})"
-        return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
-
-    def interval(self, metric: str, figure: Estimate) -> str:
-        """The interval of a drop in brackets; empty where it has none."""
-        if figure.low == figure.high:
-            return ""
-        return (
-            f" ({self._number(metric, figure.low)} to {self._number(metric, figure.high)})".replace(
-                "-", "−"
-            )
-        )
+        figure, signed_ = drop.times(-1), partial(self.signed, metric)
+        value = f"{signed_(figure.value)}{self.unit(metric)}"
+        return f"{self.name(metric)} {value}{between(figure, signed_)}"
 
     def drop_cell(self, metric: str, figure: Estimate) -> str:
         """A drop for a table, without its unit: `1.4 [0.8, 2.0]`."""
@@ -143,14 +134,12 @@ class Phrasing:
             return f"{name} drops by {self.drop(metric, figure)}, {self.amount(metric, off)} more than the limit"
         if limit.min_gain is not None:
             verb, sign = ("improves", 1) if figure.value >= 0 else ("gets worse", -1)
-            change, ends = figure.times(sign), ""
-            if figure.low != figure.high:
-                ends = f" ({change.low:.0f} to {change.high:.0f})".replace("-", "−")
+            change = figure.times(sign)
+            ends = between(change, "{:.0f}".format)
             return f"{name} {verb} by {change.value:.0f} %{ends}, {off:.2g} % less than the limit"
         unit, more = _unit(limit.of), "more" if limit.at_most is not None else "less"
-        ends = f" ({figure.low:.4g} to {figure.high:.4g})".replace("inf", "∞")
-        ends = "" if figure.low == figure.high else ends
-        return f"{name} is {figure.value:.4g}{unit}{ends}, {off:.2g}{unit} {more} than the limit"
+        value = f"{figure.value:.4g}{unit}{between(figure, '{:.4g}'.format)}"
+        return f"{name} is {value}, {off:.2g}{unit} {more} than the limit"
 
     def reason(self, check: Check, rows: int) -> str:
         """What speaks against a model that should keep a limit; empty where it does.
@@ -260,10 +249,9 @@ def loss(words: Phrasing, compared: Comparison | None, rows: int) -> list[str]:
         return [
             f"{compared.fidelity_name} {fidelity_text(compared)} with {compared.reference} {on}"
         ]
-    name = words.name(compared.metric)
-    figures = (compared.difference or 0.0, compared.low, compared.high)
-    value, low, high = (words.signed(compared.metric, figure) for figure in figures)
-    return [f"{name} {value}{words.unit(compared.metric)} ({low} to {high}) {on}"]
+    value = compared.difference or 0.0
+    drop = Estimate(value=value, low=compared.low, high=compared.high).times(-1)
+    return [f"{words.change(compared.metric, drop)} {on}"]
 
 
 def _unit(figure: str) -> str:
