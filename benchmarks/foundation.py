@@ -75,12 +75,12 @@ def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
 
 def show(report: Report, larger: Report) -> None:
     """Print the figures as Markdown."""
-    (shape,) = shapes(report.latencies)
+    (shape,) = shapes(report.times)
     print(
         f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |"
     )
-    for line in summary.model_results(report):
-        latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
+    for line in summary.timings(report):
+        latency, speedup = line.latencies[shape], line.baseline.get(shape)
         medians = f"{latency.statistics_ms['p50']:.1f} | {latency.statistics_ms['p90']:.1f}"
         print(
             f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio.value:.2f}' if speedup else ''} |"

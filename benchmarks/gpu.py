@@ -66,15 +66,14 @@ def table(report: Report, targets: list[str]) -> str:
         "|---" * (2 + len(shapes(report))) + "|",
     ]
     for target in targets:
-        if target not in report.scores:
-            why = report.absent.get(target, "see the report")
+        if not report.of(target).scores:
+            why = report.of(target).absent or "see the report"
             lines.append(f"| {target} | not run: {why} |" + " |" * len(shapes(report)))
             continue
-        score = report.scores[target][0]
+        score = report.of(target).scores[0]
         times = {
             f"{x.batch} × {x.sequence}": f"{x.percentile_ms(50):.2f} ms"
-            for x in report.latencies
-            if x.candidate == target
+            for x in report.of(target).times
         }
         cells = " | ".join(times.get(shape, "") for shape in shapes(report))
         lines.append(f"| {target} | {score.metric} {score.value:.4f} | {cells} |")
@@ -83,7 +82,7 @@ def table(report: Report, targets: list[str]) -> str:
 
 def shapes(report: Report) -> list[str]:
     """The timed shapes, batch × sequence."""
-    return list(dict.fromkeys(f"{x.batch} × {x.sequence}" for x in report.latencies))
+    return list(dict.fromkeys(f"{x.batch} × {x.sequence}" for x in report.times))
 
 
 if __name__ == "__main__":

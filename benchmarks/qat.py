@@ -128,7 +128,7 @@ def recipe_for(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> 
 def figures(name: str, report: Report) -> dict[str, dict[str, float]]:
     """Candidate → metric → value: of the float model for float lines, otherwise of the INT8 models, with their agreement."""
     candidates = (FLOAT,) if name.startswith("float") else TARGETS
-    values = {c: {s.metric: s.value for s in report.scores[c]} for c in candidates}
+    values = {c: {s.metric: s.value for s in report.of(c).scores} for c in candidates}
     for target, simulated in report.simulations.items():
         values[target]["agreement with the trained model"] = simulated.agreement
     return values

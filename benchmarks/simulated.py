@@ -44,7 +44,7 @@ def main(out: Path) -> None:
     ).build()
     tokenizer, encoded, _ = _artifacts.evaluation_rows(made("capture"), made("data"), task)
     table = Table("target", "same answers", "RMS difference from the target", "target from float")
-    for compared in report.comparisons:
+    for compared in report.compared:
         target = compared.candidate
         if target not in report.plans or compared.simulated:
             continue

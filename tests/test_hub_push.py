@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 import octobert
 from octobert.core.results import PACKAGE_FILE
 from tests.support.cli import octobert as command
+from tests.support.columns import columns
 from tests.support.single_changes import cases, changed
 from tests.support.web import Web, serving
 
@@ -49,12 +50,12 @@ def test_the_card_has_the_figures_of_the_report(package: Path, finished) -> None
     assert {"onnx", "int8", "quantized"} <= set(about.tags)
     # A folder of this machine is no model of the Hub.
     assert about.base_model is None
-    scores = report.scores["ort-cpu"]
+    scores = columns(report).scores["ort-cpu"]
     assert {e.metric_type: e.metric_value for e in about.eval_results} == {
         score.metric: score.value for score in scores
     }
     for name in ("ort-cpu", "ort-f32"):
-        for score in report.scores[name]:
+        for score in columns(report).scores[name]:
             assert f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]" in card.text
     assert "ort-cpu: speed" in card.text
     assert report.environment.cpu in card.text

@@ -15,6 +15,7 @@ from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from tests.support.columns import columns
 from tests.support.runs import warmed
 
 TARGETS = ["openvino-cpu", "ort-cpu"]
@@ -70,10 +71,10 @@ def minilm(tmp_path_factory):
 def test_real_minilm_in_8_bits_keeps_its_embeddings(minilm) -> None:
     """The vectors stay where they were."""
     out, report = minilm
-    fidelity = {c.candidate: c.fidelity for c in report.comparisons}
+    fidelity = {c.candidate: c.fidelity for c in columns(report).comparisons}
     # Measured 0.994 on other texts; below 0.99 something is broken.
     assert all(fidelity[t] >= 0.99 for t in TARGETS)
-    sizes = {f.candidate: f.size_bytes for f in report.footprints}
+    sizes = {f.candidate: f.size_bytes for f in columns(report).footprints}
     assert sizes["ort-cpu"] < 0.28 * sizes["ort-f32"]
     vectors = octobert.load(out / "ort-cpu")(
         ["A list of things.", "A sequence of items.", "Rain in Spain."]
@@ -97,11 +98,11 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     accuracy = {
         n: next(s.value for s in scores if s.metric == "accuracy")
-        for n, scores in report.scores.items()
+        for n, scores in columns(report).scores.items()
     }
     # The checkpoint's own figure, from its README.
     assert accuracy["ort-f32"] == pytest.approx(0.8186, abs=5e-5)
-    for comparison in report.comparisons:
+    for comparison in columns(report).comparisons:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.01
             assert comparison.fidelity >= 0.97
@@ -144,7 +145,7 @@ def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> Non
         }
     )
     report = runner.run(recipe, warmed(minilm[0], tmp_path / "out", "capture"), executor=inline.run)
-    for comparison in report.comparisons:
+    for comparison in columns(report).comparisons:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.003
             assert comparison.fidelity >= 0.99

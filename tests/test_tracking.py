@@ -10,6 +10,7 @@ import yaml
 
 import octobert
 from tests.support.cli import octobert as command
+from tests.support.columns import columns
 
 
 def test_a_run_is_logged_with_one_nested_run_for_each_model(
@@ -43,7 +44,7 @@ def test_a_run_is_logged_with_one_nested_run_for_each_model(
         for key, value in row.items():
             if isinstance(value, float):
                 assert run.data.metrics[key.replace("×", "x")] == pytest.approx(value, rel=1e-9)
-    speedup = report.speedups[0]
+    speedup = columns(report).speedups[0]
     key = f"speedup over {speedup.reference} {speedup.shape}".replace("×", "x")
     logged = runs[speedup.candidate].data.metrics[key]
     assert logged == pytest.approx(speedup.ratio.value, rel=1e-9)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.columns import columns
 from tests.support.reports import MODELS, rich_run
 
 SCROLLS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -175,7 +176,7 @@ def test_files_have_the_values_of_the_charts(page_at, rich: Path) -> None:
     shown = page_at(rich)
     header, *rows = saved(shown, shown.locator(".speed button.csv").first)
     assert header == ["model", "shape", "sample", "tokens", "ms"]
-    for measured in run.report.latencies:
+    for measured in columns(run.report).latencies:
         shape = f"{measured.batch} × {measured.sequence}"
         own = [row for row in rows if row[:2] == [measured.candidate, shape]]
         assert [float(row[4]) for row in own] == pytest.approx(measured.samples_ms, rel=6e-4)

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 import octobert
-from octobert.core.results import Report
 from octobert.report.page import Run
 from tests.support.reports import rich_run
 
 # Tables as lists of their headings.
 HEADINGS = "[...document.querySelectorAll('table')].map((t) => [...t.querySelectorAll('th')].map((th) => th.textContent))"
-# Fields of a report with an entry for each model.
-LISTS = ("latencies", "footprints", "speedups", "comparisons")
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +100,11 @@ def test_everything_of_a_page_is_printed(page_at, rich: Path) -> None:
 def other_task(written) -> Path:
     """The page of runs of two tasks, one of which lacks a target."""
     other = rich_run("server", kind="question-answering")
-    kept = {
-        key: [each for each in getattr(other.report, key) if each.candidate != "ort-cpu"]
-        for key in LISTS
-    }
-    report = other.report.model_dump() | {
-        key: [each.model_dump() for each in found] for key, found in kept.items()
-    }
+    kept = tuple(each for each in other.report.models if each.model != "ort-cpu")
     lacking = Run(
-        "server", Report.model_validate(report), other.evidence.model_copy(update={"changed": ()})
+        "server",
+        other.report.replaced(models=kept),
+        other.evidence.model_copy(update={"changed": ()}),
     )
     return written(rich_run("laptop"), lacking)
 

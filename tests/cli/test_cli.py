@@ -427,7 +427,8 @@ def test_evaluate(package) -> None:
     done = octobert("evaluate", package, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    measured = json.loads((package.parent / "report.json").read_text())["scores"]
+    report = json.loads((package.parent / "report.json").read_text())
+    measured = {each["model"]: each["scores"] for each in report["models"]}
     for name in ("ort-cpu", "ort-f32"):
         assert result["scores"][name][0]["value"] == pytest.approx(measured[name][0]["value"])
     assert (

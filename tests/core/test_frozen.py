@@ -11,6 +11,7 @@ from pydantic import Field
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit
 from octobert.core.results import Report
+from tests.support.columns import columns
 from tests.support.reports import rich_report
 from tests.support.selections import selection
 
@@ -47,10 +48,30 @@ def test_reports_and_packages_of_earlier_versions_are_read() -> None:
     search["criterion"] = "accuracy drops by at most 1 point"
     content["choice"] |= {"limits": ["F1 drops by at most 1 point"], "accepted_drop": 0.01}
     content["choice"] |= {"accepted_ms": None, "checks": [{"limit": "F1", "state": "kept"}]}
-    gone = {"pruning": None, "speed_goals": []}
-    read = Report.of_json(json.dumps(content | gone))
+    # Figures were one list for each kind, of all models.
+    lists = vars(columns(report))
+    old = {name: value for name, value in content.items() if name != "models"}
+    old |= {"pruning": None, "speed_goals": [], "absent": lists["absent"]}
+    old["scores"] = {n: [s.model_dump() for s in scores] for n, scores in lists["scores"].items()}
+    for name in (
+        "comparisons",
+        "stored",
+        "latencies",
+        "footprints",
+        "speedups",
+        "throughputs",
+        "ratios",
+    ):
+        old[name] = [each.model_dump(mode="json") for each in lists[name]]
+    for comparison in old["comparisons"]:
+        del comparison["fidelity_kind"]
+    read = Report.of_json(json.dumps(old))
+    assert read.models == report.models
     assert read.choice == report.choice
     assert [found.criterion for found in read.searches.values()] == [Limit(max_drop=0.01)]
+    two = {"footprints": [*old["footprints"], old["footprints"][0]]}
+    with pytest.raises(ValueError, match="footprint"):
+        Report.of_json(json.dumps(old | two))
     for damaged in ({"choice": 3}, {"recipe": []}, {"searches": {"a": 1}}, {"searches": [1]}):
         with pytest.raises(ValueError, match=next(iter(damaged))):
             Report.of_json(json.dumps(content | damaged))

@@ -48,6 +48,7 @@ def session(path, options, precision):
 '''
 TARGET = """
 from octobert.targets import ort_cpu
+from tests.support.columns import columns
 
 import mirror_runtime
 
@@ -242,7 +243,7 @@ def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -
     )
     out = warmed(source, tmp_path / "out", "data", "capture", "transform", "observe", "calibrate")
     report = runner.run(mine, out, executor=inline.run)
-    compared = {comparison.candidate: comparison.reference for comparison in report.comparisons}
+    compared = {comparison.candidate: comparison.reference for comparison in report.compared}
     assert compared["mirror-gpu"] == "mirror-gpu-f32"
     assert compared["mirror-npu"] == "mirror-f32"
     shown = io.StringIO()

@@ -10,6 +10,7 @@ from octobert.core.errors import RecipeError, SpeedError
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Speedup
 from octobert.report import judged, summary
+from tests.support.columns import with_columns
 
 PLAIN = {"model": "m", "task": "mrpc", "data": "d"}
 
@@ -37,7 +38,7 @@ def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-
 )
 def test_intervals_decide(golden, finished, found: list[Speedup], state: str, shape: str) -> None:
     recipe = {**finished[2].recipe, "speed": {"min_speedup": 1.25}}
-    whole = finished[2].model_copy(update={"recipe": recipe, "speedups": tuple(found)})
+    whole = with_columns(finished[2], {"recipe": recipe, "speedups": tuple(found)})
     (goal,) = judged.speed_checks(whole, "ort-cpu")
     assert (goal.state, goal.shape) == (state, shape)
     assert goal in judged.checked(whole)["ort-cpu"]
@@ -51,7 +52,7 @@ def test_intervals_decide(golden, finished, found: list[Speedup], state: str, sh
 
 
 def test_every_target_of_a_recipe_is_judged(finished) -> None:
-    made = finished[2].model_copy(update={"speedups": (speedup(1.1, 1.2),)})
+    made = with_columns(finished[2], {"speedups": (speedup(1.1, 1.2),)})
     assert judged.checked(made) == {}
     wanted = {**made.recipe, "speed": parse({**PLAIN, "speed": {"min_speedup": 2}}).speed}
     whole = made.model_copy(update={"recipe": wanted})

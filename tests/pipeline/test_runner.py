@@ -42,6 +42,7 @@ from octobert.pipeline.store import Store
 from octobert.report.events import ProgressEvent
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
+from tests.support.columns import columns
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.pages import markup_of
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences, warmed
@@ -100,16 +101,16 @@ def test_the_report_has_everything(finished) -> None:
     recipe, out, report = finished
     assert Report.model_validate_json((out / "report.json").read_text()) == report
     names = ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16", *recipe.targets]
-    present = [n for n in names if n not in report.absent]
-    assert set(report.scores) == set(present)
-    assert {one.candidate for one in report.latencies} == set(present)
-    for one in report.latencies:
+    present = [n for n in names if n not in columns(report).absent]
+    assert set(columns(report).scores) == set(present)
+    assert {one.candidate for one in columns(report).latencies} == set(present)
+    for one in columns(report).latencies:
         assert len(one.samples_ms) == 3
         assert all(ms > 0 for ms in one.samples_ms)
-    precision = {f.candidate: f.precision for f in report.footprints}
+    precision = {f.candidate: f.precision for f in columns(report).footprints}
     assert precision["ort-f32"] == precision["torch-f32"] == precision["openvino-f32"] == "f32"
     assert precision.get("openvino-bf16", "bf16") == "bf16"
-    for comparison in report.comparisons:
+    for comparison in columns(report).comparisons:
         if comparison.candidate in recipe.targets:
             assert comparison.reference == f"{comparison.candidate.partition('-')[0]}-f32"
             assert 0.7 <= comparison.fidelity <= 1.0
@@ -224,7 +225,7 @@ def test_a_package_predicts_what_was_measured(finished, target: str) -> None:
             for a, r in zip(answers, rows, strict=True)
         ]
     )
-    measured = next(s.value for s in report.scores[target] if s.metric == "accuracy")
+    measured = next(s.value for s in columns(report).scores[target] if s.metric == "accuracy")
     assert accuracy == pytest.approx(measured)
     assert all(0.5 <= a["score"] <= 1.0 for a in answers)
     assert model([]) == []
@@ -282,8 +283,8 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(captured, checkpoint, tmp_
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert report.data.calibration_rows == 20
     assert report.data.evaluation_rows == 20
-    assert "came as ONNX" in report.absent["torch-f32"]
-    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    assert "came as ONNX" in columns(report).absent["torch-f32"]
+    comparison = next(c for c in columns(report).comparisons if c.candidate == "ort-cpu")
     assert comparison.metric is None
     assert comparison.fidelity_name == "mean cosine"
     assert 0.9 < comparison.fidelity < 1.0

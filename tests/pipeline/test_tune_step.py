@@ -15,6 +15,7 @@ from octobert.inference import package_files
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _artifacts, tune
 from octobert.report import summary
+from tests.support.columns import with_columns
 from tests.support.stages import call_of, stored
 
 
@@ -95,8 +96,9 @@ def test_what_the_user_has_tuned_since_then_stays(tmp_path: Path) -> None:
 
 
 def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> None:
-    report = finished[2].model_copy(
-        update={
+    report = with_columns(
+        finished[2],
+        {
             "recipe": {**finished[2].recipe, "tune": ["latency"]},
             "tuned": {
                 "ort-cpu": (
@@ -106,7 +108,7 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
             },
             "plans": {name: finished[2].plans["ort-cpu"] for name in ("ort-cpu", "qnn")},
             "absent": {"qnn": "the package onnxruntime-qnn is not installed"},
-        }
+        },
     )
     assert summary.outcomes(report)[-3:] == [
         "ort-cpu: tuned for latency: streams 1, threads 2, spinning False takes 0.800 [0.700, 0.850] × the default time, and is "

@@ -30,6 +30,7 @@ from octobert.report.commands import predict_command
 from octobert.tasks import _squad
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.cli import octobert as octobert_program
+from tests.support.columns import columns
 
 BRIEF = {
     "targets": ["ort-cpu"],
@@ -143,9 +144,9 @@ def test_questions_over_long_contexts_are_read_in_windows_and_scored(answered) -
     assert report.ranges.provenance.samples == 12
     summary = report.stages["evaluate/ort-cpu"].summary
     assert summary["texts"] == 24 < summary["rows"]
-    names = {s.metric for s in report.scores["ort-cpu"]}
+    names = {s.metric for s in columns(report).scores["ort-cpu"]}
     assert names >= {"f1", "exact", "HasAns_f1", "NoAns_exact", "best_f1", "best_exact_threshold"}
-    assert all(s.rows == 24 for s in report.scores["ort-cpu"])
+    assert all(s.rows == 24 for s in columns(report).scores["ort-cpu"])
     assert report.task.primary == "f1"
 
 
@@ -160,7 +161,7 @@ def test_a_search_holds_windows_against_a_criterion(answered) -> None:
 def test_changed_answers_are_shown_as_text(answered, squad) -> None:
     out, report = answered
     rows = readers.read_file(squad / "dev-v2.0.json")
-    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    comparison = next(c for c in columns(report).comparisons if c.candidate == "ort-cpu")
     assert len(comparison.changed) == round((1 - comparison.fidelity) * 24) > 0
     answers = octobert.load(out / "ort-cpu")([(r["question"], r["context"]) for r in rows])
     for index, expected, before, after in comparison.changed:
@@ -188,7 +189,7 @@ def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> 
     found = judge(open_model(out / "ort-cpu"), str(squad))
     for name in ("ort-cpu", "ort-f32"):
         assert {s.metric: s.value for s in found.scores[name]} == pytest.approx(
-            {s.metric: s.value for s in report.scores[name]}
+            {s.metric: s.value for s in columns(report).scores[name]}
         )
 
 
@@ -318,8 +319,13 @@ def tagged(tmp_path_factory) -> tuple[Path, Report]:
 def test_column_files_are_tagged_and_scored(tagged) -> None:
     out, report = tagged
     assert report.data.evaluation_rows == 20
-    assert {s.metric for s in report.scores["ort-cpu"]} == {"f1", "precision", "recall", "accuracy"}
-    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    assert {s.metric for s in columns(report).scores["ort-cpu"]} == {
+        "f1",
+        "precision",
+        "recall",
+        "accuracy",
+    }
+    comparison = next(c for c in columns(report).comparisons if c.candidate == "ort-cpu")
     assert 0.7 < comparison.fidelity < 1.0
     assert comparison.changed
     (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed

@@ -14,6 +14,7 @@ from octobert.core.results import Report
 from octobert.core.selection import Selection
 from octobert.report.page.sections.frontier import Frontier, Point, frontier
 from octobert.report.verdict import Verdict
+from tests.support.columns import columns, with_columns
 from tests.support.pages import markup_of, page_of
 from tests.support.selections import figure, found, selection
 
@@ -151,15 +152,17 @@ def test_nothing_to_draw(report) -> None:
         selection(REFERENCE.model_copy(update={"state": "chosen"})),
     ):
         assert frontier(report.model_copy(update={"choice": choice}), Verdict("no", "")) is None
-    empty = report.model_copy(
-        update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}}
+    empty = with_columns(
+        report, {"footprints": (), "latencies": (), "comparisons": (), "scores": {}}
     )
     assert frontier(empty, Verdict("unmeasured", "")) is None
 
 
 def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
     chart = drawn(report)
-    assert {point.name for point in chart.points} == {each.candidate for each in report.footprints}
+    assert {point.name for point in chart.points} == {
+        each.candidate for each in columns(report).footprints
+    }
     assert [axis.name.endswith("data") for axis in chart.x] == sorted(
         (axis.name.endswith("data") for axis in chart.x), reverse=True
     )
@@ -167,12 +170,12 @@ def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
         for n, axis in enumerate(chart.x):
             (timed,) = [
                 each
-                for each in report.latencies
+                for each in columns(report).latencies
                 if each.candidate == point.name and f"{each.batch} × {each.sequence}" == axis.name
             ]
             assert point.x[n].value == pytest.approx(timed.percentile_ms(50))  # type: ignore[union-attr]
             assert point.x[n].low <= point.x[n].value <= point.x[n].high  # type: ignore[union-attr]
-    compared = {each.candidate: each for each in report.comparisons}
+    compared = {each.candidate: each for each in columns(report).comparisons}
     ours = named(chart)["openvino-cpu"].y
     assert ours == Estimate(
         value=100 * compared["openvino-cpu"].difference,
@@ -185,10 +188,11 @@ def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
 def test_without_labels_agreement_takes_the_place_of_the_metric(report) -> None:
     unlabelled = tuple(
         each.model_copy(update={"metric": None, "difference": None, "low": None, "high": None})
-        for each in report.comparisons
+        for each in columns(report).comparisons
     )
-    bare = report.model_copy(
-        update={"comparisons": unlabelled, "task": report.task.model_copy(update={"primary": None})}
+    bare = with_columns(
+        report,
+        {"comparisons": unlabelled, "task": report.task.model_copy(update={"primary": None})},
     )
     chart = drawn(bare)
     assert chart.y.title == "agreement with the float model in %"
@@ -197,7 +201,7 @@ def test_without_labels_agreement_takes_the_place_of_the_metric(report) -> None:
         in chart.note
     )
     undefined = tuple(each.model_copy(update={"fidelity": float("nan")}) for each in unlabelled)
-    wrong = drawn(bare.model_copy(update={"comparisons": undefined}))
+    wrong = drawn(with_columns(bare, {"comparisons": undefined}))
     assert (wrong.y.more, wrong.y.low) == (False, 0.0)
 
 

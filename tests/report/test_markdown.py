@@ -57,7 +57,7 @@ def test_what_was_not_measured_has_no_tables() -> None:
 def test_the_same_figures_are_on_the_page_and_in_a_terminal() -> None:
     """One table, three forms: every cell of Markdown stands in the report's own table."""
     text = shown(rich_run())
-    for score in (score for scores in rich_report().scores.values() for score in scores[:1]):
+    for score in (score for figures in rich_report().models for score in figures.scores[:1]):
         assert f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]" in text
 
 

@@ -19,6 +19,7 @@ from octobert.report.page import is_page, show_reports
 from octobert.report.page.comparison import section
 from octobert.report.verdict import verdict
 from tests.support.cli import octobert as command
+from tests.support.columns import columns, with_columns
 from tests.support.reports import rich_report, rich_run
 from tests.support.selections import MACHINE
 from tests.support.single_changes import cases, changed
@@ -123,12 +124,14 @@ WRONG: dict[str, Callable[[Path], tuple[str, ...]]] = {
         ),
     ),
     "another name among the sizes": lambda out: (
-        damaged(out, lambda r: r["footprints"][0].update(candidate="x")),
+        damaged(out, lambda r: r["models"][0]["footprint"].update(candidate="x")),
     ),
     "a shape that one model lacks": lambda out: (
-        damaged(out, lambda r: r["latencies"][1].update(sequence=77)),
+        damaged(out, lambda r: r["models"][0]["times"][1].update(sequence=77)),
     ),
-    "a model without scores": lambda out: (damaged(out, lambda r: r["scores"].pop("ort-f32")),),
+    "a model without scores": lambda out: (
+        damaged(out, lambda r: r["models"][0]["scores"].clear()),
+    ),
     "a damaged recipe": lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),),
     "no such folder for the page": lambda out: (str(out), "--out", str(out / "a" / "b.html")),
     "a folder as page": lambda out: (str(out), "--out", str(out)),
@@ -137,24 +140,24 @@ WRONG: dict[str, Callable[[Path], tuple[str, ...]]] = {
 
 
 CONTRADICTIONS: dict[str, tuple[str, Callable[[dict], object]]] = {
-    "times of no model": ("report.json", lambda r: r["latencies"][0].update(candidate="other")),
+    "times of no model": (
+        "report.json",
+        lambda r: r["models"][0]["times"][0].update(candidate="other"),
+    ),
     "a comparison with no model": (
         "report.json",
-        lambda r: r["comparisons"][0].update(reference="other"),
+        lambda r: r["models"][2]["against_float"].update(reference="other"),
     ),
     "a speedup over no model": (
         "report.json",
-        lambda r: r["speedups"][0].update(reference="other"),
+        lambda r: r["models"][2]["speedups"][0].update(reference="other"),
     ),
     "a model without scores": (
         "report.json",
-        lambda r: r["scores"].pop(r["footprints"][0]["candidate"]),
+        lambda r: r["models"][1]["scores"].clear(),
     ),
-    "a model without times": ("report.json", lambda r: r["latencies"].pop(0)),
-    "a model of two footprints": (
-        "report.json",
-        lambda r: r["footprints"].append(r["footprints"][0]),
-    ),
+    "a model without times": ("report.json", lambda r: r["models"][0]["times"].clear()),
+    "a model twice": ("report.json", lambda r: r["models"].append(r["models"][0])),
     "half an interval": (
         "report.json",
         lambda r: next(find(r["plans"], "quantizer"))["quantizer"].update(low=0.5, high=None),
@@ -285,13 +288,17 @@ def test_a_report_shows_itself_in_a_notebook() -> None:
     assert "0.8640 [0.831, 0.896]" in shown
     assert "report.html" in shown
     assert "<script" not in shown
-    named = report.model_copy(
-        update={
-            "footprints": (report.footprints[0].model_copy(update={"precision": "<img src=x>"}),)
-        }
+    named = with_columns(
+        report,
+        {
+            "footprints": (
+                columns(report).footprints[0].model_copy(update={"precision": "<img src=x>"}),
+            )
+        },
     )
-    hostile = named.model_copy(
-        update={"latencies": tuple(x for x in report.latencies if x.candidate == "ort-f32")}
+    hostile = with_columns(
+        named,
+        {"latencies": tuple(x for x in columns(report).latencies if x.candidate == "ort-f32")},
     )
     assert "&lt;img src=x&gt;" in hostile._repr_html_()
     assert "<img" not in hostile._repr_html_()
@@ -352,10 +359,10 @@ def test_any_value_of_a_record_may_be_wrong(out: Path, files, step: int) -> None
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
-        ("report.json", ("comparisons", 0, "high"), None),
-        ("report.json", ("comparisons", 0, "low"), -1e308),
+        ("report.json", ("models", 2, "against_float", "high"), None),
+        ("report.json", ("models", 2, "against_float", "low"), -1e308),
         ("report.json", ("data", "evaluation_rows"), 10**30),
-        ("report.json", ("footprints", 0, "model_bytes"), 10**400),
+        ("report.json", ("models", 0, "footprint", "model_bytes"), 10**400),
         ("report.json", ("recipe", "data", "calibrate"), "x"),
         ("report.json", ("recipe", "quantize"), [{}]),
         ("report.json", ("recipe", "targets"), [[]]),

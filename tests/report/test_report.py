@@ -25,6 +25,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import contents, plans, summary, terminal, times
 from octobert.report.verdict import STATES, verdict
+from tests.support.columns import columns, with_columns
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report, tuned
 
@@ -142,8 +143,8 @@ def test_a_slower_float_form_is_no_rival(golden) -> None:
 
 
 def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
-    (shape, *_) = shapes(report.latencies)
-    compared = next(c for c in report.comparisons if c.candidate == "openvino-cpu")
+    (shape, *_) = shapes(columns(report).latencies)
+    compared = next(c for c in columns(report).comparisons if c.candidate == "openvino-cpu")
     rival = compared.model_copy(
         update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2}
     )
@@ -157,8 +158,8 @@ def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
         )
         for name, ratio in (("openvino-f32", 2.0), ("openvino-bf16", 1.0))
     ]
-    changed = report.model_copy(
-        update={"speedups": tuple(level), "comparisons": (*report.comparisons, rival)}
+    changed = with_columns(
+        report, {"speedups": tuple(level), "comparisons": (*columns(report).comparisons, rival)}
     )
     (sentence,) = [
         s
@@ -186,11 +187,7 @@ def test_noise_is_said(golden) -> None:
 def test_only_a_plan_that_quantizes_is_called_int8(report) -> None:
     def precision(plan: object) -> str:
         changed = report.model_copy(update={"plans": {**report.plans, "ort-cpu": plan}})
-        return next(
-            model.timing.precision
-            for model in summary.model_results(changed)
-            if model.timing.name == "ort-cpu"
-        )
+        return summary.precision(changed, changed.of("ort-cpu"))
 
     plan = report.plans["ort-cpu"]
     floating = tuple(decision.model_copy(update={"quantizer": None}) for decision in plan.decisions)
@@ -209,7 +206,7 @@ def test_a_quick_run_says_so(golden, report) -> None:
 
 
 def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None:
-    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    comparison = next(c for c in columns(report).comparisons if c.candidate == "ort-cpu")
     score = Score(metric="accuracy", value=0.5, low=0.4, high=0.6, rows=40, chance=0.5)
 
     def said(score: Score, **changes: Any) -> list[str]:
@@ -225,7 +222,7 @@ def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None
     )
     golden("\n".join(said(nothing, metric="f1")))
     golden("\n".join(said(score, fidelity_chance=1.0, fidelity=1.0)))
-    changed = report.model_copy(update={"scores": {**report.scores, "ort-f32": (score,)}})
+    changed = with_columns(report, {"scores": {**columns(report).scores, "ort-f32": (score,)}})
     assert any(
         sentence.startswith("The float model ort-f32 scores no better")
         for sentence in summary.warnings(changed)
@@ -233,11 +230,11 @@ def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None
 
 
 def test_every_speedup_has_an_interval(report) -> None:
-    assert {(s.candidate, s.reference) for s in report.speedups} >= {
+    assert {(s.candidate, s.reference) for s in columns(report).speedups} >= {
         (t, f"{r}-f32") for t, r in BASELINES if t in report.plans
     }
-    assert all(s.ratio.low <= s.ratio.value <= s.ratio.high for s in report.speedups)
-    one = report.speedups[0]
+    assert all(s.ratio.low <= s.ratio.value <= s.ratio.high for s in columns(report).speedups)
+    one = columns(report).speedups[0]
     text, page = shown(terminal.render(report)), page_of(report)
     assert wording.estimate_text(one.ratio) in text
     assert wording.estimate_text(one.ratio) in page
@@ -247,14 +244,14 @@ def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
     stream = io.StringIO()
     tables = [
         contents.quality_table(report),
-        contents.latency_table(timings_of(report), shapes(report.latencies)),
+        contents.latency_table(timings_of(report), shapes(columns(report).latencies)),
     ]
     Console(file=stream, width=80).print(*tables)
     text = stream.getvalue()
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
-    for model in summary.model_results(report):
-        assert model.name in text
+    for figures, _ in report.timed:
+        assert figures.model in text
 
 
 def narrow(*parts: RenderableType) -> str:
@@ -338,7 +335,7 @@ def test_a_text_wider_than_the_console_is_folded_not_cut() -> None:
 
 
 def timings_of(report: Report) -> list[times.Timing]:
-    return [model.timing for model in summary.model_results(report)]
+    return summary.timings(report)
 
 
 def test_a_search_is_a_sentence(golden) -> None:
@@ -378,15 +375,16 @@ def test_what_limits_the_results_is_a_warning(golden, report) -> None:
         "evaluate/x": StageFacts(summary={"truncated": 7}, seconds=0.0, peak_memory_bytes=0, key="")
     }
     absent = {"ort-cpu": "no such device", "torch-f32": "the model came as ONNX"}
-    changed = report.model_copy(
-        update={
+    changed = with_columns(
+        report,
+        {
             "data": data,
             "stages": stages,
             "absent": absent,
             "latencies": (),
             "load": None,
             "comparisons": (),
-        }
+        },
     )
     golden("\n".join(summary.warnings(changed)))
 
@@ -395,8 +393,8 @@ def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_t
     report,
 ) -> None:
     answer, text = verdict(report), shown(terminal.render(report))
-    for model in summary.model_results(report):
-        assert model.name in text
+    for figures, _ in report.timed:
+        assert figures.model in text
     assert text.startswith(f"{STATES[answer.state][0]} {answer.sentence}")
     for sentence in summary.caveats(report):
         assert f"! {sentence}" in text
@@ -416,14 +414,15 @@ def test_a_language_model_that_is_read_as_an_encoder_is_said_to_be_one(golden, r
 
 def test_a_report_without_measurements_says_so(golden, report) -> None:
     recipe = {**report.recipe, "measure": False}
-    empty = report.model_copy(
-        update={
+    empty = with_columns(
+        report,
+        {
             "recipe": recipe,
             "footprints": (),
             "latencies": (),
             "comparisons": (),
             "scores": {},
-        }
+        },
     )
     golden(verdict(empty).sentence)
     assert shown(terminal.render(empty)).startswith(f"? {verdict(empty).sentence}")
@@ -501,7 +500,9 @@ def test_tuning_rows_that_the_model_may_know_or_that_are_few_are_told(golden) ->
 def test_size_is_compared_with_the_weights_that_the_user_has() -> None:
     report = rich_report()
     assert summary.sizes(report) == []
-    size = next(each.size_bytes for each in report.footprints if each.candidate == "ort-cpu")
+    size = next(
+        each.size_bytes for each in columns(report).footprints if each.candidate == "ort-cpu"
+    )
     own = report.model_copy(
         update={"model": report.model.model_copy(update={"source_bytes": round(1.8 * size)})}
     )
@@ -515,7 +516,6 @@ def test_fine_tuning_that_ends_at_chance_says_so(golden, report) -> None:
     score = Score(metric="accuracy", value=0.56, low=0.49, high=0.63, rows=200, chance=0.55)
     result = Finetuned(trained={"steps": 40, "loss": 0.69}, data=report.data, scores=(score,))
     golden(terminal.finetuned(result).caption)
-    learned = result.model_copy(
-        update={"scores": (score.model_copy(update={"low": 0.8, "value": 0.85}),)}
-    )
+    better = score.model_copy(update={"low": 0.8, "value": 0.85})
+    learned = result.model_copy(update={"scores": (better,)})
     assert terminal.finetuned(learned).caption in (None, "")

@@ -14,6 +14,7 @@ from octobert.report.page import Run
 from octobert.report.page.runs import Section
 from octobert.report.page.sections.rows import section
 from octobert.report.tables import PlainConsole
+from tests.support.columns import columns, with_columns
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_run
 
@@ -131,11 +132,9 @@ def test_the_terminal_says_what_changes_have_in_common(
     said = "All 8 changes went from equivalent to different (p < 0.01)."
     told = tuple(
         each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""})
-        for each in run.report.comparisons
+        for each in columns(run.report).comparisons
     )
-    PlainConsole(width=120).print(
-        terminal.render(run.report.model_copy(update={"comparisons": told}))
-    )
+    PlainConsole(width=120).print(terminal.render(with_columns(run.report, {"comparisons": told})))
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("• ")]
     assert f"• ort-cpu: {said}" in notes
     PlainConsole(width=120).print(terminal.render(run.report))

@@ -21,6 +21,7 @@ from octobert.core.results import Report
 from octobert.report import commands, judged
 from octobert.report.verdict import Verdict, fastest_float, paired, verdict
 from octobert.report.words import words_of
+from tests.support.columns import columns, with_columns
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report
 from tests.support.selections import final_run, found, selection, speedup
@@ -51,7 +52,7 @@ def with_figures(
     }
     changes |= {"fidelity_chance": None}
     compared = next(
-        each for each in report.comparisons if each.candidate == "openvino-cpu"
+        each for each in columns(report).comparisons if each.candidate == "openvino-cpu"
     ).model_copy(update=changes)
     shape = {"batch": 1, "sequence": "data"}
     # Of 30 rounds, the 10th and the 21st are the ends of the interval.
@@ -74,7 +75,7 @@ def with_figures(
                     "size_bytes": 24_000_000 if each.candidate == "openvino-cpu" else 91_200_000
                 }
             )
-            for each in report.footprints
+            for each in columns(report).footprints
             if each.candidate in times
         ),
         "scores": {
@@ -87,7 +88,7 @@ def with_figures(
         "model": report.model.model_copy(update={"source_bytes": 91_200_000}),
         "load": None,
     }
-    return report.model_copy(update=made)
+    return with_columns(report, made)
 
 
 def with_limits(report: Report, *limits: Limit) -> Report:
@@ -114,7 +115,7 @@ def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
     ours, other = list(report.plans)[:2]
     samples = {
         each.candidate: each.samples_ms
-        for each in report.latencies
+        for each in columns(report).latencies
         if (each.sequence, each.batch) == shape
     }
     alike = tuple(
@@ -124,19 +125,18 @@ def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
         each.model_copy(update={"samples_ms": alike})
         if (each.candidate, each.sequence, each.batch) == (other, *shape)
         else each
-        for each in report.latencies
+        for each in columns(report).latencies
     ]
     kept = tuple(
-        each.model_copy(update={"difference": 0.0, "low": -0.001}) for each in report.comparisons
+        each.model_copy(update={"difference": 0.0, "low": -0.001})
+        for each in columns(report).comparisons
     )
-    answer = verdict(report.model_copy(update={"latencies": tuple(latencies), "comparisons": kept}))
+    answer = verdict(with_columns(report, {"latencies": tuple(latencies), "comparisons": kept}))
     assert answer.reason.endswith(
         f" {({ours, other} - {answer.use}).pop()} is as fast within the noise."
     )
     # A model that misses the limit is no rival.
-    assert (
-        "as fast" not in verdict(report.model_copy(update={"latencies": tuple(latencies)})).reason
-    )
+    assert "as fast" not in verdict(with_columns(report, {"latencies": tuple(latencies)})).reason
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_the_limit_is_that_of_the_recipe(golden, report) -> None:
 def test_a_limit_on_a_metric_of_retrieval(report) -> None:
     """Its name has an @, as a percentile has."""
     made = with_figures(report)
-    compared = made.comparisons[0].model_copy(update={"metric": "mrr@10"})
+    compared = columns(made).comparisons[0].model_copy(update={"metric": "mrr@10"})
     recipe = {**made.recipe, "accuracy": {"max_drop": 0.01, "metric": "mrr@10"}}
-    limited = made.model_copy(update={"comparisons": (compared,), "recipe": recipe})
+    limited = with_columns(made, {"comparisons": (compared,), "recipe": recipe})
     assert verdict(limited).reason == "It keeps the limit of 1 point, with 97.5 % confidence."
 
 
@@ -200,25 +200,25 @@ def test_scores_that_say_nothing_are_no_reason_to_ship(golden, report) -> None:
     golden(verdict(leaked).reason)
     constant = {
         name: (Score(metric="accuracy", value=0.68, low=0.6, high=0.7, rows=408, chance=0.68),)
-        for name in made.scores
+        for name in columns(made).scores
     }
-    hopeless = verdict(made.model_copy(update={"scores": constant}))
+    hopeless = verdict(with_columns(made, {"scores": constant}))
     assert (hopeless.state, hopeless.use) == ("no", "")
     golden(hopeless.sentence)
     hardly = {
         name: (score[0].model_copy(update={"value": 0.7}),) for name, score in constant.items()
     }
-    assert verdict(made.model_copy(update={"scores": hardly})).state == "unclear"
+    assert verdict(with_columns(made, {"scores": hardly})).state == "unclear"
 
 
 def test_what_was_not_measured(report) -> None:
-    empty = report.model_copy(
-        update={"footprints": (), "latencies": (), "speedups": (), "comparisons": (), "scores": {}}
+    empty = with_columns(
+        report, {"footprints": (), "latencies": (), "speedups": (), "comparisons": (), "scores": {}}
     )
     unmeasured = empty.model_copy(update={"recipe": {**report.recipe, "measure": False}})
     assert verdict(unmeasured) == Verdict("unmeasured", verdict(unmeasured).sentence)
     assert "measure: false" in verdict(unmeasured).sentence
-    absent = empty.model_copy(update={"absent": {"ort-cpu": "no such device"}})
+    absent = with_columns(empty, {"absent": {"ort-cpu": "no such device"}})
     assert verdict(absent).sentence == "ort-cpu was exported but not measured: no such device."
     assert verdict(empty.model_copy(update={"plans": {}})).state == "unmeasured"
 
@@ -230,11 +230,11 @@ def test_a_search_is_answered_by_its_choice(golden, report) -> None:
         run = final_run(difference)
         made = {
             "choice": selection(**changes),
-            "comparisons": run.comparisons,
-            "speedups": run.speedups,
+            "comparisons": columns(run).comparisons,
+            "speedups": columns(run).speedups,
         }
         made |= {"data": run.data}
-        return verdict(with_figures(report).model_copy(update=made))
+        return verdict(with_columns(with_figures(report), made))
 
     assert answer().state == "ship"
     golden(answer().sentence)
@@ -257,7 +257,9 @@ def test_the_fastest_float_form_of_any_runtime_counts(report) -> None:
         for n, ms in times.items()
     ]
     over = paired(
-        made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16"
+        with_columns(made, {"latencies": (*columns(made).latencies, *more)}),
+        "ort-cpu",
+        "openvino-bf16",
     )
     assert over == speedup(1.5, 1.5, 1.5, "openvino-bf16").model_copy(
         update={"candidate": "ort-cpu"}
@@ -290,7 +292,7 @@ def test_commands_are_read_by_the_program(report, monkeypatch: pytest.MonkeyPatc
     assert commands.of_candidate(report, folder, "ort-cpu").startswith(
         "octobert predict 'it'\"'\"'s out/ort-cpu' "
     )
-    for each in report.footprints:
+    for each in columns(report).footprints:
         assert parsed(commands.of_candidate(report, folder, each.candidate), monkeypatch)
     choice = selection(recipe={**report.recipe, "choose": {}, "measure": True})
     searched = report.model_copy(update={"choice": choice})
@@ -334,7 +336,7 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
 
 
 def test_what_the_final_measurement_does_not_have_is_not_kept(report) -> None:
-    made = with_figures(report).model_copy(update={"throughputs": (), "footprints": ()})
+    made = with_columns(with_figures(report), {"throughputs": (), "footprints": ()})
     limit = Limit(of="throughput", at_least=1, min_gain=5)
     found, words = checked(made, limit, Limit(of="size", at_most=999)), words_of(made)
     assert [(each.state, words.reason(each, 408)) for each in found] == 3 * [
@@ -353,9 +355,9 @@ def test_a_percentile_needs_rounds_enough_to_have_an_upper_end(
     made = with_figures(report)
     times = [
         each.model_copy(update={"samples_ms": tuple(9 + n / 1000 for n in range(rounds))})
-        for each in made.latencies
+        for each in columns(made).latencies
     ]
-    made = made.model_copy(update={"latencies": tuple(times)})
+    made = with_columns(made, {"latencies": tuple(times)})
     limit = Limit(of=f"latency@p{percentile}", at_most=20)
     (found,) = checked(made, limit)
     assert found.state == state
@@ -370,7 +372,7 @@ def test_a_throughput_has_the_noise_of_its_turns(report) -> None:
         candidate="openvino-cpu", batch=1, sequence="data", streams=1, requests=1, threads=1,
         turns=turns, samples_ms=(1.0,),
     )  # fmt: skip
-    made = with_figures(report).model_copy(update={"throughputs": (timed,)})
+    made = with_columns(with_figures(report), {"throughputs": (timed,)})
     found = checked(made, *(Limit(of="throughput", at_least=n) for n in (70, 100, 105, 150)))
     assert [(each.state, each.is_clear) for each in found] == [
         ("kept", False), ("unclear", False), ("missed", False), ("missed", True)
@@ -383,9 +385,13 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
 ) -> None:
     """Every limit of every metric: also a smallest value, another metric, a time; not only the drop of the main metric."""
     made = with_figures(report)
-    other = {**made.comparisons[0].differences, "f1": Estimate(value=-0.03, low=-0.04, high=-0.02)}
-    made = made.model_copy(
-        update={"comparisons": (made.comparisons[0].model_copy(update={"differences": other}),)}
+    other = {
+        **columns(made).comparisons[0].differences,
+        "f1": Estimate(value=-0.03, low=-0.04, high=-0.02),
+    }
+    made = with_columns(
+        made,
+        {"comparisons": (columns(made).comparisons[0].model_copy(update={"differences": other}),)},
     )
     limits = {
         "accuracy is at least 0.9": Limit(at_least=0.9),

@@ -21,6 +21,7 @@ from octobert.core.ranges import Sweep, Swept
 from octobert.core.session import Setting, Tried, Tuned
 from octobert.report import contents, plans, summary, terminal
 from octobert.report.tables import Column, PlainConsole, ReportTable
+from tests.support.columns import columns, with_columns
 from tests.support.reports import MACHINE, rich_report
 from tests.support.selections import selection
 
@@ -28,7 +29,7 @@ WIDTHS = (40, 60, 80, 120, 200)
 # What `octobert inspect` may print of a model of twelve layers: two terminals' worth.
 _FIRST_SCREEN = 60
 REPORT = rich_report()
-TIMINGS = [model.timing for model in summary.model_results(REPORT)]
+TIMINGS = summary.timings(REPORT)
 
 
 def operators(integer: bool, layers: int) -> tuple[Operator, ...]:
@@ -147,11 +148,13 @@ def tuned() -> Tuned:
 SHOWN: dict[str, Callable[[], RenderableType]] = {
     "a run": lambda: terminal.render(REPORT),
     "a run without measurements": lambda: terminal.render(
-        REPORT.model_copy(update={"footprints": (), "latencies": ()})
+        with_columns(REPORT, {"footprints": (), "latencies": ()})
     ),
     "every metric": lambda: contents.tables(REPORT)[1],
     "a choice": lambda: contents.choice_table(selection()),
-    "all times": lambda: contents.latency_table(TIMINGS, shapes(REPORT.latencies), every=True),
+    "all times": lambda: contents.latency_table(
+        TIMINGS, shapes(columns(REPORT).latencies), every=True
+    ),
     "a plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"]),
     "a whole plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"], every=True),
     "sensitivity": lambda: plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]),
@@ -182,7 +185,7 @@ def test_nothing_is_wider_than_the_terminal(name: str) -> None:
     ("table", "rows"),
     [
         (contents.quality_table(REPORT), 4),
-        (contents.latency_table(TIMINGS, shapes(REPORT.latencies)), 4 * 6 - 1),
+        (contents.latency_table(TIMINGS, shapes(columns(REPORT).latencies)), 4 * 6 - 1),
         (contents.choice_table(selection()), 18),
         (plans.plan_table(REPORT.plans["openvino-cpu"]), 8),
         (plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]), 5),

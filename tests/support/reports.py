@@ -46,6 +46,7 @@ from octobert.core.results import (
 )
 from octobert.core.session import Setting, Tuned
 from octobert.report.page import Run
+from tests.support.columns import COLUMNS, models_of
 from tests.support.selections import MACHINE
 
 Kind = Literal["pairs", "question-answering", "token-classification", "embedding"]
@@ -210,7 +211,9 @@ def rich_report(
             )
         },
     }
-    return Report(**{**plain, **changes})
+    fields = {**plain, **changes}
+    own = {name: fields.pop(name, default) for name, default in COLUMNS.items()}
+    return Report(**fields, models=models_of(own))
 
 
 def rich_evidence(*, rows: int = 408, kind: Kind = "pairs", changed: int = 28) -> Evidence:

@@ -12,6 +12,7 @@ from octobert.core.results import DataFacts, Report
 from octobert.core.selection import Selection, Variant, VariantResult
 from octobert.report import choices
 from octobert.report.words import Phrasing
+from tests.support.columns import with_columns
 
 WITHIN_A_POINT = Limit(max_drop=0.01)
 MACHINE = Environment(
@@ -143,18 +144,15 @@ def final_run(
     data = DataFacts(
         calibration_rows=128, evaluation_rows=408, source="rows", leaked_rows=0, dropped_rows=0
     )
-    plain = {
-        "comparisons": (compared,),
-        "speedups": (speedup(2.4, 2.31, 2.52),),
-        "ratios": (),
+    plain: dict[str, Any] = {
         "data": data,
         "recipe": {},
         "choice": None,
-        "scores": {},
         "plans": {},
-        **dict.fromkeys(("footprints", "latencies", "throughputs"), ()),
+        "models": (),
     }
-    return Report.model_construct(**{**plain, **changes})
+    figures = {"comparisons": (compared,), "speedups": (speedup(2.4, 2.31, 2.52),)}
+    return with_columns(Report.model_construct(**plain), {**figures, **changes})
 
 
 def speedup(

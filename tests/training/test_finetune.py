@@ -28,6 +28,7 @@ from octobert.pipeline.planner import steps_of
 from octobert.report.events import ProgressEvent
 from tests.support import cli
 from tests.support.checkpoints import WORDS
+from tests.support.columns import columns
 from tests.support.pooling import write_modules
 from tests.support.stages import Call, call_of, request_of, step_of, stored
 
@@ -139,11 +140,11 @@ def test_a_base_encoder_learns_and_its_8_bits_answer_as_it_does(finished) -> Non
     assert np.mean(curve.values["loss"][-steps // 10 :]) == pytest.approx(summary["loss"])
     rates = curve.values["learning rate"]
     assert rates[0] < rates[-1] == TRAINING["learning_rate"], "it warms up, then stays"
-    scores = {name: {s.metric: s.value for s in of} for name, of in report.scores.items()}
+    scores = {name: {s.metric: s.value for s in of} for name, of in columns(report).scores.items()}
     # What was trained is what the float baselines and the package are made of.
     assert scores["torch-f32"] == scores["ort-f32"]
     assert scores["ort-f32"]["exact"] > 0.9
-    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    comparison = next(c for c in columns(report).comparisons if c.candidate == "ort-cpu")
     assert comparison.fidelity >= 0.9
     assert scores["ort-cpu"]["f1"] >= scores["ort-f32"]["f1"] - 0.1
     assert report.data.training_rows == 160

@@ -26,6 +26,7 @@ from octobert.pipeline.contract import Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.work import key_of
+from tests.support.columns import columns
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs
 from tests.support.stages import Call, call_of, request_of, step_of, stored
@@ -91,7 +92,7 @@ def test_what_was_trained_is_what_runs(finished) -> None:
     assert report.simulations["ort-cpu"].agreement == 1.0
     trained, exported = (
         {score.metric: score.value for score in scores}
-        for scores in (report.simulations["ort-cpu"].scores, report.scores["ort-cpu"])
+        for scores in (report.simulations["ort-cpu"].scores, columns(report).scores["ort-cpu"])
     )
     assert trained["accuracy"] == exported["accuracy"]
     # Float32 rounding puts a value at the border of two codes on either side.

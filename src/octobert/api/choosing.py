@@ -230,7 +230,7 @@ def auto_again(
 def _report_of(out: Path) -> tuple[Report, Selection]:
     """The report of an earlier choice."""
     from octobert.core.frozen import first_problem
-    from octobert.core.measurements import check_names
+    from octobert.core.measurements import check_models
     from octobert.core.results import Report
     from octobert.report.page import show_reports
 
@@ -239,7 +239,7 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
     fix = f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
     try:
         report = Report.of_json(content_of(path))
-        check_names(report)
+        check_models(report.models)
     except FileNotFoundError:
         raise RecipeError(
             "nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix

@@ -208,10 +208,10 @@ def _checked(path: Path, report: Report) -> Report:
     """The report, its recipe written out. StorageError where that is none of this version, or parts contradict each other."""
     from octobert.config.loading import as_stored
     from octobert.config.recipe import Recipe
-    from octobert.core.measurements import check_names
+    from octobert.core.measurements import check_models
 
     try:
-        check_names(report)
+        check_models(report.models)
         recipe = as_stored(Recipe.model_validate(report.recipe))
     except ValueError as error:
         raise _unreadable(path, error, report.environment.versions.get("octobert")) from error

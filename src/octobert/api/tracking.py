@@ -53,8 +53,7 @@ def log_run(folder: PathLike, uri: str) -> str:
                     **row,
                     **{
                         f"speedup over {s.reference} {s.shape}": s.ratio.value
-                        for s in report.speedups
-                        if s.candidate == name
+                        for s in report.of(name).speedups
                     },
                 }
                 with mlflow.start_run(run_name=name, nested=True):

@@ -147,7 +147,7 @@ def print_report(report: Report, out: Path) -> Iterator[Report]:
         _show.line(
             f"Stored   {stored / 1e6:.0f} MB of results that the same command reuses   {command} removes them"
         )
-    if set(report.plans) - set(report.absent):
+    if any(not report.of(target).absent for target in report.plans):
         _show.line(f"  live   {shlex.join(['octobert', 'compare', str(out), '--open'])}")
     octobert.check_criteria(report)
 
@@ -162,15 +162,16 @@ def _print_models(report: Report, out: Path) -> None:
     for target in report.plans:
         # What was chosen has one name, whatever its target is.
         package = out / (target if report.choice is None else BEST)
-        if target in report.absent:
-            _show.line(f"Model    {package}   cannot run here: {report.absent[target]}")
+        absent = report.of(target).absent
+        if absent:
+            _show.line(f"Model    {package}   cannot run here: {absent}")
         else:
             _show.line(f"Model    {package}   {_size_text(package)}")
         if report.choice is not None:
             _show.line(f"Recipe   {package}.yaml")
         if report.recipe.get("zip"):
             _show.line(f"Zip      {package}.zip")
-        if row is not None and target not in report.absent:
+        if row is not None and not absent:
             _show.line(f"   try   {commands.predict_command(package, report.task.head, row)}")
 
 

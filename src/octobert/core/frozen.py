@@ -93,6 +93,9 @@ def first_problem(error: ValueError) -> str:
         return str(error)[:200]
     first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part)[:60] for part in first["loc"])
+    if first["type"] == "value_error":
+        # A sentence of ours, which says all.
+        return f"{place}: {first['msg'].removeprefix('Value error, ')[:200]}".removeprefix(": ")
     got = (
         ""
         if first["type"] in ("missing", "json_invalid")

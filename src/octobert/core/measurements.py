@@ -5,7 +5,7 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -374,38 +374,67 @@ class Footprint(OfCandidate):
     device: str = "CPU"
 
 
-def check_names(report: Any) -> None:
-    """Raise ValueError where the figures of a report name models that it does not describe, as in a file that was edited."""
-    candidates = [footprint.candidate for footprint in report.footprints]
-    if len(set(candidates)) < len(candidates):
-        raise ValueError("a model is listed twice in footprints")
-    described: dict[str, tuple[str, Collection[str]]] = {"comparisons": ("scores", report.scores)}
-    described |= dict.fromkeys(
-        ("latencies", "throughputs", "speedups", "ratios"), ("footprints", candidates)
-    )
-    for field, (place, names) in described.items():
-        for figure in getattr(report, field):
-            for name in (figure.candidate, getattr(figure, "reference", figure.candidate)):
-                if name not in names:
-                    raise ValueError(
-                        f'{field} name the model "{name[:60]}", which is not in {place}'
-                    )
-    for timed in (report.latencies, report.throughputs):
-        shapes_of = {
-            name: {
-                timing.shape for timing in timed if timing.candidate == name and timing.samples_ms
-            }
-            for name in candidates
-        }
-        if timed and (
-            any(timed_shapes != shapes_of[candidates[0]] for timed_shapes in shapes_of.values())
-            or not report.scores.keys() >= set(candidates)
+class Figures(FrozenModel):
+    """What is known of one model of a run.
+
+    Args:
+        model: its name: a target, or a float baseline.
+        absent: why it cannot run here, or was left out; else empty. Scores of such a target are those of its file on the CPU.
+        scores: its metrics.
+        against_float: compared with its float baseline; None for the model that all others are compared with.
+        stored: of retrieval: scores with smaller forms of stored vectors.
+        footprint: size, memory and load time; None where it was not timed.
+        times: one entry for each timed shape.
+        throughputs: the same, of inferences at the same time; empty where the recipe does not ask for them.
+        speedups: over every float form that was timed on its runtime, at each shape; those over the baseline first.
+        ratios: as `speedups`, of the throughputs.
+    """
+
+    model: str
+    absent: str = ""
+    scores: tuple[Score, ...] = ()
+    against_float: Comparison | None = None
+    stored: tuple[StoredScore, ...] = ()
+    footprint: Footprint | None = None
+    times: tuple[Latency, ...] = ()
+    throughputs: tuple[Throughput, ...] = ()
+    speedups: tuple[Speedup, ...] = ()
+    ratios: tuple[Speedup, ...] = ()
+
+    @model_validator(mode="after")
+    def _of_one_model(self) -> Figures:
+        one = [each for each in (self.against_float, self.footprint) if each is not None]
+        parts = (*one, *self.stored, *self.times, *self.throughputs, *self.speedups, *self.ratios)
+        other = next((part.candidate for part in parts if part.candidate != self.model), None)
+        if other is not None:
+            raise ValueError(f'figures of "{self.model[:60]}" name the model "{other[:60]}"')
+        if (self.footprint is None) != (not self.times):
+            raise ValueError(f'"{self.model[:60]}" needs both a footprint and times, or none')
+        return self
+
+
+def check_models(models: Sequence[Figures]) -> None:
+    """Raise ValueError where the models of a report do not fit each other, as in a file that was edited."""
+    names = [figures.model for figures in models]
+    if len(set(names)) < len(names):
+        raise ValueError("a model is listed twice")
+    timed = [figures for figures in models if figures.footprint is not None]
+    for figures in models:
+        compared = figures.against_float
+        scored = () if compared is None else (compared.reference,)
+        for name, field in (
+            *((name, "scores") for name in scored),
+            *((over.reference, "footprint") for over in (*figures.speedups, *figures.ratios)),
         ):
-            raise ValueError(
-                "not every model of footprints has scores and times of the same shapes"
-            )
-    if candidates and not report.latencies:
-        raise ValueError("the models of footprints have no times")
+            if not any(each.model == name and getattr(each, field) for each in models):
+                raise ValueError(f'figures name the model "{name[:60]}", which has no {field}')
+    for figures in timed:
+        if not figures.scores or any(
+            [one.shape for one in getattr(figures, field) if one.samples_ms]
+            != [one.shape for one in getattr(timed[0], field)]
+            for field in ("times", "throughputs")
+        ):
+            raise ValueError("not every timed model has scores, and times of the same shapes")
 
 
 def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:

@@ -13,16 +13,7 @@ from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.limits import Check, Limit
-from octobert.core.measurements import (
-    Comparison,
-    Footprint,
-    Latency,
-    Load,
-    Score,
-    Speedup,
-    StoredScore,
-    Throughput,
-)
+from octobert.core.measurements import Comparison, Figures, Footprint, Latency, Load, Score
 from octobert.core.model_config import Pooling, Similarity
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Exceeded, Provenance, Ranges
@@ -356,20 +347,12 @@ class Report(Tabular):
         searches: target → accuracy search.
         simulations: target → comparison with the model of quantization-aware training.
         tuned: target → the fastest settings found on this machine, one result per goal.
-        scores: candidate → metrics.
-        comparisons: of quantized models with float baselines.
-        stored: of retrieval: scores of each quantized model with smaller forms of stored vectors.
-        latencies: per candidate and shape.
-        footprints: per candidate.
-        speedups: of each quantized model at each shape, compared with every float form that was timed on its runtime.
-        throughputs: per candidate and shape, of inferences at the same time; empty where the recipe does not ask for them.
-        ratios: as `speedups`, of the throughputs.
+        models: what was measured of each target and float baseline, in the order of tables.
         choice: how the model was chosen, where the recipe says `choose` or `search`.
         checks: target → every limit of the recipe, checked on these figures; empty where it sets none.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
         date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
-        absent: candidate → why it cannot run here. Scores of a target among them are those of its file on the CPU.
         stages: step → facts.
     """
 
@@ -387,48 +370,49 @@ class Report(Tabular):
     searches: dict[str, AccuracySearch] = Field(default_factory=dict)
     simulations: dict[str, Simulated] = Field(default_factory=dict)
     tuned: dict[str, tuple[Tuned, ...]] = Field(default_factory=dict)
-    scores: dict[str, tuple[Score, ...]]
-    comparisons: tuple[Comparison, ...]
-    stored: tuple[StoredScore, ...] = ()
-    latencies: tuple[Latency, ...]
-    footprints: tuple[Footprint, ...]
-    speedups: tuple[Speedup, ...] = ()
-    throughputs: tuple[Throughput, ...] = ()
-    ratios: tuple[Speedup, ...] = ()
+    models: tuple[Figures, ...]
     choice: Selection | None = None
     checks: dict[str, tuple[Check, ...]] = Field(default_factory=dict)
     load: Load | None = None
     environment: Environment
     date: datetime.date | None = None
-    absent: dict[str, str]
     stages: dict[str, StageFacts]
+
+    def of(self, name: str) -> Figures:
+        """The figures of a model; none where it is not in the report."""
+        return next((each for each in self.models if each.model == name), Figures(model=name))
+
+    @property
+    def timed(self) -> list[tuple[Figures, Footprint]]:
+        """The models that were timed, with size, memory and load time."""
+        return [(each, each.footprint) for each in self.models if each.footprint is not None]
+
+    @property
+    def times(self) -> list[Latency]:
+        """The times of all models at all shapes."""
+        return [timed for each in self.models for timed in each.times]
+
+    @property
+    def compared(self) -> list[Comparison]:
+        """The comparisons of all models with their float baselines."""
+        return [each.against_float for each in self.models if each.against_float is not None]
 
     def to_rows(self) -> list[Row]:
         """One row per measured model: scores, difference from float, size, and median time of each shape."""
-        metrics = list(
-            dict.fromkeys(score.metric for scores in self.scores.values() for score in scores)
-        )
-        scores = {
-            name: {score.metric: score.value for score in model_scores}
-            for name, model_scores in self.scores.items()
-        }
-        errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
+        metrics = dict.fromkeys(score.metric for each in self.models for score in each.scores)
         return [
             {
-                "model": (name := footprint.candidate),
+                "model": figures.model,
                 "precision": footprint.precision,
-                **{metric: scores.get(name, {}).get(metric) for metric in metrics},
-                "output_error": errors.get(name),
+                **dict.fromkeys(metrics),
+                **{score.metric: score.value for score in figures.scores},
+                "output_error": figures.against_float and figures.against_float.output_error,
                 "size_mb": footprint.size_bytes / 1e6,
                 "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
                 "load_ms": footprint.load_ms,
-                **{
-                    f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50)
-                    for t in self.latencies
-                    if t.candidate == name
-                },
+                **{f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50) for t in figures.times},
             }
-            for footprint in self.footprints
+            for figures, footprint in self.timed
         ]
 
 

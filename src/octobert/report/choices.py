@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from octobert.core.estimate import Estimate
 from octobert.core.limits import COSTS, UNITS, Limit, objective_named
-from octobert.core.measurements import Speedup, first_of
+from octobert.core.measurements import Speedup
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import duration, points, speed_text, times_text
@@ -68,7 +68,7 @@ def sentence(choice: Selection, report: Report) -> str:
     words, best, limits = words_of_choice(choice), choice.best, choice.limits
     checks = judged.checks_of(report, best.variant.target)
     rows = report.data.evaluation_rows
-    compared = first_of(best.variant.target, report.comparisons)
+    compared = report.of(best.variant.target).against_float
     figures = [*gains(choice, report), *loss(words, compared, rows)]
     if choice.met:
         measured = f": {', '.join(figures)}" if figures else ""
@@ -241,10 +241,8 @@ def gains(choice: Selection, report: Report) -> list[str]:
 def speeds(choice: Selection, report: Report) -> list[Speedup]:
     """The speed of the winner in the final run, on rows of the data or at the first shape: over its float baseline, and over a
     faster form of it."""
-    measured = [speedup for speedup in report.ratios if choice.goal == "throughput"] or list(
-        report.speedups
-    )
-    speedups = [speedup for speedup in measured if speedup.candidate == choice.best.variant.target]
+    figures = report.of(choice.best.variant.target)
+    speedups = list((choice.goal == "throughput" and figures.ratios) or figures.speedups)
     shapes = sorted({(speedup.sequence != "data", speedup.batch) for speedup in speedups})
     speedups = [
         speedup for speedup in speedups if (speedup.sequence != "data", speedup.batch) == shapes[0]

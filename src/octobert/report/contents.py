@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from octobert.core import wording
-from octobert.core.measurements import Score, StoredScore, TimedShape, shapes
+from octobert.core.measurements import Figures, Score, StoredScore, TimedShape, shapes
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
-from octobert.report import choices, simulated, summary, times
+from octobert.report import choices, summary, times
 from octobert.report.tables import ReportTable, breakable, table_of
 from octobert.report.verdict import Verdict
 from octobert.report.words import words_of_choice
@@ -33,26 +33,26 @@ _LATENCY_RANKS = {
 
 def tables(report: Report) -> list[ReportTable]:
     """Return the tables of the measured models."""
-    return [*quality_tables(report), *([times_table(report)] if report.footprints else [])]
+    return [*quality_tables(report), *([times_table(report)] if report.timed else [])]
 
 
 def quality_tables(report: Report) -> list[ReportTable]:
     """Return the tables of scores: the main one, every metric where there are many, stored vectors."""
-    if not _models(report):
+    models = _judged(report)
+    if not models:
         return []
     found = [quality_table(report)]
     if summary.main_metrics(report) != summary.metrics(report):
-        found.append(score_table({model.name: model.scores for model in _models(report)}))
-    if report.stored:
-        found.append(stored_table(report.stored))
+        found.append(score_table({name: figures.scores for name, figures in models.items()}))
+    if stored := [form for figures in report.models for form in figures.stored]:
+        found.append(stored_table(stored))
     return found
 
 
 def times_table(report: Report) -> ReportTable:
     """Return the times of the measured models."""
-    timings = [model.timing for model in summary.model_results(report)]
-    measured = [*timings, *summary.throughputs(report)]
-    return latency_table(measured, shapes(report.latencies))
+    measured = [*summary.timings(report), *summary.throughputs(report)]
+    return latency_table(measured, shapes(report.times))
 
 
 def notes(report: Report, answer: Verdict) -> list[str]:
@@ -88,25 +88,34 @@ def quality_table(report: Report) -> ReportTable:
     table.add_column("precision", 5)
     table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
     table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
-    for model in _models(report):
-        scores, comparison = {score.metric: score for score in model.scores}, model.comparison
-        footprint = model.footprint
+    for name, figures in _judged(report).items():
+        scores, comparison = (
+            {score.metric: score for score in figures.scores},
+            figures.against_float,
+        )
+        footprint, is_quantized = figures.footprint, figures.speedups or figures.footprint is None
         table.add_row(
-            model.name,
-            model.precision,
+            name,
+            summary.precision(report, figures),
             *(_score(scores.get(metric)) for metric in metrics),
             f"{comparison.fidelity:.4f}" if comparison else "",
             f"{comparison.output_error:.4f}" if comparison else "",
             f"{footprint.size_bytes / 1e6:.1f}" if footprint else "",
             f"{footprint.peak_memory_bytes / 1e6:.0f}" if footprint else "",
             f"{footprint.load_ms:.0f}" if footprint else "",
-            style="bold" if model.quantized else "",
+            style="bold" if is_quantized else "",
         )
     return table
 
 
-def _models(report: Report) -> list[summary.ModelResult | simulated.SimulatedResult]:
-    return [*summary.model_results(report), *simulated.results(report)]
+def _judged(report: Report) -> dict[str, Figures]:
+    """The models that were measured, and after them those that were simulated, by the names that tables give them."""
+    measured = {figures.model: figures for figures, _ in report.timed}
+    return measured | {
+        f"{figures.model} (simulated)": figures
+        for figures in report.models
+        if summary.is_simulated(report, figures)
+    }
 
 
 def score_table(scores: Mapping[str, Sequence[Score]]) -> ReportTable:

@@ -18,8 +18,6 @@ from octobert.core.limits import (
 )
 from octobert.core.measurements import (
     Comparison,
-    at_first_shape,
-    first_of,
     in_order,
     score_named,
 )
@@ -74,7 +72,7 @@ def _checked(report: Report, limits: Iterable[Limit], name: str) -> tuple[Check,
 
 
 def _checks(report: Report, limit: Limit, name: str) -> tuple[Check, ...]:
-    compared, metric = first_of(name, report.comparisons), words_of(report).metric
+    compared, metric = report.of(name).against_float, words_of(report).metric
     reference = compared.reference if compared else ""
     figure, theirs = (figure_of(report, model, limit.of, metric) for model in (name, reference))
     return check(
@@ -92,7 +90,7 @@ def speed_checks(report: Report, target: str) -> tuple[Check, ...]:
     if speed is None or target not in report.plans:
         return ()
     limit = Speed.model_validate(speed).limit
-    over = [speedup for speedup in report.speedups if speedup.candidate == target]
+    over = report.of(target).speedups
     found = [
         part.replaced(shape=str(speedup.shape))
         for speedup in over
@@ -144,28 +142,21 @@ def figure_of(report: Report, name: str, of: str, metric: str | None) -> Estimat
         of: name of the figure.
         metric: the main metric.
     """
-    figure = objective_named(of)
+    figure, figures = objective_named(of), report.of(name)
     if figure.name not in UNITS:
-        score = score_named(metric_named(of, metric), report.scores.get(name, ()))
+        score = score_named(metric_named(of, metric), figures.scores)
         if score is None or score.low is None or score.high is None:
             return None
         return Estimate(value=score.value, low=score.low, high=score.high)
+    shape = next(iter(in_order(report.times)), None)
     if figure.name == "speedup":
-        shape = next(iter(in_order(report.latencies)), None)
-        speedups = [
-            speedup
-            for speedup in report.speedups
-            if speedup.candidate == name and speedup.shape == shape
-        ]
-        return speedups[0].ratio if speedups else None
+        return next((over.ratio for over in figures.speedups if over.shape == shape), None)
     if figure.name == "throughput":
-        measured = [throughput for throughput in report.throughputs if throughput.candidate == name]
-        measured.sort(key=lambda throughput: (throughput.sequence != "data", throughput.batch))
-        if not measured:
-            return None
-        return geometric_mean([turn.rows / turn.seconds for turn in measured[0].turns])
+        ordered = sorted(figures.throughputs, key=lambda one: (one.sequence != "data", one.batch))
+        turns = ordered[0].turns if ordered else ()
+        return geometric_mean([turn.rows / turn.seconds for turn in turns]) if turns else None
     if figure.name == "latency":
-        timed = first_of(name, at_first_shape(report.latencies))
+        timed = next((latency for latency in figures.times if latency.shape == shape), None)
         if timed is None:
             return None
         share = (figure.percentile or 50) / 100
@@ -173,15 +164,15 @@ def figure_of(report: Report, name: str, of: str, metric: str | None) -> Estimat
         # All of a few rounds may be below the percentile, which then has no upper end.
         too_few = len(timed.samples_ms) < rounds_needed(share)
         return found.replaced(high=math.inf) if too_few else found
-    footprint = first_of(name, report.footprints)
+    footprint = figures.footprint
     if footprint is None:
         return None
-    figures = {
+    costs = {
         "load": footprint.load_ms,
         "size": footprint.size_bytes / 1e6,
         "memory": footprint.peak_memory_bytes / 1e6,
     }
-    return Estimate.exactly(figures[figure.name])
+    return Estimate.exactly(costs[figure.name])
 
 
 def _drop(compared: Comparison, metric: str) -> Estimate | None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from octobert.core import wording
 from octobert.core.limits import Check
 from octobert.core.measurements import (
     RESAMPLES,
     Comparison,
-    Footprint,
+    Figures,
     Latency,
     Score,
     Speedup,
     Throughput,
-    first_of,
     score_named,
 )
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.session import Tuned
-from octobert.report import judged, plans, simulated, times, words
+from octobert.report import judged, plans, times, words
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -29,37 +27,16 @@ NO_FLOAT = (
     "There is no float model to compare with: package the model without --no-float (float_model: true), "
     "or name one with --reference."
 )
+# How the figures of a target were made whose device is not here.
+SIMULATED = "simulated on the CPU, not run on the device"
 # Tuning rows of which one is less than a point.
 _FINE_ROWS = 100
-
-
-@dataclass(frozen=True)
-class ModelResult:
-    """All results of one model.
-
-    Args:
-        name: target, or name of a float baseline.
-        quantized: not a float baseline.
-        precision: of the arithmetic; 8 bits come first.
-        scores: metrics with confidence intervals.
-        comparison: with the float baseline; None without one.
-        timing: times.
-        footprint: size, memory, load time.
-    """
-
-    name: str
-    quantized: bool
-    precision: str
-    scores: tuple[Score, ...]
-    comparison: Comparison | None
-    timing: times.Timing
-    footprint: Footprint
 
 
 def metrics(report: Report) -> list[str]:
     """Return the names of all metrics, in order."""
     return list(
-        dict.fromkeys(score.metric for scores in report.scores.values() for score in scores)
+        dict.fromkeys(score.metric for figures in report.models for score in figures.scores)
     )
 
 
@@ -69,39 +46,37 @@ def main_metrics(report: Report) -> list[str]:
     return names if len(names) <= _METRICS_IN_MAIN_TABLE else names[:1]
 
 
-def model_results(report: Report) -> list[ModelResult]:
-    """Return the results of each model, float baselines first."""
-    return [
-        ModelResult(
-            timing.name,
-            timing.quantized,
-            timing.precision,
-            report.scores[timing.name],
-            first_of(timing.name, report.comparisons),
-            timing,
-            footprint,
-        )
-        for timing, footprint in zip(
-            _timings(report, report.latencies, report.speedups), report.footprints, strict=True
-        )
-    ]
+def is_simulated(report: Report, figures: Figures) -> bool:
+    """Whether a target's device is not here, and the answers are those of its file on the CPU."""
+    compared = figures.against_float
+    return compared is not None and compared.simulated and figures.model in report.plans
+
+
+def precision(report: Report, figures: Figures) -> str:
+    """Return the arithmetic of a model; 8 bits come first."""
+    plan = report.plans.get(figures.model)
+    measured = "f32" if figures.footprint is None else figures.footprint.precision
+    return measured if plan is None else plan.precision(measured)
+
+
+def timings(report: Report) -> list[times.Timing]:
+    """Return the times of each timed model, float baselines first."""
+    over = [speedup for figures in report.models for speedup in figures.speedups]
+    return _timings(report, report.times, over)
 
 
 def throughputs(report: Report) -> list[times.Timing]:
     """Return the times of each model with inferences at the same time; none where they were not measured."""
-    return _timings(report, report.throughputs, report.ratios) if report.throughputs else []
+    measured = [one for figures in report.models for one in figures.throughputs]
+    return _timings(report, measured, [one for each in report.models for one in each.ratios])
 
 
 def _timings(
-    report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]
+    report: Report, measured: Sequence[Latency | Throughput], speedups: Sequence[Speedup]
 ) -> list[times.Timing]:
-    measured = {footprint.candidate: footprint.precision for footprint in report.footprints}
-    precisions = {
-        name: report.plans[name].precision(float_)
-        for name, float_ in measured.items()
-        if name in report.plans
-    }
-    return times.timings(latencies, report.footprints, speedups, precisions)
+    precisions = {figures.model: precision(report, figures) for figures, _ in report.timed}
+    footprints = [footprint for _, footprint in report.timed]
+    return times.timings(measured, footprints, speedups, precisions)
 
 
 def verdicts(report: Report) -> list[str]:
@@ -113,18 +88,18 @@ def comparisons(report: Report) -> list[str]:
     """Return sentences on what changed answers have in common, and on the speed and the accuracy of each target."""
     directions = [
         f"{comparison.candidate}: {comparison.direction}"
-        for comparison in report.comparisons
+        for comparison in report.compared
         if comparison.direction
     ]
     compared = [
         sentence
-        for model in model_results(report)
-        if model.quantized
-        for sentence in _compared(report, model)
+        for timing in timings(report)
+        if timing.quantized
+        for sentence in _compared(report, timing)
     ]
     probed = [
         f"{comparison.candidate}, {comparison.probe}."
-        for comparison in report.comparisons
+        for comparison in report.compared
         if comparison.probe is not None and comparison.candidate in report.plans
     ]
     return [
@@ -133,7 +108,11 @@ def comparisons(report: Report) -> list[str]:
         *probed,
         *([f"Ranges: {report.ranges.exceeded}."] if report.ranges.exceeded else ()),
         *plans.expected(report.sensitivities),
-        *simulated.sentences(report),
+        *(
+            f"{figures.model}, {SIMULATED}: {wording.quality_text(figures.against_float)}."
+            for figures in report.models
+            if is_simulated(report, figures) and figures.against_float is not None
+        ),
         *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
         *sizes(report),
     ]
@@ -142,9 +121,9 @@ def comparisons(report: Report) -> list[str]:
 def sizes(report: Report) -> list[str]:
     """Return a sentence on the size of each target's files, compared with the weights as the user has them."""
     source_bytes, sentences = report.model.source_bytes, []
-    for model in model_results(report):
-        size = model.footprint.size_bytes
-        if not source_bytes or not model.quantized:
+    for figures, footprint in report.timed:
+        size = footprint.size_bytes
+        if not source_bytes or not figures.speedups:
             continue
         ratio, change = source_bytes / size, "as large as"
         if ratio > 1.05:
@@ -152,7 +131,7 @@ def sizes(report: Report) -> list[str]:
         elif ratio <= 0.95:
             change = f"{1 / ratio:.1f} × larger than"
         weights = f"the weights of your model ({source_bytes / 1e6:.3g} MB)"
-        sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} {weights}.")
+        sentences.append(f"{figures.model}: {size / 1e6:.3g} MB, {change} {weights}.")
     return sentences
 
 
@@ -196,17 +175,16 @@ def exports(report: Report) -> list[str]:
     return sentences
 
 
-def _compared(report: Report, model: ModelResult) -> list[str]:
-    sentences = times.speed(model.timing)
-    comparison = model.comparison
+def _compared(report: Report, timing: times.Timing) -> list[str]:
+    sentences, comparison = times.speed(timing), report.of(timing.name).against_float
     if comparison is None:
         return sentences
-    rival = first_of(times.rival_of(model.timing), report.comparisons)
-    gains = any(speedup.ratio.low > 1 for speedup in times.strongest(model.timing).values())
+    rival = report.of(times.rival_of(timing)).against_float
+    gains = any(speedup.ratio.low > 1 for speedup in times.strongest(timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
-    return [*sentences, f"{model.name}: {wording.quality_text(comparison)}."]
+    return [*sentences, f"{timing.name}: {wording.quality_text(comparison)}."]
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
@@ -308,7 +286,7 @@ def _tuned(report: Report) -> list[str]:
     ]
     absent = [target for target in report.plans if target not in report.tuned]
     cannot = "not tuned, because it cannot run here"
-    return sentences + [f"{target}: {cannot}: {report.absent.get(target)}." for target in absent]
+    return sentences + [f"{target}: {cannot}: {report.of(target).absent}." for target in absent]
 
 
 def tuned_text(result: Tuned) -> str:
@@ -333,7 +311,7 @@ def goal_text(report: Report, target: str, check: Check) -> str:
     subject = f"{target}: the goal of a speedup in latency of at least {check.limit.at_least:g}"
     if check.figure is None:
         return f"{subject} was not measured here."
-    reference = next(over.reference for over in report.speedups if over.candidate == target)
+    reference = report.of(target).speedups[0].reference
     state = "is met" if check.state == "kept" else "is not clearly met"
     state = "is MISSED" if check.is_clear else state
     over = f"{wording.estimate_text(check.figure)} × {reference}"
@@ -354,8 +332,8 @@ def search_text(search: AccuracySearch) -> str:
 def _few_resamples(report: Report) -> list[str]:
     """Sentences on intervals of slow metrics."""
     least: dict[str, int] = {}
-    for scores in report.scores.values():
-        for score in scores:
+    for figures in report.models:
+        for score in figures.scores:
             least[score.metric] = min(least.get(score.metric, RESAMPLES), score.resamples)
     return [
         f"The interval of {name} comes from {count:,} resamples, not {RESAMPLES:,}: it is slow, or undefined on the others."
@@ -378,8 +356,8 @@ def caveats(report: Report) -> list[str]:
             f"({report.model.left_out}) is left out. If it is a sparse encoder (SPLADE), whose vectors that head makes, they "
             "mean nothing; its language model is quantized by the task fill-mask."
         )
-    if report.recipe.get("quick") and report.latencies:
-        rounds = max(len(latency.samples_ms) for latency in report.latencies)
+    if report.recipe.get("quick") and report.times:
+        rounds = max(len(latency.samples_ms) for latency in report.times)
         sentences.append(
             f"This run was quick (quick: true): {data.evaluation_rows:,} evaluation rows and {rounds} rounds of timing, so "
             "intervals are wider than those of a full run. The models are the same."
@@ -389,12 +367,13 @@ def caveats(report: Report) -> list[str]:
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
     quantized = [
-        comparison for comparison in report.comparisons if comparison.candidate in report.plans
+        comparison for comparison in report.compared if comparison.candidate in report.plans
     ]
+    scores = {figures.model: figures.scores for figures in report.models}
     sentences += dict.fromkeys(
-        sentence for comparison in quantized for sentence in chance(report.scores, comparison)
+        sentence for comparison in quantized for sentence in chance(scores, comparison)
     )
-    return [*sentences, *times.noise(report.latencies, report.load)]
+    return [*sentences, *times.noise(report.times, report.load)]
 
 
 def _tuning_rows(report: Report) -> list[str]:
@@ -443,12 +422,13 @@ def limitations(report: Report) -> list[str]:
             f"{truncated} evaluation texts were longer than the model accepts and were truncated."
         )
     sentences += _few_resamples(report)
-    without_device = simulated.names(report)
-    for name, reason in report.absent.items():
-        what = "was exported but not measured" if name in report.plans else "was not measured"
-        if name in without_device:
-            what = f"was {simulated.HOW}"
-        sentences.append(f"{name} {what}: {reason}.")
+    for figures in report.models:
+        exported = figures.model in report.plans
+        what = "was exported but not measured" if exported else "was not measured"
+        if is_simulated(report, figures):
+            what = f"was {SIMULATED}"
+        if figures.absent:
+            sentences.append(f"{figures.model} {what}: {figures.absent}.")
     return sentences
 
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from octobert.core.limits import COSTS, Check
+from octobert.core.limits import COSTS, UNITS, Check
 from octobert.core.measurements import (
-    Comparison,
+    Figures,
     Speedup,
     at_first_shape,
-    first_of,
     paired_speedup,
     score_named,
 )
 from octobert.core.results import Report
 from octobert.core.wording import rows_text, speed_text, times_text
-from octobert.report import choices, judged, simulated, summary
+from octobert.report import choices, judged, summary
 from octobert.report.judged import DEFAULT_DROP
 from octobert.report.words import Phrasing, loss, words_of
 
@@ -100,16 +99,14 @@ class _Candidate:
 
     Args:
         name: as reports name it.
-        target: whose package it is.
+        figures: of its target.
         gain: its speed, compared with a float model; None where it was not measured.
-        compared: with its float baseline.
         checks: of the limits.
     """
 
     name: str
-    target: str
+    figures: Figures
     gain: Speedup | None
-    compared: Comparison | None
     checks: tuple[Check, ...] = ()
 
     @property
@@ -127,33 +124,32 @@ def verdict(report: Report) -> Verdict:
     """Return the answer of a report."""
     if report.choice is not None:
         return _of_choice(report)
-    measured = [model.name for model in summary.model_results(report)]
-    if not measured or not any(name in report.plans for name in measured):
+    if not any(figures.model in report.plans for figures, _ in report.timed):
         return _of_simulations(report)
     return _of_targets(report)
 
 
 def _of_simulations(report: Report) -> Verdict:
     """The answer of a run none of whose models could run here: what their files answer on the CPU, where that is known."""
-    found = simulated.results(report)
+    found = [figures for figures in report.models if summary.is_simulated(report, figures)]
     if not found:
         return Verdict("unmeasured", _not_measured(report))
     words, sentences = words_of(report), []
-    for result in found:
-        compared = result.comparison
-        lost = loss(words, compared, report.data.evaluation_rows)
+    for figures in found:
+        lost = loss(words, figures.against_float, report.data.evaluation_rows)
+        checks = judged.checks_of(report, figures.model)
         # Times are not simulated.
-        checked = [c for c in judged.checks_of(report, compared.candidate) if not c.shape]
+        checked = [check for check in checks if check.limit.objective.name not in UNITS]
         doubt = (
             "" if all(check.state == "kept" for check in checked) else " (the limit is not certain)"
         )
         if any(check.is_clear for check in checked):
             doubt = " (beyond the limit)"
-        sentences.append(f"{compared.candidate} {', '.join(lost)}{doubt}")
-    first = _Candidate(found[0].name, found[0].comparison.candidate, None, found[0].comparison)
+        sentences.append(f"{figures.model} {', '.join(lost)}{doubt}")
+    first = _Candidate(found[0].model, found[0], None)
     return Verdict(
         "unmeasured",
-        f"Accuracy is {simulated.HOW}: {'; '.join(sentences)}.",
+        f"Accuracy is {summary.SIMULATED}: {'; '.join(sentences)}.",
         "How fast it is, and whether the device rounds alike, its device has to say: octobert benchmark and octobert evaluate "
         "with the package there.",
         numbers=_numbers(report, first, "", words),
@@ -173,7 +169,7 @@ def accepted_of(report: Report) -> Accepted:
 
 def fastest_float(report: Report) -> str | None:
     """The fastest float form of the model that was timed; None where none was."""
-    timed = at_first_shape(report.latencies)
+    timed = at_first_shape(report.times)
     floats = [latency for latency in timed if latency.candidate not in report.plans]
     fastest = min(floats, key=lambda latency: latency.percentile_ms(50), default=None)
     return None if fastest is None else fastest.candidate
@@ -181,7 +177,7 @@ def fastest_float(report: Report) -> str | None:
 
 def paired(report: Report, name: str, reference: str) -> Speedup | None:
     """The speed of a model compared with any other one at the first shape; None where one of them was not timed."""
-    timed = {latency.candidate: latency for latency in reversed(at_first_shape(report.latencies))}
+    timed = {latency.candidate: latency for latency in reversed(at_first_shape(report.times))}
     return (
         paired_speedup(timed[name], timed[reference]) if {name, reference} <= timed.keys() else None
     )
@@ -190,20 +186,19 @@ def paired(report: Report, name: str, reference: str) -> Speedup | None:
 def _of_targets(report: Report) -> Verdict:
     """The answer of a run that writes a model for each of its targets."""
     words, reference = words_of(report), fastest_float(report) or ""
-    targets = [model.name for model in summary.model_results(report) if model.name in report.plans]
     candidates = [
         _Candidate(
-            name,
-            name,
-            paired(report, name, reference),
-            first_of(name, report.comparisons),
-            judged.checks_of(report, name),
+            figures.model,
+            figures,
+            paired(report, figures.model, reference),
+            judged.checks_of(report, figures.model),
         )
-        for name in targets
+        for figures, _ in report.timed
+        if figures.model in report.plans
     ]
     passing, unclear = (
-        [candidate for candidate in candidates if candidate.state == state]
-        for state in ("kept", "unclear")
+        [candidate for candidate in candidates if candidate.state in states]
+        for states in (("kept",), ("unclear", "unmeasured"))
     )
     best = _fastest(report, passing or unclear or candidates, reference)
     answer = partial(
@@ -212,7 +207,7 @@ def _of_targets(report: Report) -> Verdict:
     if not reference or best.gain is None:
         return answer("unmeasured", f"No float model was timed beside {best.name}.")
     speed = speed_text(best.gain.reference, best.gain.ratio)
-    lost = loss(words, best.compared, report.data.evaluation_rows)
+    lost = loss(words, best.figures.against_float, report.data.evaluation_rows)
     figures = ", ".join([speed, *_size(report, best, reference), *lost])
     if _hopeless(report, best):
         why = "the float model is no better than one that reads no input"
@@ -271,15 +266,14 @@ def _of_choice(report: Report) -> Verdict:
     choice = report.choice
     assert choice is not None
     best, words = choice.best, words_of(report)
-    compared = first_of(best.variant.target, report.comparisons)
+    measured = report.of(best.variant.target)
     over = choices.speeds(choice, report)
     speedups = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
     reference = speedups[0].reference if speedups else ""
     candidate = _Candidate(
         best.variant.name,
-        best.variant.target,
+        measured,
         speedups[0] if speedups else None,
-        compared,
         judged.checks_of(report, best.variant.target),
     )
     answer = partial(
@@ -296,7 +290,7 @@ def _of_choice(report: Report) -> Verdict:
     ):
         return answer("no", choice.sentence)
     size = [] if choice.goal == "size" else _size(report, candidate, reference)
-    lost = loss(words, compared, report.data.evaluation_rows)
+    lost = loss(words, measured.against_float, report.data.evaluation_rows)
     figures = ", ".join([*choices.gains(choice, report), *size, *lost])
     state, reason = _held(report, candidate, timed=choice.goal not in COSTS)
     return answer(state, f"{_start(state, best.variant.name)} {figures}.", reason)
@@ -304,10 +298,10 @@ def _of_choice(report: Report) -> Verdict:
 
 def _hopeless(report: Report, candidate: _Candidate) -> bool:
     """True where the float model is no better than one that reads no input: its 8-bit form cannot be judged."""
-    compared = candidate.compared
+    compared = candidate.figures.against_float
     if compared is None:
         return False
-    score = score_named(compared.metric, report.scores.get(compared.reference, ()))
+    score = score_named(compared.metric, report.of(compared.reference).scores)
     learned = score is None or score.chance is None or score.value > score.chance
     return not learned or (compared.fidelity_chance or 0.0) >= 1
 
@@ -318,7 +312,7 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
     Args:
         timed: it should be faster.
     """
-    compared, gain = candidate.compared, candidate.gain
+    compared, gain = candidate.figures.against_float, candidate.gain
     accepted = accepted_of(report)
     limit = f"the limit of {accepted.words}{'' if accepted.stated else ' that octobert assumes'}"
     if report.data.leaked_rows:
@@ -332,7 +326,7 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
         )
     if compared is None:
         return "unclear", "Its answers were not compared with those of the float model."
-    if summary.chance(report.scores, compared):
+    if summary.chance({each.model: each.scores for each in report.models}, compared):
         return (
             "unclear",
             "The float model is not clearly better than one that reads no input, or the rows number its classes otherwise: "
@@ -360,30 +354,31 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
 
 
 def _size(report: Report, candidate: _Candidate, reference: str) -> list[str]:
-    ours, theirs, _ = _sizes(report, candidate.target, reference)
+    ours, theirs, _ = _sizes(report, candidate.figures, reference)
     ratio = theirs / ours if ours and theirs else 1.0
     if 0.99 < ratio < 1.01:
         return []
     return [f"{times_text(ratio)} × smaller" if ratio > 1 else f"{times_text(1 / ratio)} × larger"]
 
 
-def _sizes(report: Report, target: str, reference: str) -> tuple[int, int, str]:
+def _sizes(report: Report, figures: Figures, reference: str) -> tuple[int, int, str]:
     """Bytes of a model's files, and of the weights that the user has, in their type; of float32 where these are not known."""
-    sizes = {footprint.candidate: footprint.size_bytes for footprint in report.footprints}
+    prints = (figures.footprint, report.of(reference).footprint)
+    ours, theirs = (0 if footprint is None else footprint.size_bytes for footprint in prints)
     if report.model.source_bytes:
-        return sizes.get(target, 0), report.model.source_bytes, "your model"
-    return sizes.get(target, 0), sizes.get(reference, 0), "float"
+        return ours, report.model.source_bytes, "your model"
+    return ours, theirs, "float"
 
 
 def _numbers(
     report: Report, candidate: _Candidate, reference: str, words: Phrasing
 ) -> tuple[Number, ...]:
     """The large figures: speed, size and quality."""
-    numbers, gain, compared = [], candidate.gain, candidate.compared
+    numbers, gain, compared = [], candidate.gain, candidate.figures.against_float
     if gain is not None:
         interval = f"{gain.ratio.low:.2f} to {gain.ratio.high:.2f}, over {gain.reference}"
         numbers.append(Number("speed", times_text(gain.ratio.value), "×", interval))
-    ours, theirs, whose = _sizes(report, candidate.target, reference)
+    ours, theirs, whose = _sizes(report, candidate.figures, reference)
     if ours and theirs:
         numbers.append(
             Number(
@@ -420,6 +415,6 @@ def _not_measured(report: Report) -> str:
             "Nothing was measured (measure: false), so no figures say whether to ship the models."
         )
     for name in report.plans:
-        if name in report.absent:
-            return f"{name} was exported but not measured: {report.absent[name]}."
+        if absent := report.of(name).absent:
+            return f"{name} was exported but not measured: {absent}."
     return "No 8-bit model was measured, so no figures say whether to ship one."

@@ -263,10 +263,11 @@ def words_of(report: Report) -> Phrasing:
     """The wording of a report: by its search, or by its task and the float model."""
     if report.choice is not None:
         return words_of_choice(report.choice)
-    name = next((comparison.reference for comparison in report.comparisons), "")
-    score = score_named(report.task.primary, report.scores.get(name, ()))
+    compared = report.compared
+    name = compared[0].reference if compared else ""
+    score = score_named(report.task.primary, report.of(name).scores)
     metric = next(
-        (comparison.metric for comparison in report.comparisons if comparison.metric is not None),
+        (comparison.metric for comparison in compared if comparison.metric is not None),
         report.task.primary,
     )
     return Phrasing(metric, {} if score is None or metric is None else {metric: score.value})

@@ -12,7 +12,6 @@ from __future__ import annotations
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
 from octobert.core.heads import head_of
-from octobert.core.measurements import first_of
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import STATES, SessionEntries
@@ -74,7 +73,12 @@ def run(
         sentence_transformers.write(
             work, source, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file
         )
-    shown = (target, candidates.baseline_of(target, measured.scores).name)
+    shown = (
+        target,
+        candidates.baseline_of(
+            target, [each.model for each in measured.models if each.scores]
+        ).name,
+    )
     files = {name: digest for name, digest in digests_of(work).items() if name not in PRIVATE}
     manifest = PackageManifest(
         octobert=environment.versions(("octobert",)).get("octobert"),
@@ -88,8 +92,8 @@ def run(
         ranges=ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
-        scores={name: scores for name, scores in measured.scores.items() if name in shown},
-        comparison=first_of(target, measured.comparisons),
+        scores={each.model: each.scores for each in measured.models if each.model in shown},
+        comparison=measured.of(target).against_float,
         environment=measured.environment,
         files=files,
         sizes={name: (work / name).stat().st_size for name in files},

@@ -21,7 +21,7 @@ from octobert.core.evidence import (
     Histogram,
 )
 from octobert.core.heads import head_of
-from octobert.core.measurements import Comparison, StoredScore
+from octobert.core.measurements import Comparison, Figures, Score, StoredScore, first_of
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
@@ -127,14 +127,7 @@ def run(
     tuned = made.each("tune", _artifacts.TUNED, _artifacts.TunedResults)
     scores = made.each("evaluate", _artifacts.SCORES, _artifacts.StoredScores)
     evaluated = _evaluated(steps, tuple(scores), task)
-    timings = dict(made.by("benchmark", _artifacts.TIMINGS, BenchmarkResult) or ())
-    figures = {
-        "latencies": (),
-        "footprints": (),
-        "environment": environment.current(),
-        "date": environment.today(),
-        **timings,
-    }
+    timings = made.by("benchmark", _artifacts.TIMINGS, BenchmarkResult)
     fitted = any(q.low is not None for plan in plans.values() for _, q in plan.quantized)
     report = Report(
         recipe=recipe,
@@ -154,28 +147,68 @@ def run(
         searches=made.each("search", _artifacts.SEARCH, AccuracySearch),
         simulations=made.each("simulate", _artifacts.SIMULATION, Simulated),
         tuned={target: written.results for target, written in tuned.items()},
-        scores={name: written.scores for name, written in scores.items()},
-        comparisons=tuple(
-            pair.replaced(
-                simulated=pair.candidate in absent,
-                probe=_probed(task, steps, pair.candidate, pair.reference),
-            )
-            for pair in _compared(task, evaluated, seed)
+        models=_models(
+            {name: written.scores for name, written in scores.items()},
+            {
+                pair.candidate: pair.replaced(
+                    simulated=pair.candidate in absent,
+                    probe=_probed(task, steps, pair.candidate, pair.reference),
+                )
+                for pair in _compared(task, evaluated, seed)
+            },
+            tuple(_stored(task, evaluated, tuple(plans), seed)),
+            timings,
+            absent,
         ),
-        stored=tuple(_stored(task, evaluated, tuple(plans), seed)),
-        absent=absent,
+        load=timings.load if timings is not None else None,
+        environment=timings.environment if timings is not None else environment.current(),
+        date=timings.date if timings is not None else environment.today(),
         stages={name: _facts(result) for name, result in steps.items()},
-        **{name: figure for name, figure in figures.items() if name in Report.model_fields},
     )
     evidence = _gather(report, made, task, evaluated)
     context.write(EVIDENCE, evidence)
     # What the changed rows of each model have in common.
     directions = {changed.candidate: changed.sentence for changed in evidence.changed}
-    comparisons = [
-        pair.replaced(direction=directions.get(pair.candidate, "")) for pair in report.comparisons
+    models = [
+        each
+        if each.against_float is None
+        else each.replaced(
+            against_float=each.against_float.replaced(direction=directions.get(each.model, ""))
+        )
+        for each in report.models
     ]
-    context.write(REPORT, report.replaced(comparisons=tuple(comparisons)))
-    return {"comparisons": len(report.comparisons)}
+    context.write(REPORT, report.replaced(models=tuple(models)))
+    return {"comparisons": len(report.compared)}
+
+
+def _models(
+    scores: Mapping[str, tuple[Score, ...]],
+    compared: Mapping[str, Comparison],
+    stored: Sequence[StoredScore],
+    timings: BenchmarkResult | None,
+    absent: Mapping[str, str],
+) -> tuple[Figures, ...]:
+    """The figures of each model: those that were timed first, those that could not run last."""
+    timed = timings.footprints if timings is not None else ()
+
+    def own(name: str, column: str) -> tuple[Any, ...]:
+        measured = getattr(timings, column) if timings is not None else ()
+        return tuple(figure for figure in measured if figure.candidate == name)
+
+    names = dict.fromkeys((*(footprint.candidate for footprint in timed), *scores, *absent))
+    return tuple(
+        Figures(
+            model=name,
+            absent=absent.get(name, ""),
+            scores=scores.get(name, ()),
+            against_float=compared.get(name),
+            stored=tuple(score for score in stored if score.candidate == name),
+            footprint=first_of(name, timed),
+            times=own(name, "latencies"),
+            **{column: own(name, column) for column in ("throughputs", "speedups", "ratios")},
+        )
+        for name in names
+    )
 
 
 def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> TaskFacts:
@@ -263,7 +296,7 @@ def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated | None
     lengths: list[int] = []
     if evaluated is not None:
         quantized = [
-            comparison for comparison in report.comparisons if comparison.candidate in report.plans
+            comparison for comparison in report.compared if comparison.candidate in report.plans
         ]
         changed = changed_rows(
             task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold

@@ -88,42 +88,36 @@ def _table(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _common_shape(runs: Sequence[Run]) -> TimedShape | None:
     """The first shape that all runs have timed; None where they have none in common."""
-    timed = [shapes(run.report.latencies) for run in runs]
+    timed = [shapes(run.report.times) for run in runs]
     return next((shape for shape in timed[0] if all(shape in others for others in timed[1:])), None)
 
 
 def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
     """One row per 8-bit model of a run."""
     report, rows = run.report, []
-    for model in summary.model_results(report):
-        if not model.quantized:
+    for timing in summary.timings(report):
+        if not timing.quantized:
             continue
-        timed_shape = shape or next(iter(model.timing.latencies))
-        speedup = model.timing.baseline.get(timed_shape)
-        score = next(
-            (
-                model_score
-                for model_score in model.scores
-                if model_score.metric == report.task.primary
-            ),
-            None,
-        )
-        compared = model.comparison
+        figures = report.of(timing.name)
+        timed_shape = shape or next(iter(timing.latencies))
+        speedup, compared = timing.baseline.get(timed_shape), figures.against_float
+        score = next((s for s in figures.scores if s.metric == report.task.primary), None)
+        assert figures.footprint is not None
         rows.append(
             {
                 "run": run.name,
                 "machine": f"{report.environment.cpu}, {report.environment.cores} cores",
-                "model": model.name,
+                "model": timing.name,
                 "score": wording.score_text(score) if score else "",
                 "difference": f"{compared.difference:+.4f} {wording.interval(compared.low, compared.high, '+.4f')}"
                 if compared and compared.difference is not None
                 else "",
                 "shape": str(timed_shape),
-                "ms": model.timing.latencies[timed_shape].statistics_ms["p50"],
+                "ms": timing.latencies[timed_shape].statistics_ms["p50"],
                 "reference": speedup.reference if speedup else "",
                 "ratio": speedup and [value for _, value in speedup.ratio],
                 "speedup": wording.estimate_text(speedup.ratio) if speedup else "",
-                "mb": model.footprint.size_bytes / 1e6,
+                "mb": figures.footprint.size_bytes / 1e6,
             }
         )
     return rows
@@ -156,4 +150,8 @@ def _careful(facts: dict[str, list[str]]) -> str:
 def _speedups(run: Run) -> list[list[Any]]:
     """Every measured speedup of a run, for a CSV file."""
     machine = run.report.environment.cpu
-    return [[run.name, machine, *speedup.model_dump().values()] for speedup in run.report.speedups]
+    return [
+        [run.name, machine, *speedup.model_dump().values()]
+        for figures in run.report.models
+        for speedup in figures.speedups
+    ]

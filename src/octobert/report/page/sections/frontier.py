@@ -184,7 +184,7 @@ def frontier(report: Report, answer: Verdict, folder: str = "OUT") -> Frontier |
     else:
         columns = [
             _axis(str(shape), "median latency", "ms", [point.x[i] for point in points])
-            for i, shape in enumerate(in_order(report.latencies))
+            for i, shape in enumerate(in_order(report.times))
         ]
     y = _quality_axis(report, matter or ys, ys)
     points = [
@@ -229,13 +229,12 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
 
 def _of_models(report: Report, folder: str) -> list[Point]:
     """The targets and the float baselines of a run."""
-    compared = {comparison.candidate: comparison for comparison in report.comparisons}
-    references = {comparison.reference for comparison in report.comparisons}
+    references = {comparison.reference for comparison in report.compared}
     words, points = words_of(report), []
-    timed = {(latency.candidate, latency.shape): latency.samples_ms for latency in report.latencies}
-    for model in summary.model_results(report):
-        comparison = compared.get(model.name)
-        samples = [timed.get((model.name, shape)) for shape in in_order(report.latencies)]
+    for figures, footprint in report.timed:
+        comparison, precision = figures.against_float, summary.precision(report, figures)
+        timed = {latency.shape: latency.samples_ms for latency in figures.times}
+        samples = [timed.get(shape) for shape in in_order(report.times)]
         against = (
             f" against {comparison.reference}"
             if comparison is not None and comparison.difference is not None
@@ -244,15 +243,15 @@ def _of_models(report: Report, folder: str) -> list[Point]:
         details = [
             f"{text}{against}" for text in loss(words, comparison, report.data.evaluation_rows)
         ]
-        details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
-        floating = not model.precision.startswith("int")
+        details.append(f"{precision}; {footprint.size_bytes / 1e6:.3g} MB")
+        floating = not precision.startswith("int")
         point = Point(
-            model.name,
+            figures.model,
             "float" if floating else "8-bit",
             tuple(_finite(quantile(times)) if times else None for times in samples),
-            _finite(_quality(report, words, comparison, is_reference=model.name in references)),
+            _finite(_quality(report, words, comparison, is_reference=figures.model in references)),
             tuple(details),
-            commands.of_candidate(report, folder, model.name),
+            commands.of_candidate(report, folder, figures.model),
             floating,
             named=True,
         )
@@ -262,9 +261,9 @@ def _of_models(report: Report, folder: str) -> list[Point]:
 
 def _kind(report: Report) -> str:
     """The figure on the axis of quality: the change of the metric, agreement with float, or the error of the outputs."""
-    if any(comparison.difference is not None for comparison in report.comparisons):
+    if any(comparison.difference is not None for comparison in report.compared):
         return "metric"
-    has_fidelity = any(math.isfinite(comparison.fidelity) for comparison in report.comparisons)
+    has_fidelity = any(math.isfinite(comparison.fidelity) for comparison in report.compared)
     return "fidelity" if has_fidelity else "error"
 
 
@@ -274,7 +273,7 @@ def _quality(
     """The figure of a model on the axis of quality; the float model that others are compared with has no loss."""
     kind = _kind(report)
     if compared is None:
-        is_share = any(comparison.is_share for comparison in report.comparisons[:1])
+        is_share = any(comparison.is_share for comparison in report.compared[:1])
         same = (100.0 if is_share else 1.0) if kind == "fidelity" else 0.0
         return Estimate.exactly(same) if is_reference else None
     if kind == "error":
@@ -298,7 +297,7 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
         title = "output error (root mean square), less is better"
         return ChartAxis("quality", title, "", more=False, low=0.0, high=1.08 * top or 1.0)
     if kind == "fidelity":
-        first = report.comparisons[0]
+        first = report.compared[0]
         name, unit, best = first.fidelity_name, *(("%", 100.0) if first.is_share else ("", 1.0))
         margin = 0.1 * ((best - bottom) or 0.01 * best)
         title = f"{name} with the float model{' in %' if unit else ''}"

@@ -75,27 +75,26 @@ def quality(run: Run) -> Section | None:
     """The tables of scores, where models were measured."""
     tables = contents.quality_tables(run.report)
     title = f"Quality on {run.report.data.evaluation_rows} evaluation rows"
-    return Section(title, {"tables": tables}) if tables else None
+    stored = any(figures.stored for figures in run.report.models)
+    return Section(title, {"tables": tables, "stored": stored}) if tables else None
 
 
 def speed(run: Run) -> Section | None:
     """Charts and the table of times, where models were timed."""
     report = run.report
-    if not report.footprints:
+    if not report.timed:
         return None
     benchmark = Recipe.model_validate(report.recipe).benchmark
-    values = {
-        "table": contents.times_table(report),
-        "how": times.how(benchmark, report.throughputs),
-    }
+    together = [one for figures in report.models for one in figures.throughputs]
+    values = {"table": contents.times_table(report), "how": times.how(benchmark, together)}
     return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
 
 
 def _distributions(run: Run) -> list[dict[str, Any]]:
     """The samples of each model at each shape, with the ends of their axis."""
     shapes = []
-    for shape in in_order(run.report.latencies):
-        timed = [latency for latency in run.report.latencies if latency.shape == shape]
+    for shape in in_order(run.report.times):
+        timed = [latency for latency in run.report.times if latency.shape == shape]
         samples = [_finite(latency.samples_ms) for latency in timed]
         all_ms = [ms for values in samples for ms in values]
         if not all_ms:
@@ -121,7 +120,7 @@ def _costs(run: Run) -> dict[str, Any] | None:
     """Time against tokens, one text at a time: each timed row of the data, and the median of each fixed length; beside them
     the lengths of the rows. None where there are no two lengths."""
     points: list[dict[str, Any]] = []
-    for latency in run.report.latencies:
+    for latency in run.report.times:
         if latency.batch != 1:
             continue
         model = _model(run, latency.candidate)
@@ -148,7 +147,7 @@ def _costs(run: Run) -> dict[str, Any] | None:
 
 def _model(run: Run, name: str) -> dict[str, Any]:
     """A model in the charts; its number picks the colour."""
-    names = [footprint.candidate for footprint in run.report.footprints]
+    names = [figures.model for figures, _ in run.report.timed]
     return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
 
 
