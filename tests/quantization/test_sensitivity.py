@@ -68,7 +68,7 @@ def estimated(path: Path, plan: QuantPlan, some: list[Encoded], **options: objec
 
 
 def outputs(path: Path, some: list[Encoded]) -> np.ndarray:
-    return np.concatenate([outputs_of(path, feeds_of([row], 0)) for row in some]).astype(float)
+    return outputs_of(path, *(feeds_of([row], 0) for row in some)).astype(float)
 
 
 def error_of(plan: QuantPlan, path: Path, floats: np.ndarray, some: list[Encoded]) -> float:

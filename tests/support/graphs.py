@@ -104,11 +104,14 @@ def plain_session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), settings)
 
 
-def outputs_of(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output of a plain session that octobert reads."""
+def outputs_of(path: Path, *feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """The first output of a plain session that octobert reads, of several batches one behind the other."""
     session = plain_session(path)
     outputs = read_outputs([output.name for output in session.get_outputs()])
-    return session.run(outputs[:1], {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+    names = [port.name for port in session.get_inputs()]
+    return np.concatenate(
+        [session.run(outputs[:1], {name: each[name] for name in names})[0] for each in feeds]
+    )
 
 
 def outputs_on_batches(model: ir.Model, folder: Path, pad_id: int) -> list[np.ndarray]:
