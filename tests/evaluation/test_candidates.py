@@ -48,7 +48,6 @@ def session(path, options, precision):
 '''
 TARGET = """
 from octobert.targets import ort_cpu
-from tests.support.columns import columns
 
 import mirror_runtime
 

@@ -51,11 +51,9 @@ def statistics_of(samples: Sequence[float]) -> dict[str, float]:
 
 def _without_computed(raw: Any) -> Any:
     """Data without the figures that are computed from it."""
-    return (
-        {name: value for name, value in raw.items() if name not in _COMPUTED}
-        if isinstance(raw, dict)
-        else raw
-    )
+    if not isinstance(raw, dict):
+        return raw
+    return {name: value for name, value in raw.items() if name not in _COMPUTED}
 
 
 class Score(FrozenModel):
