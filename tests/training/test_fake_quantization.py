@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from octobert.core.plan import Quantizer
 from octobert.graph import qdq
@@ -14,6 +15,7 @@ from octobert.training.fake_quantization import (
     FakeQuantizeLearned,
     FakeQuantizeUnclipped,
     fake_quantize_weight,
+    product_of_codes,
     quantization_parameters,
     weight_bound,
 )
@@ -52,7 +54,9 @@ def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool)
     weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
     bound = weight_bound(weight, quantizer)
     for part in (1.0, 0.7):
-        result = fake_quantize_weight(weight, quantizer, bound * part, clips=part < 1).numpy()
+        made, used = fake_quantize_weight(weight, quantizer, bound * part, clips=part < 1)
+        result = made.numpy()
+        np.testing.assert_allclose(used, bound * part / 127, rtol=1e-6)
         scale = (bound * part / 127).numpy().reshape((24,) if axis else ())
         written = qdq.dequantized_weight(weight.numpy().T, quantizer, scale).T
         np.testing.assert_allclose(result, written, atol=1e-6)
@@ -115,11 +119,47 @@ def test_learned_bounds_of_channels_have_gradients_of_their_own() -> None:
     weight = torch.from_numpy(values(4, 60).reshape(3, 20)).requires_grad_()
     bound = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=1)
-    fake_quantize_weight(weight, quantizer, bound, clips=True).sum().backward()
+    fake_quantize_weight(weight, quantizer, bound, clips=True)[0].sum().backward()
     assert bound.grad.shape == (3, 1)
     alone = torch.tensor([[2.0]], requires_grad=True)
-    fake_quantize_weight(weight.detach()[1:2], quantizer, alone, clips=True).sum().backward()
+    fake_quantize_weight(weight.detach()[1:2], quantizer, alone, clips=True)[0].sum().backward()
     torch.testing.assert_close(bound.grad[1:2], alone.grad)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_products_are_those_of_integers_whatever_the_order_of_a_sum(per_channel: bool) -> None:
+    """As runtimes compute them; the gradients are those of the product of the values."""
+    rows, inputs, outputs = 5, 768, 7
+    generator = np.random.default_rng(0)
+    codes = (
+        generator.integers(-128, 128, (rows, inputs)),
+        generator.integers(-127, 128, (outputs, inputs)),
+    )
+    scales = (
+        torch.tensor(0.0137),
+        torch.from_numpy(
+            generator.uniform(1e-3, 1e-2, (outputs, 1) if per_channel else ()).astype(np.float32)
+        ),
+    )
+    x, w = (
+        (torch.from_numpy(c.astype(np.float32)) * s).requires_grad_()
+        for c, s in zip(codes, scales, strict=True)
+    )
+    product = product_of_codes(F.linear, (x, scales[0]), (w, scales[1]))
+    total = (codes[0] @ codes[1].T).astype(np.float32)
+    expected = (
+        total
+        * (scales[0] * scales[1].reshape(-1) if per_channel else scales[0] * scales[1]).numpy()
+    )
+    np.testing.assert_array_equal(product.detach().numpy(), expected)
+    turned = torch.arange(inputs).flip(0)
+    again = product_of_codes(F.linear, (x[:, turned], scales[0]), (w[:, turned], scales[1]))
+    assert torch.equal(product, again)
+    gradients = torch.autograd.grad(product.sum(), (x, w))
+    for found, known in zip(
+        gradients, torch.autograd.grad(F.linear(x, w).sum(), (x, w)), strict=True
+    ):
+        torch.testing.assert_close(found, known, rtol=1e-5, atol=1e-5)
 
 
 def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> None:
@@ -160,3 +200,11 @@ def test_a_ceiling_holds_whatever_is_observed_or_learned() -> None:
     with torch.no_grad():
         learned.log_high += 3.0
     assert learned.bounds()[1].tolist() == [5.0]
+
+
+def test_sums_of_codes_do_not_overflow_where_training_computes_in_float16() -> None:
+    scale = torch.tensor(0.01)
+    x, w = torch.full((2, 768), 2.55), torch.full((3, 768), 1.27)
+    with torch.autocast("cpu", dtype=torch.float16):
+        product = product_of_codes(F.linear, (x, scale), (w, scale))
+    torch.testing.assert_close(product.float(), F.linear(x, w), rtol=2e-3, atol=0)

@@ -6,7 +6,7 @@ Needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,40 @@ class FakeQuantizeLearned(torch.autograd.Function):
             None,
             None,
         )
+
+
+class Codes(torch.autograd.Function):
+    """The integers of a fake-quantized value; the gradient is that of a division by the scale."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: Any) -> Any:
+        ctx.scale = scale
+        return (x / scale).round_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient / ctx.scale, None
+
+
+def product_of_codes(
+    product: Callable[[Any, Any], Any], left: tuple[Any, Any], right: tuple[Any, Any]
+) -> Any:
+    """Return a product of two fake-quantized values as runtimes compute it: of their integers, and scaled once.
+
+    A sum of integers below 2^24 is exact in float32, so it does not depend on the order of its terms. A product of the values
+    themselves would round every term, and what is rounded next would land on the other side of a border now and then.
+
+    Args:
+        product: of two tensors, such as torch.matmul.
+        left, right: (value, scale). A scale of several numbers, [out, 1], is that of the rows of a linear layer's weight.
+    """
+    (x, x_scale), (y, y_scale) = left, right
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16:
+        # Sums of codes are beyond the largest number of float16.
+        return product(x, y)
+    scale = x_scale * (y_scale.reshape(-1) if y_scale.dim() else y_scale)
+    return product(Codes.apply(x, x_scale), Codes.apply(y, y_scale)) * scale  # type: ignore[no-untyped-call]
 
 
 class ActivationRanges(torch.nn.Module):
@@ -225,8 +259,10 @@ def weight_bound(weight: Any, quantizer: Quantizer) -> Any:
     return size.amax(dim=1, keepdim=True) if quantizer.axis is not None else size.amax()
 
 
-def fake_quantize_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips: bool) -> Any:
-    """Fake-quantize a weight.
+def fake_quantize_weight(
+    weight: Any, quantizer: Quantizer, bound: Any, *, clips: bool
+) -> tuple[Any, Any]:
+    """Fake-quantize a weight; return it with its scale, [] or [out, 1].
 
     Args:
         weight: [out, in].
@@ -240,9 +276,11 @@ def fake_quantize_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips
         steps = scale.detach()
         weight = within_pairs((weight / steps).T).T * steps
     if bound.requires_grad:
-        return FakeQuantizeLearned.apply(
+        made = FakeQuantizeLearned.apply(  # type: ignore[no-untyped-call]
             weight, None, bound, scale.detach(), -highest, highest, True
-        )  # type: ignore[no-untyped-call]
-    if clips:
-        return FakeQuantize.apply(weight, scale, -highest, highest)  # type: ignore[no-untyped-call]
-    return FakeQuantizeUnclipped.apply(weight, scale)  # type: ignore[no-untyped-call]
+        )
+    elif clips:
+        made = FakeQuantize.apply(weight, scale, -highest, highest)  # type: ignore[no-untyped-call]
+    else:
+        made = FakeQuantizeUnclipped.apply(weight, scale)  # type: ignore[no-untyped-call]
+    return made, scale.detach()

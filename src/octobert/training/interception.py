@@ -12,7 +12,12 @@ from torch.overrides import TorchFunctionMode
 
 from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
 from octobert.core.plan import QuantPlan
-from octobert.training.fake_quantization import ActivationRanges, FakeQuantize, FakeQuantizeLearned
+from octobert.training.fake_quantization import (
+    ActivationRanges,
+    FakeQuantize,
+    FakeQuantizeLearned,
+    product_of_codes,
+)
 
 # Percentage of a batch's values inside an observed range: all of them.
 ALL_VALUES = 100.0
@@ -107,7 +112,7 @@ class SimulatedModel(Protocol):
     indices: dict[tuple[str, str], int]
     visited: set[int]
 
-    def quantized_weight(self, path: str, weight: Any) -> Any: ...
+    def quantized_weight(self, path: str, weight: Any) -> tuple[Any, Any]: ...
     def quantized_rows(self, path: str, rows: Any) -> Any: ...
 
 
@@ -181,9 +186,15 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         if module not in self._weights:
             self._weights[module] = self._simulation.quantized_weight(module, weight)
-        output = func(
-            self._quantized("linear.input", path, x), self._weights[module], *rest, **kwargs
-        )
+        x = self._quantized("linear.input", path, x)
+        weight, weight_scale = self._weights[module]
+        scale = self._scale_at("linear.input", path)
+        if scale is None or weight_scale is None:
+            output = func(x, weight, *rest, **kwargs)
+        else:
+            bias = rest[0] if rest else kwargs.get("bias")
+            output = product_of_codes(func, (x, scale), (weight, weight_scale))
+            output = output if bias is None else output + bias
         output = self._quantized("linear.output", path, output)
         if path in self._names.attention:
             self._attention, self._scored = self._names.attention[path], False
@@ -232,21 +243,45 @@ class Interceptor(TorchFunctionMode):
         return output
 
     def _product(self, func: Any, args: Any, kwargs: Any) -> Any:
-        left, right, *rest = args
+        left, right = args[:2]
         if self._attention is None or left.dim() < 3:
             return func(*args, **kwargs)
         if getattr(left, "octobert_probs", False):
             module, self._attention = self._attention, None
             value = self._quantized("context.value", module, right)
-            return func(self._quantized("context.probs", module, left), value, *rest, **kwargs)
+            probs = self._quantized("context.probs", module, left)
+            return self._multiplied(
+                func, ("context.probs", probs), ("context.value", value), module
+            )
         if self._scored:
             return func(*args, **kwargs)
         self._scored = True
         right, divisor = getattr(right, "octobert_divided", (right, None))
         key = self._quantized("scores.key", self._attention, right, transposed=True)
-        scores = func(self._quantized("scores.query", self._attention, left), key, *rest, **kwargs)
+        query = self._quantized("scores.query", self._attention, left)
+        sides = ("scores.query", query), ("scores.key", key)
+        scores = self._multiplied(func, *sides, self._attention)
         scores = self._quantized("scores.output", self._attention, scores, token_columns=True)
         return scores if divisor is None else scores / divisor
+
+    def _multiplied(
+        self, func: Any, left: tuple[str, Any], right: tuple[str, Any], module: str
+    ) -> Any:
+        """The product of two values of attention, given with their roles."""
+        scales = [self._scale_at(role, module) for role, _ in (left, right)]
+        if any(scale is None for scale in scales):
+            return func(left[1], right[1])
+        return product_of_codes(
+            func, *((x, s) for (_, x), s in zip((left, right), scales, strict=True))
+        )
+
+    def _scale_at(self, role: str, module: str) -> Any:
+        """The scale of the value at a site; None where it is not quantized."""
+        index = self._simulation.indices.get((role, module))
+        if index is None or not self._simulation.quantizing:
+            return None
+        scale = self._parameters[index][0]
+        return None if np.isnan(scale) else torch.tensor(scale, dtype=torch.float32)
 
     def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
         left, right, *rest = args

@@ -250,8 +250,8 @@ class Simulation:
         if self.observing and self.model.training:
             self.ranges.update(*self._interceptor.observations, self._rate)
 
-    def quantized_weight(self, path: str, weight: Any) -> Any:
-        """Return the fake-quantized weight of a linear layer.
+    def quantized_weight(self, path: str, weight: Any) -> tuple[Any, Any]:
+        """Return the fake-quantized weight of a linear layer and its scale, [] or [out, 1]; None for a float weight.
 
         Args:
             path: of the module.
@@ -259,7 +259,7 @@ class Simulation:
         """
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
-            return weight
+            return weight, None
         return fake_quantize_weight(
             weight, quantizer, self._bound(path, weight), clips=path in self._bound_names
         )
@@ -274,6 +274,5 @@ class Simulation:
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return rows
-        return fake_quantize_weight(
-            rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False
-        )
+        bound = rows.detach().abs().amax(dim=-1, keepdim=True)
+        return fake_quantize_weight(rows, quantizer, bound, clips=False)[0]
