@@ -11,7 +11,7 @@ from pydantic import Field
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit
 from octobert.core.results import Report
-from tests.support.columns import columns
+from tests.support.columns import LISTS, columns
 from tests.support.reports import rich_report
 from tests.support.selections import selection
 
@@ -53,15 +53,7 @@ def test_reports_and_packages_of_earlier_versions_are_read() -> None:
     old = {name: value for name, value in content.items() if name != "models"}
     old |= {"pruning": None, "speed_goals": [], "absent": lists["absent"]}
     old["scores"] = {n: [s.model_dump() for s in scores] for n, scores in lists["scores"].items()}
-    for name in (
-        "comparisons",
-        "stored",
-        "latencies",
-        "footprints",
-        "speedups",
-        "throughputs",
-        "ratios",
-    ):
+    for name in LISTS:
         old[name] = [each.model_dump(mode="json") for each in lists[name]]
     for comparison in old["comparisons"]:
         del comparison["fidelity_kind"]

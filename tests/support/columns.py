@@ -9,23 +9,17 @@ from typing import Any
 from octobert.core.measurements import Figures
 from octobert.core.results import Report
 
-# Figures as one list of each kind, of all models: the form in which they are made here.
-COLUMNS: dict[str, Any] = {
-    "scores": {},
-    "absent": {},
-    **dict.fromkeys(
-        (
-            "comparisons",
-            "stored",
-            "latencies",
-            "footprints",
-            "speedups",
-            "throughputs",
-            "ratios",
-        ),
-        (),
-    ),
-}
+# Of these the figures say which model they are of.
+LISTS = (
+    "footprints",
+    "latencies",
+    "comparisons",
+    "speedups",
+    "throughputs",
+    "ratios",
+    "stored",
+)
+COLUMNS: dict[str, Any] = {"scores": {}, "absent": {}, **dict.fromkeys(LISTS, ())}
 
 
 def columns(report: Report) -> Any:
@@ -55,19 +49,7 @@ def models_of(own: Mapping[str, Any]) -> tuple[Figures, ...]:
     def of(name: str, column: str) -> tuple[Any, ...]:
         return tuple(each for each in own[column] if each.candidate == name)
 
-    named = [
-        each.candidate
-        for column in (
-            "footprints",
-            "latencies",
-            "comparisons",
-            "speedups",
-            "throughputs",
-            "ratios",
-            "stored",
-        )
-        for each in own[column]
-    ]
+    named = [each.candidate for column in LISTS for each in own[column]]
     return tuple(
         Figures.model_construct(
             model=name,

@@ -204,7 +204,7 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
                 values[mapping] = {name: a for name, a in arguments.items() if a is not None}
             return command(**values)
 
-        _give_signature_(wrapped, command, added)
+        _give_signature(wrapped, command, added)
         return wrapped
 
     return decorate
@@ -228,7 +228,7 @@ def complete(command: Command) -> Callable[..., None]:
     return wrapped
 
 
-def _give_signature_(
+def _give_signature(
     wrapped: Command, command: Command, groups: Mapping[str, Mapping[str, inspect.Parameter]]
 ) -> None:
     """Give a wrapper the signature of its command with the parameters of each group in its place; typer makes options of it."""

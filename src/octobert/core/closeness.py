@@ -1,4 +1,4 @@
-"""How near the outputs of one model are to those of another, text by text, as data."""
+"""How near the outputs of one model are to those of another, text by text, and to its own in other batches, as data."""
 
 from __future__ import annotations
 
@@ -81,3 +81,22 @@ class Closeness(FrozenModel):
                 "openvino-cpu, which has a range for each token"
             )
         return found
+
+
+class BatchEffect(FrozenModel):
+    """What other rows and padding do to the outputs of a row.
+
+    Args:
+        state: `exact`: nothing, to the last bit. `bounded`: they change its rounding. `depends`: ranges are computed from all
+            rows of a batch.
+        difference: the largest that was measured, relative to the largest output.
+    """
+
+    state: Literal["exact", "bounded", "depends"]
+    difference: float
+
+    def __str__(self) -> str:
+        if self.state == "exact":
+            return "answers are the same to the last bit alone, padded and in any batch"
+        how = "depend on the batch" if self.state == "depends" else "change by rounding in batches"
+        return f"answers {how}: by up to {self.difference:.1g} of the largest output; octobert.load(…, alone=True) is exact"

@@ -5,6 +5,7 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -162,6 +163,14 @@ class Comparison(OfCandidate):
     _both = model_validator(mode="after")(both_ends)
 
     @property
+    def drop(self) -> Estimate | None:
+        """How far the metric is below that of the reference, with its interval; None where that is not known."""
+        value, low, high = self.difference, self.low, self.high
+        if value is None or low is None or high is None or math.isnan(value):
+            return None
+        return Estimate(value=value, low=low, high=high).times(-1)
+
+    @property
     def is_share(self) -> bool:
         """True where `fidelity` is a share of equal answers, and no cosine or correlation."""
         return self.fidelity_kind == "share"
@@ -217,6 +226,9 @@ class _AtShape(OfCandidate):
     def shape(self) -> TimedShape:
         """Its shape."""
         return TimedShape(self.batch, self.sequence)
+
+
+S = TypeVar("S", bound=_AtShape)
 
 
 class Turn(FrozenModel):
@@ -435,20 +447,20 @@ def check_models(models: Sequence[Figures]) -> None:
             raise ValueError("not every timed model has scores, and times of the same shapes")
 
 
-def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:
+def shapes(measured: Sequence[_AtShape]) -> list[TimedShape]:
     """Return the timed shapes, in order."""
-    return list(dict.fromkeys(latency.shape for latency in latencies))
+    return list(dict.fromkeys(one.shape for one in measured))
 
 
-def in_order(latencies: Sequence[Latency]) -> list[TimedShape]:
+def in_order(measured: Sequence[_AtShape]) -> list[TimedShape]:
     """The timed shapes, rows of the data and small batches first."""
-    return sorted(shapes(latencies), key=lambda shape: (shape.sequence != "data", shape.batch))
+    return sorted(shapes(measured), key=lambda shape: (shape.sequence != "data", shape.batch))
 
 
-def at_first_shape(latencies: Sequence[Latency]) -> list[Latency]:
-    """The times on rows of the data, one at a time where that was measured; else at the first shape."""
-    first = next(iter(in_order(latencies)), None)
-    return [timed for timed in latencies if timed.shape == first]
+def at_first_shape(measured: Sequence[S]) -> list[S]:
+    """What was measured on rows of the data, one at a time where that was done; else at the first shape."""
+    first = next(iter(in_order(measured)), None)
+    return [one for one in measured if one.shape == first]
 
 
 def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
@@ -478,22 +490,3 @@ def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
         sequence=ours.sequence,
         ratio=ratio,
     )
-
-
-class BatchEffect(FrozenModel):
-    """What other rows and padding do to the outputs of a row.
-
-    Args:
-        state: `exact`: nothing, to the last bit. `bounded`: they change its rounding. `depends`: ranges are computed from all
-            rows of a batch.
-        difference: the largest that was measured, relative to the largest output.
-    """
-
-    state: Literal["exact", "bounded", "depends"]
-    difference: float
-
-    def __str__(self) -> str:
-        if self.state == "exact":
-            return "answers are the same to the last bit alone, padded and in any batch"
-        how = "depend on the batch" if self.state == "depends" else "change by rounding in batches"
-        return f"answers {how}: by up to {self.difference:.1g} of the largest output; octobert.load(…, alone=True) is exact"

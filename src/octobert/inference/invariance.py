@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from octobert import targets
-from octobert.core.measurements import BatchEffect
+from octobert.core.closeness import BatchEffect
 from octobert.core.session import Session, SessionOptions
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.inference.opened import FinishedModel

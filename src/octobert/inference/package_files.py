@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from octobert.core import archives, environment
-from octobert.core.closeness import Closeness
+from octobert.core.closeness import BatchEffect, Closeness
 from octobert.core.errors import ModelError, RecipeError, reason
 from octobert.core.files import (
     atomic_write,
@@ -35,7 +35,6 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import Row, Tabular, first_problem
-from octobert.core.measurements import BatchEffect
 from octobert.core.onnx_files import external_files
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from octobert.core.estimate import Estimate
 from octobert.core.limits import COSTS, UNITS, Limit, objective_named
-from octobert.core.measurements import Speedup
+from octobert.core.measurements import Speedup, at_first_shape
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.core.wording import duration, points, speed_text, times_text
@@ -242,12 +242,7 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
     """The speed of the winner in the final run, on rows of the data or at the first shape: over its float baseline, and over a
     faster form of it."""
     figures = report.of(choice.best.variant.target)
-    speedups = list((choice.goal == "throughput" and figures.ratios) or figures.speedups)
-    shapes = sorted({(speedup.sequence != "data", speedup.batch) for speedup in speedups})
-    speedups = [
-        speedup for speedup in speedups if (speedup.sequence != "data", speedup.batch) == shapes[0]
-    ]
-    speedups = list({speedup.reference: speedup for speedup in reversed(speedups)}.values())[::-1]
+    speedups = at_first_shape((choice.goal == "throughput" and figures.ratios) or figures.speedups)
     fastest = min(speedups, key=lambda speedup: speedup.ratio.value, default=None)
     return speedups[:1] + ([fastest] if fastest is not None and fastest is not speedups[0] else [])
 

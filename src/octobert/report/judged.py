@@ -16,11 +16,7 @@ from octobert.core.limits import (
     objective_named,
     rounds_needed,
 )
-from octobert.core.measurements import (
-    Comparison,
-    in_order,
-    score_named,
-)
+from octobert.core.measurements import Comparison, at_first_shape, in_order, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Selection
 from octobert.report.words import words_of
@@ -152,8 +148,7 @@ def figure_of(report: Report, name: str, of: str, metric: str | None) -> Estimat
     if figure.name == "speedup":
         return next((over.ratio for over in figures.speedups if over.shape == shape), None)
     if figure.name == "throughput":
-        ordered = sorted(figures.throughputs, key=lambda one: (one.sequence != "data", one.batch))
-        turns = ordered[0].turns if ordered else ()
+        turns = [turn for one in at_first_shape(figures.throughputs) for turn in one.turns]
         return geometric_mean([turn.rows / turn.seconds for turn in turns]) if turns else None
     if figure.name == "latency":
         timed = next((latency for latency in figures.times if latency.shape == shape), None)
@@ -177,14 +172,7 @@ def figure_of(report: Report, name: str, of: str, metric: str | None) -> Estimat
 
 def _drop(compared: Comparison, metric: str) -> Estimate | None:
     """How far a metric is below that of the float model, with its interval."""
-    if metric != compared.metric:
-        difference = compared.differences.get(metric)
-        return None if difference is None else difference.times(-1)
-    if (
-        compared.difference is None
-        or compared.low is None
-        or compared.high is None
-        or math.isnan(compared.difference)
-    ):
-        return None
-    return Estimate(value=compared.difference, low=compared.low, high=compared.high).times(-1)
+    if metric == compared.metric:
+        return compared.drop
+    difference = compared.differences.get(metric)
+    return None if difference is None else difference.times(-1)

@@ -242,15 +242,13 @@ def loss(words: Phrasing, compared: Comparison | None, rows: int) -> list[str]:
     if compared is None:
         return []
     on = f"on your {rows_text(rows)}"
-    undefined = compared.difference is None or not math.isfinite(compared.difference)
-    if undefined or compared.low is None or compared.high is None or compared.metric is None:
+    drop = compared.drop
+    if drop is None or not math.isfinite(drop.value) or compared.metric is None:
         if not math.isfinite(compared.fidelity):
             return [f"{compared.fidelity_name} undefined {on}"]
         return [
             f"{compared.fidelity_name} {fidelity_text(compared)} with {compared.reference} {on}"
         ]
-    value = compared.difference or 0.0
-    drop = Estimate(value=value, low=compared.low, high=compared.high).times(-1)
     return [f"{words.change(compared.metric, drop)} {on}"]
 
 

@@ -125,24 +125,32 @@ class Codes(torch.autograd.Function):
 
 
 def product_of_codes(
-    product: Callable[[Any, Any], Any], left: tuple[Any, Any], right: tuple[Any, Any]
+    product: Callable[..., Any], left: tuple[Any, Any], right: tuple[Any, Any], bias: Any = None
 ) -> Any:
     """Return a product of two fake-quantized values as runtimes compute it: of their integers, and scaled once.
+
+    Where one of them is not quantized, it is the product of the values.
 
     A sum of integers below 2^24 is exact in float32, so it does not depend on the order of its terms. A product of the values
     themselves would round every term, and what is rounded next would land on the other side of a border now and then.
 
     Args:
-        product: of two tensors, such as torch.matmul.
-        left, right: (value, scale). A scale of several numbers, [out, 1], is that of the rows of a linear layer's weight.
+        product: of two tensors, such as torch.matmul; with a bias, as torch.nn.functional.linear.
+        left, right: (value, scale); None for the scale of a float value. A scale of several numbers, [out, 1], is that of the
+            rows of a linear layer's weight.
+        bias: of a linear layer, [out]; None without one.
     """
     (x, x_scale), (y, y_scale) = left, right
     device = x.device.type
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16:
-        # Sums of codes are beyond the largest number of float16.
-        return product(x, y)
+    # Sums of codes are beyond the largest number of float16.
+    is_narrow = (
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+    )
+    if x_scale is None or y_scale is None or is_narrow:
+        return product(x, y) if bias is None else product(x, y, bias)
     scale = x_scale * (y_scale.reshape(-1) if y_scale.dim() else y_scale)
-    return product(Codes.apply(x, x_scale), Codes.apply(y, y_scale)) * scale  # type: ignore[no-untyped-call]
+    codes = product(Codes.apply(x, x_scale), Codes.apply(y, y_scale))  # type: ignore[no-untyped-call]
+    return codes * scale if bias is None else codes * scale + bias
 
 
 class ActivationRanges(torch.nn.Module):

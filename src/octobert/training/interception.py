@@ -186,15 +186,9 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         if module not in self._weights:
             self._weights[module] = self._simulation.quantized_weight(module, weight)
-        x = self._quantized("linear.input", path, x)
-        weight, weight_scale = self._weights[module]
-        scale = self._scale_at("linear.input", path)
-        if scale is None or weight_scale is None:
-            output = func(x, weight, *rest, **kwargs)
-        else:
-            bias = rest[0] if rest else kwargs.get("bias")
-            output = product_of_codes(func, (x, scale), (weight, weight_scale))
-            output = output if bias is None else output + bias
+        bias = rest[0] if rest else kwargs.get("bias")
+        scaled = self._scaled("linear.input", path, x)
+        output = product_of_codes(func, scaled, self._weights[module], bias)
         output = self._quantized("linear.output", path, output)
         if path in self._names.attention:
             self._attention, self._scored = self._names.attention[path], False
@@ -248,40 +242,16 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         if getattr(left, "octobert_probs", False):
             module, self._attention = self._attention, None
-            value = self._quantized("context.value", module, right)
-            probs = self._quantized("context.probs", module, left)
-            return self._multiplied(
-                func, ("context.probs", probs), ("context.value", value), module
-            )
+            value = self._scaled("context.value", module, right)
+            return product_of_codes(func, self._scaled("context.probs", module, left), value)
         if self._scored:
             return func(*args, **kwargs)
         self._scored = True
         right, divisor = getattr(right, "octobert_divided", (right, None))
-        key = self._quantized("scores.key", self._attention, right, transposed=True)
-        query = self._quantized("scores.query", self._attention, left)
-        sides = ("scores.query", query), ("scores.key", key)
-        scores = self._multiplied(func, *sides, self._attention)
+        key = self._scaled("scores.key", self._attention, right, transposed=True)
+        scores = product_of_codes(func, self._scaled("scores.query", self._attention, left), key)
         scores = self._quantized("scores.output", self._attention, scores, token_columns=True)
         return scores if divisor is None else scores / divisor
-
-    def _multiplied(
-        self, func: Any, left: tuple[str, Any], right: tuple[str, Any], module: str
-    ) -> Any:
-        """The product of two values of attention, given with their roles."""
-        scales = [self._scale_at(role, module) for role, _ in (left, right)]
-        if any(scale is None for scale in scales):
-            return func(left[1], right[1])
-        return product_of_codes(
-            func, *((x, s) for (_, x), s in zip((left, right), scales, strict=True))
-        )
-
-    def _scale_at(self, role: str, module: str) -> Any:
-        """The scale of the value at a site; None where it is not quantized."""
-        index = self._simulation.indices.get((role, module))
-        if index is None or not self._simulation.quantizing:
-            return None
-        scale = self._parameters[index][0]
-        return None if np.isnan(scale) else torch.tensor(scale, dtype=torch.float32)
 
     def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
         left, right, *rest = args
@@ -302,6 +272,14 @@ class Interceptor(TorchFunctionMode):
             )
             return self._quantized("residual.output", path, total)
         return func(*args, **kwargs)
+
+    def _scaled(self, role: str, path: str, x: Any, *, transposed: bool = False) -> tuple[Any, Any]:
+        """A side of a product as its site quantizes it, and its scale; None for the scale where it stays float."""
+        value, scale = self._quantized(role, path, x, transposed=transposed), np.nan
+        index = self._simulation.indices.get((role, path))
+        if index is not None and self._simulation.quantizing:
+            scale = self._parameters[index][0]
+        return value, None if np.isnan(scale) else torch.tensor(scale, dtype=torch.float32)
 
     def _quantized(
         self,
