@@ -7,7 +7,7 @@ from typing import Any
 
 from octobert.core import wording
 from octobert.core.environment import PACKAGES
-from octobert.core.measurements import TimedShape, shapes
+from octobert.core.measurements import TimedShape, score_named, shapes
 from octobert.core.results import Report
 from octobert.report import summary
 from octobert.report.page.runs import Run, Section
@@ -101,7 +101,7 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
         figures = report.of(timing.name)
         timed_shape = shape or next(iter(timing.latencies))
         speedup, compared = timing.baseline.get(timed_shape), figures.against_float
-        score = next((s for s in figures.scores if s.metric == report.task.primary), None)
+        score = score_named(report.task.primary, figures.scores)
         assert figures.footprint is not None
         rows.append(
             {
