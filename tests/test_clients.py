@@ -22,6 +22,7 @@ import octobert
 from octobert.api import client_files, clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
+from octobert.core.heads import HEADS
 from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.data.tokenization import state_length
 from octobert.graph import operators
@@ -124,7 +125,10 @@ def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(
     # The IR is opened under its own name.
     assert settings == {"max_seq_length": 24, "do_lower_case": True}
     about = json.loads((package / "config_sentence_transformers.json").read_text())
-    assert about == {key: ABOUT[key] for key in ("prompts", "default_prompt_name")}
+    assert about == {
+        "model_type": "SentenceTransformer",
+        **{key: ABOUT[key] for key in ("prompts", "default_prompt_name")},
+    }
 
 
 def test_modules_with_weights_are_copied(tmp_path: Path) -> None:
@@ -134,7 +138,9 @@ def test_modules_with_weights_are_copied(tmp_path: Path) -> None:
     pooling = Pooling(modes=("mean", "cls"), steps=(dense, Normalize()))
     folder = tmp_path / "package"
     folder.mkdir()
-    sentence_transformers.write(folder, tmp_path / "source", pooling, hidden=32, max_length=16)
+    sentence_transformers.write(
+        folder, tmp_path / "source", HEADS["embedding"], pooling, hidden=32, max_length=16
+    )
     paths = [module["path"] for module in json.loads((folder / "modules.json").read_text())]
     assert paths == ["", "1_Pooling", "2_Dense", "3_Normalize"]
     assert (folder / "2_Dense" / "model.safetensors").read_bytes() == b"weights"
@@ -387,7 +393,13 @@ def test_the_8_bit_file_is_the_one_that_sentence_transformers_opens_in_a_package
     tmp_path: Path,
 ) -> None:
     sentence_transformers.write(
-        tmp_path, tmp_path, Pooling(), hidden=32, max_length=16, onnx_file="model_quantized.onnx"
+        tmp_path,
+        tmp_path,
+        HEADS["embedding"],
+        Pooling(),
+        hidden=32,
+        max_length=16,
+        onnx_file="model_quantized.onnx",
     )
     stated = json.loads((tmp_path / "sentence_bert_config.json").read_text())
     assert stated["model_args"] == {"file_name": "model_quantized.onnx"}

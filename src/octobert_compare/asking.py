@@ -17,10 +17,9 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.heads import head_of
 from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
-from octobert.tasks import Fidelity, Outputs, Result
-from octobert.tasks._metrics import output_error, probabilities, unit
+from octobert.tasks import Embedding, Fidelity, Outputs, Result
+from octobert.tasks._metrics import probabilities, unit
 from octobert.tasks._rows import check_texts
-from octobert.tasks._vectors import OUTPUT
 from octobert_compare.models import FLOAT, INT8, Event, Models, Pair, Work
 
 # Tokens of a text that the page lists.
@@ -175,9 +174,9 @@ def search(models: Models, asked: Lookup) -> Work:
         OctobertError: the model makes no embeddings.
     """
     pair = models.pair(asked.model)
-    if not head_of(pair.facts.head).pooled:
+    if pair.facts.head != "embedding":
         raise DataError(
-            "the model makes no embeddings",
+            "the model makes no embeddings of one vector",
             got=f"a model for {pair.facts.name}",
             fix="search with a model for embeddings",
         )
@@ -272,10 +271,12 @@ def likeness(
 def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> Fidelity:
     """The fidelity of the quantized model to the float one on some texts; embeddings of each text alone."""
     ours, theirs = outputs[INT8], outputs[FLOAT]
-    if not head_of(pair.facts.head).pooled:
+    if not isinstance(pair.task, Embedding):
         return pair.task.fidelity(Result(ours, encoded), Result(theirs, encoded))
-    cosines = np.sum(unit(ours[OUTPUT]) * unit(theirs[OUTPUT]), axis=-1)
-    return Fidelity("mean cosine", float(cosines.mean()), output_error(ours, theirs), ())
+    form = pair.task.form
+    after, before = (form.read(outputs, encoded.flat) for outputs in (ours, theirs))
+    name, agreement, _ = form.agreement(after, before)
+    return Fidelity(name, float(agreement.mean()), form.error(after, before), ())
 
 
 def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:

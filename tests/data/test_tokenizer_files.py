@@ -209,7 +209,6 @@ def test_options_of_the_tokenizer_in_a_config_of_sentence_transformers(golden, t
         {"tokenizer_args": {"do_lower_case": True}},
         {"processing_kwargs": {"text": {"max_length": 9}}},
         {"tokenizer_name_or_path": "another/model"},
-        {"query_length": 8},
         {"modality_config": {"text": {}, "message": {"format": "structured"}}},
     ):
         config.write_text(json.dumps(unknown))

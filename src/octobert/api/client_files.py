@@ -29,6 +29,40 @@ def name_no_file(folder: Path) -> None:
         _write(folder / SENTENCE_CONFIG, config)
 
 
+def late_problem(client: str, folder: Path, manifest: PackageManifest) -> tuple[str, str] | None:
+    """Why a client does not open a late-interaction model, and what it has; None where it does."""
+    from octobert.data.tokenization import Tokenizer
+
+    reading, is_ir = manifest.task.reading, "openvino_model.xml" in manifest.files
+    if client != "fastembed":
+        # The release of sentence-transformers that has such models needs a newer transformers than optimum-onnx.
+        return None if is_ir else ("opens such models with OpenVINO only", manifest.target)
+    markers = reading.markers if reading is not None else ()
+    tokens = [Tokenizer(folder).id_of(marker) for marker in markers if marker]
+    if reading is None or tokens != [1, 2] or reading.lengths[0] != 32 or reading.filled != 32:
+        what = "knows no markers but the tokens 1 and 2, and no queries but those of 32 tokens"
+        return what, f"markers {', '.join(map(str, tokens)) or 'in the texts'}"
+    return None
+
+
+def without_segments(path: Path) -> None:
+    """Write segment ids of 0 into a model, for programs that insert markers into all inputs but this one."""
+    import onnx_ir as ir
+
+    from octobert.graph import operators
+
+    model = ir.load(path)
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    segments = inputs.get("token_type_ids")
+    if segments is None:
+        return
+    zeros = ir.node("Sub", [inputs["input_ids"]] * 2, name="segments")
+    model.graph.inputs.remove(segments)
+    segments.replace_all_uses_with(zeros.outputs[0])
+    model.graph.insert_before(model.graph[0], zeros)
+    operators.save(model, path)
+
+
 def _state_positions(folder: Path, model: Model, manifest: PackageManifest) -> None:
     """infinity cuts texts at the number of positions in `config.json`."""
     config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import Field
 
-from octobert.api.client_files import WRITERS, name_no_file
+from octobert.api.client_files import WRITERS, late_problem, name_no_file, without_segments
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
+from octobert.core.session import TOKEN_VECTORS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _IR = ("openvino_model.xml", "openvino_model.bin")
 # Kinds of models: heads, and of classifiers what they read.
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
+SPARSE, LATE = "sparse-embedding", "late-interaction"
 SINGLE, PAIRS, RERANKER = "classifier of single texts", "classifier of pairs", "reranker"
 TAGGING, ANSWERING = "token-classification", "question-answering"
 FILLING, FEATURES, NEXT = "masked-lm", "feature-extraction", "next-sentence"
@@ -243,15 +245,15 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             fix="export the package of ort-cpu or openvino-cpu",
         )
     if name == "tei" and capabilities.device != "CPU":
-        raise refused(
-            "runs files on CPUs only", manifest.target, fix="export the package of ort-cpu"
-        )
+        raise refused("runs on CPUs only", manifest.target, fix="export the package of ort-cpu")
     if not client.file and not model.openvino:
         raise refused(
             "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
         )
+    if model.kind == LATE and (problem := late_problem(name, source, manifest)) is not None:
+        raise refused(*problem)
     if (
-        model.kind == EMBEDDING
+        model.kind in (EMBEDDING, SPARSE, LATE)
         and client.outputs == "all"
         and name != "fastembed"
         and not (source / "modules.json").is_file()
@@ -367,6 +369,9 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, partial / name)
         name_no_file(partial)
+        if model.kind == LATE and not model.openvino:
+            keep_output(weights, partial / client.file, TOKEN_VECTORS, as_token=False)
+            without_segments(partial / client.file)
         if model.kind == EMBEDDING and client.outputs != "all":
             as_token = client.outputs == "token"
             if model.openvino:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
-from octobert.core.session import STATES
+from octobert.core.session import STATES, TOKEN_VECTORS, VECTOR
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,17 @@ class Head:
         auto_class: the class of `transformers` that loads a model with this head.
         outputs: names of the graph's outputs, in transformers' order.
         shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
-            per token; `states` [B, S, D], the token states; `embedding`: the token states, which other programs pool
-            themselves, and the vector [B, E], pooled from them by octobert, as sentence-transformers does it.
+            per token; `states` [B, S, D], a vector of each token; `embedding`: the vector [B, E] of a text. Before
+            vectors that octobert makes stands what they are made of, for programs that do it themselves.
         pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
         pretrained: the head belongs to pre-training. A checkpoint often has it whatever its config names, and loses nothing
             that a user trained when the encoder is used without it.
         families: the only families that have the head in `transformers`; empty for all.
-        input: what a user gives: `texts`, one or a pair; `words` of a sentence, and a `question` with a context, which are read
-            in windows; a `masked` text.
+        encoder: the class of sentence-transformers that has such vectors, where octobert makes them, as its modules do, of an
+            output of the model in transformers; else empty.
+        pools: the output that they are made of.
+        input: what a user gives: `texts`, one or a pair; a `named` text, which is a query or a document; `words` of a sentence,
+            and a `question` with a context, which are read in windows; a `masked` text.
         taught: what a model with the head gives, where only a teacher can train it; else empty.
         wide: outputs have one number for each entry of the vocabulary, so that few rows take much memory.
     """
@@ -40,7 +43,9 @@ class Head:
     pooler: bool = False
     pretrained: bool = False
     families: tuple[str, ...] = ()
-    input: Literal["texts", "words", "question", "masked"] = "texts"
+    encoder: Literal["", "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"] = ""
+    pools: str = STATES
+    input: Literal["texts", "named", "words", "question", "masked"] = "texts"
     taught: str = ""
     wide: bool = False
 
@@ -51,8 +56,8 @@ class Head:
 
     @property
     def pooled(self) -> bool:
-        """Return whether octobert pools the token states."""
-        return self.shape == "embedding"
+        """Return whether octobert adds modules of sentence-transformers to the model."""
+        return bool(self.encoder)
 
     @property
     def model_outputs(self) -> tuple[str, ...]:
@@ -62,7 +67,7 @@ class Head:
             >>> HEADS["embedding"].model_outputs
             ('last_hidden_state',)
         """
-        return (STATES,) if self.pooled else self.outputs
+        return (self.pools,) if self.pooled else self.outputs
 
     @property
     def architecture(self) -> str:
@@ -121,9 +126,29 @@ HEADS = {
         Head(
             "embedding",
             "AutoModel",
-            (STATES, "sentence_embedding"),
+            (STATES, VECTOR),
             "embedding",
+            encoder="SentenceTransformer",
             taught="embeddings",
+        ),
+        Head(
+            "sparse-embedding",
+            "AutoModelForMaskedLM",
+            ("logits", VECTOR),
+            "embedding",
+            encoder="SparseEncoder",
+            pools="logits",
+            taught="embeddings",
+            wide=True,
+        ),
+        Head(
+            "late-interaction",
+            "AutoModel",
+            (STATES, TOKEN_VECTORS),
+            "states",
+            encoder="MultiVectorEncoder",
+            input="named",
+            taught="token vectors",
         ),
     )
 }

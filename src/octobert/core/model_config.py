@@ -138,7 +138,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "sum"]
 
 
 # Keys of older folders, in the order in which sentence-transformers concatenates.
@@ -196,11 +196,34 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 PoolingStep = Annotated[Normalize | Dense | LayerNorm, Field(discriminator="kind")]
 
 
-class Pooling(FrozenModel):
-    """How token states become one vector.
+class Reading(FrozenModel):
+    """How a late-interaction model reads queries and documents.
 
     Args:
-        modes: each gives a vector; several are concatenated in this order.
+        markers: token that is inserted behind the first one of a query, and of a document; empty for none.
+        lengths: most tokens of a query, and of a document, with all that is inserted; None for the model's limit.
+        filled: tokens to which shorter queries are filled up; 0 for none.
+        filler: the token that fills them; empty for the mask token.
+        attended: whether other tokens attend to fillers. Each has a vector all the same.
+        skipped: tokens without a vector, such as punctuation.
+        skipping: what they are left out of.
+    """
+
+    markers: tuple[str, str] = ("", "")
+    lengths: tuple[int | None, int | None] = (None, None)
+    filled: int = Field(default=0, ge=0)
+    filler: str = ""
+    attended: bool = False
+    skipped: tuple[str, ...] = ()
+    skipping: tuple[Literal["query", "document"], ...] = ("document",)
+
+
+class Pooling(FrozenModel):
+    """How what a model gives for each token becomes one vector, or vectors of all tokens.
+
+    Args:
+        modes: each gives a vector; several are concatenated in this order. None for the vectors of all tokens.
+        saturation: how many times log(1 + x) is taken of the positive part of each token's numbers before; 1 in SPLADE.
         include_prompt: whether the tokens of a prompt count.
         steps: what follows, in order.
         truncate_dim: number of features that are kept at the end; None for all.
@@ -208,6 +231,7 @@ class Pooling(FrozenModel):
     """
 
     modes: tuple[Mode, ...] = ("mean",)
+    saturation: int = Field(default=0, ge=0, le=2)
     include_prompt: bool = True
     steps: tuple[PoolingStep, ...] = ()
     truncate_dim: int | None = Field(default=None, gt=0)

@@ -14,7 +14,7 @@ from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Comparison, Figures, Footprint, Latency, Load, Score
-from octobert.core.model_config import Pooling, Similarity
+from octobert.core.model_config import Pooling, Reading, Similarity
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Exceeded, Provenance, Ranges
 from octobert.core.selection import Selection
@@ -271,7 +271,9 @@ class ModelMetadata(FrozenModel):
         prompts: name → text that is put before a text; empty texts are left out.
         default_prompt: name of the prompt that is used where none is chosen.
         texts: texts of an input: 1, or 2 for pairs; 0 where it is not known.
-        similarity: how embeddings are compared; None where the model does not say, which means `cosine`.
+        similarity: how embeddings are compared; None where the model does not say, which means `cosine`, for sparse ones `dot`.
+        most_active: of a sparse embedding, the largest so many entries are kept; None where the model does not say.
+        reading: how a late-interaction model reads texts; None for all others.
     """
 
     labels: tuple[str, ...] = ()
@@ -281,6 +283,8 @@ class ModelMetadata(FrozenModel):
     default_prompt: str | None = None
     texts: int = 0
     similarity: Similarity | None = None
+    most_active: int | None = None
+    reading: Reading | None = None
 
 
 class TaskFacts(ModelMetadata):

@@ -27,16 +27,18 @@ RuntimeOption = bool | int | str
 KEEP_FLOAT: dict[str, RuntimeOption] = {"session.qdq_matmulnbits_accuracy_level": "1"}
 # The output with the states of all tokens.
 STATES = "last_hidden_state"
+# The vector of a text, and those of its tokens.
+VECTORS = VECTOR, TOKEN_VECTORS = ("sentence_embedding", "token_vectors")
 
 
 def read_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    """Return the outputs of a model that octobert reads: token states beside a vector are for other programs.
+    """Return the outputs of a model that octobert reads: what vectors are made of, beside them, is for other programs.
 
     Example:
         >>> read_outputs(["last_hidden_state", "sentence_embedding"])
         ('sentence_embedding',)
     """
-    return tuple(name for name in outputs if name != STATES) or tuple(outputs)
+    return tuple(name for name in outputs if name in VECTORS) or tuple(outputs)
 
 
 class StaticShape(FrozenModel):

@@ -64,8 +64,13 @@ class Encoded:
         return len(self.ids)
 
     @property
+    def attended(self) -> int:
+        """How many tokens others attend to: the first so many; all, unless a model fills texts up."""
+        return len(self)
+
+    @property
     def entries(self) -> int:
-        """How many entries of per-token outputs `kept` leaves: one for each token."""
+        """How many entries `kept` leaves of each output: one for each token."""
         return len(self)
 
     @property
@@ -74,8 +79,12 @@ class Encoded:
         return 1
 
     def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """The per-token outputs of this row that are kept, [tokens, …] each: all of them."""
-        return outputs
+        """What is kept of the outputs of this row, [entries, …] each: those of its tokens, without those of padding.
+
+        Args:
+            outputs: of the model for this row, [padded tokens, …] each.
+        """
+        return {name: array[: len(self)] for name, array in outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -287,6 +296,11 @@ class Tokenizer:
         ids = [self._tokenizer.token_to_id(name) for name in names]
         return [index for index in ids if index is not None]
 
+    def id_of(self, token: str) -> int | None:
+        """The id of a token of the vocabulary; None where it has none."""
+        index = self._tokenizer.token_to_id(token)
+        return None if index is None else int(index)
+
     def words(self, ids: Sequence[int]) -> list[str]:
         """Tokens as the vocabulary writes them, such as `##ing` or `Ġdog`."""
         return [str(self._tokenizer.id_to_token(int(index))) for index in ids]
@@ -377,7 +391,7 @@ def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row.ids
-        mask[index, : len(row)] = 1
+        mask[index, : row.attended] = 1
         types[index, : len(row)] = row.types
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 

@@ -171,7 +171,8 @@ def changed_rows(
         One entry for each comparison; none for tasks whose outputs are no answers, such as token states.
     """
     task = unmeasured(task)
-    if head_of(task.head).shape == "states":
+    head = head_of(task.head)
+    if head.shape == "states" and not head.pooled:
         return ()
     results = {
         name: Result(model_outputs, encoded, gold) for name, model_outputs in outputs.items()

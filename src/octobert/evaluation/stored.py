@@ -13,7 +13,6 @@ from octobert.core.measurements import StoredScore
 from octobert.core.stored_vectors import StoredVectors, VectorType
 from octobert.evaluation.statistics import paired
 from octobert.tasks import Result, Retrieval, Task, unmeasured
-from octobert.tasks._vectors import OUTPUT
 
 
 def stored_scores(
@@ -33,9 +32,9 @@ def stored_scores(
         DataError: the task names more dimensions than vectors have.
     """
     task = unmeasured(task)
-    if not isinstance(task, Retrieval):
+    if not isinstance(task, Retrieval) or not task.form.stored:
         return
-    width, before = ours.outputs[OUTPUT].shape[-1], task.items(reference)
+    width, before = ours.outputs[task.form.stored].shape[-1], task.items(reference)
     metric = task.metrics[str(task.primary)]
     for dimensions in sorted({width, *task.dimensions}, reverse=True):
         for kind in get_args(VectorType):
@@ -59,9 +58,13 @@ def stored_scores(
 
 def _stored(task: Retrieval, result: Result, form: StoredVectors) -> tuple[np.ndarray, int]:
     """(the items of documents that are stored in a form, the bytes of one of them)."""
-    asking, documents = np.split(result.outputs[OUTPUT], [len(result.gold)])
+    rows, count, name = result.encoded.flat, len(result.gold), task.form.stored
+    start = sum(row.entries for row in rows[:count]) if task.per_token else count
+    asking, documents = np.split(result.outputs[name], [start])
     form = form.fitted(documents, "task.embedding.dimensions")
     codes = form.encode(documents)
     vectors = np.concatenate([form.cut(asking).astype(np.float32), form.decode(codes)])
-    found = replace(result, outputs={OUTPUT: vectors})
-    return replace(task, coarse=form.type == "binary").items(found), codes[0].nbytes
+    found = replace(result, outputs={name: vectors})
+    coarse = form.type == "binary" and not task.per_token
+    size = round(codes.nbytes / max(len(result.texts) - count, 1))
+    return replace(task, coarse=coarse).items(found), size

@@ -15,7 +15,7 @@ from octobert.core.errors import ParityError
 from octobert.core.heads import Head
 from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
-from octobert.core.session import STATES, Feeds
+from octobert.core.session import Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.models.pooling import Pooler, pool
@@ -63,15 +63,17 @@ def only(batch: Feeds, model: ir.Model) -> Feeds:
 
 
 def torch_outputs(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -> list[np.ndarray]:
-    """Return the outputs of a PyTorch model, in the order of `head.outputs`."""
+    """Return the outputs of a PyTorch model, in the order of `head.outputs`; vectors are made of them by `pooler`."""
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
     with torch.inference_mode():
         result = model(**tensors)
     if pooler is not None:
-        states = result[STATES]
-        return [states.numpy(), pool(states, tensors["attention_mask"], pooler).numpy()]
+        states = result[head.pools]
+        vectors = pool(states, tensors["attention_mask"], pooler)
+        made = {head.pools: states, head.outputs[-1]: vectors}
+        return [made[name].numpy() for name in head.outputs]
     return [result[name].numpy() for name in head.outputs]
 
 

@@ -158,7 +158,7 @@ def collected(
         names: names of the outputs.
         rows: all rows.
         outputs: each batch with its outputs.
-        per_token: outputs have one entry per token; entries of padding are dropped, and what a row does not keep.
+        per_token: each row keeps parts of its outputs, such as those of its tokens, and not those of padding.
 
     Returns:
         Output name to [rows, …], or to [tokens of all rows, …] with `per_token`.
@@ -171,7 +171,7 @@ def collected(
                 {name: array[position] for name, array in arrays.items()},
             )
             if per_token:
-                parts = row.kept({name: array[: len(row)] for name, array in row_outputs.items()})
+                parts = row.kept(row_outputs)
                 # Copied, because a view would keep the whole padded batch in memory.
                 row_outputs = {name: array.copy() for name, array in parts.items()}
             for name, array in row_outputs.items():

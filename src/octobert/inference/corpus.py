@@ -48,14 +48,15 @@ from octobert.core.files import (
     write_sealed,
 )
 from octobert.core.frozen import lazy
-from octobert.core.heads import head_of
 from octobert.core.lock import locked
 from octobert.core.plain import parsed_json
 from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
 from octobert.data.tokenization import Text, Tokenizer
+from octobert.inference import columns
 from octobert.inference.opened import FinishedModel, files_of
 from octobert.inference.predictor import Predictor
+from octobert.tasks import Embedding, VectorForm
 
 VECTORS = "embedding"
 # Key of a file's metadata: what it was made of.
@@ -98,7 +99,7 @@ class Embedder:
             ModelError: it does not embed texts.
         """
         model = Predictor(self.package, goal="throughput", measure=False, **self.options)
-        if not head_of(model.task.head).pooled:
+        if not isinstance(model.task, Embedding):
             raise ModelError(
                 "the model does not embed texts",
                 where=str(model.folder),
@@ -123,10 +124,19 @@ class Embedder:
         """
         table = batch if isinstance(batch, pa.Table) else pa.table(dict(batch))
         _check([self.column], table.schema, "the batch")
-        return _with_vectors(table, self.vectors(_values(table, self.column)))
+        return _with_vectors(table, self.column_of(_values(table, self.column)))
 
-    def vectors(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the embeddings of texts, float32 [texts, width].
+    def column_of(self, texts: Iterable[str]) -> pa.Array:
+        """Return the embeddings of texts as a column."""
+        return self._form.column(self.vectors(texts))
+
+    @property
+    def _form(self) -> VectorForm:
+        assert isinstance(self.model.task, Embedding)
+        return self.model.task.form
+
+    def vectors(self, texts: Iterable[str]) -> Any:
+        """Return the embeddings of texts: an array of float32 [texts, width]; sparse ones as a matrix of SciPy.
 
         Args:
             texts: Any number, which are in memory at once.
@@ -137,8 +147,7 @@ class Embedder:
         parsed = self.parsed(texts, "", 1)
         # Engines also give blocks without rows, whose vectors have a width too.
         rows = self.model.task.encode(self._tokenizer, parsed or self.parsed([""], "", 1)).flat
-        (vectors,) = self.model.outputs(rows).values()
-        return np.asarray(vectors[: len(parsed)], dtype=np.float32)
+        return self._form.read(self.model.outputs(rows), rows)[: len(parsed)]
 
     def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
         """Texts as the model takes them.
@@ -170,21 +179,13 @@ def _values(table: pa.Table, column: str) -> Iterator[Any]:
     return (value.as_py() for value in table[column])
 
 
-def _with_vectors(table: pa.Table, vectors: np.ndarray) -> pa.Table:
-    """Return rows with the column of their vectors, [rows, width]."""
+def _with_vectors(table: pa.Table, column: pa.Array) -> pa.Table:
+    """Return rows with the column of their vectors."""
     if VECTORS in table.column_names:
         raise ColumnError(
             f'there is a column "{VECTORS}" already', fix="rename it, or do not keep it"
         )
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     return table.append_column(VECTORS, column)
-
-
-def _vectors(table: pa.Table) -> np.ndarray:
-    """The vectors that `_with_vectors` put into a table."""
-    (column,) = table[VECTORS].chunks
-    vectors: np.ndarray = column.flatten().to_numpy().reshape(len(table), -1)
-    return vectors
 
 
 def embed(
@@ -251,9 +252,9 @@ def embed(
             _check_run(noted.get(_RUN, b""), run, out)
         else:
             # As above. What is refused leaves no folder.
-            vectors = embedder.vectors([""])
-            _with_vectors(schemas[0].empty_table(), vectors[:0])
-            form.cut(vectors)
+            column = embedder.column_of([""])
+            _with_vectors(schemas[0].empty_table(), column[:0])
+            columns.check_form(column, form)
             with locked(work):
                 began, whole = work / "run.json", work / "whole"
                 if (there := read_sealed(began)) and any(work.glob("[0-9]*.parquet")):
@@ -261,10 +262,10 @@ def embed(
                 for own in (began, whole):
                     remove(own)
                 write_sealed(began, run)
-                columns = {*keep, embedder.column}
+                read = {*keep, embedder.column}
                 parts, form = _make_parts(
                     embedder,
-                    (t for file in files for _, t in _tables(file, stamps[file], columns, rows)),
+                    (t for file in files for _, t in _tables(file, stamps[file], read, rows)),
                     work,
                     keep,
                     form,
@@ -300,23 +301,24 @@ def _make_parts(
         seal, place = part.with_suffix(".part"), [run, len(parts), done, len(table)]
         digest = digest_or_none(part)
         if read_sealed(seal) == json.dumps([*place, digest]).encode():
-            vectors = _vectors(pq.ParquetFile(part).read([VECTORS]))
+            (column,) = pq.ParquetFile(part).read([VECTORS])[VECTORS].chunks
         else:
             remove(seal)
             remove(part)
-            vectors = embedder.vectors(_values(table, embedder.column))
-            _write(part, iter([_with_vectors(table.select(keep), vectors)]), {})
+            column = embedder.column_of(_values(table, embedder.column))
+            _write(part, iter([_with_vectors(table.select(keep), column)]), {})
             digest = file_digest(part)
             write_sealed(seal, json.dumps([*place, digest]).encode())
         # The intervals of all vectors are those of their least and greatest numbers.
-        seen = np.concatenate([*ends, vectors])
+        seen = np.concatenate([*ends, columns.numbers(column)])
         if not np.isfinite(seen).all():
             raise ModelError(
                 "the model's vectors have numbers that are not finite, and int8 no interval for them",
                 where=f"rows {done + 1} to {done + len(table)}",
                 fix="check these texts and the model",
             )
-        fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
+        if len(seen) and not columns.is_sparse(column):
+            fitted, ends = form.fitted(seen), [np.stack([seen.min(axis=0), seen.max(axis=0)])]
         parts[part], done = digest, done + len(table)
         on_done(done)
     return parts, fitted
@@ -335,7 +337,8 @@ def _stored(part: Path, digest: str | None, form: StoredVectors) -> pa.Table:
             fix="run the same command again, which makes it again",
         )
     table = pq.ParquetFile(part).read()
-    return _with_vectors(table.drop_columns(VECTORS), form.encode(_vectors(table)))
+    (column,) = table[VECTORS].chunks
+    return _with_vectors(table.drop_columns(VECTORS), columns.encoded(column, form))
 
 
 def _tables(

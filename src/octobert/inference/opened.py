@@ -20,7 +20,7 @@ from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
-from octobert.core.heads import head_of
+from octobert.core.heads import Head, head_of
 from octobert.core.model_config import CONFIG, read_config
 from octobert.core.onnx_files import (
     ModelSignature,
@@ -33,7 +33,6 @@ from octobert.core.onnx_files import (
 )
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import (
-    STATES,
     Feeds,
     Session,
     SessionEntries,
@@ -262,9 +261,8 @@ class FinishedModel:
             self.file, options.replaced(outputs=dict(self.outputs))
         )
         session = self.with_vectors(session)
-        # Token states beside a vector are for other programs.
         missing = [
-            name for name in head_of(self.head).outputs if name not in (*session.outputs, STATES)
+            name for name in read_outputs(head_of(self.head).outputs) if name not in session.outputs
         ]
         if missing:
             raise ModelError(
@@ -276,10 +274,10 @@ class FinishedModel:
         return session
 
     def with_vectors(self, session: Session) -> Session:
-        """A session of this model or of its float model that pools token states, where the file does not pool them."""
+        """A session of this model or of its float model that makes vectors of token outputs, where the file does not."""
         head = head_of(self.head)
-        pools = self.manifest is None and head.pooled and session.outputs == (STATES,)
-        return PooledSession(session, self.folder, head.outputs[-1]) if pools else session
+        pools = self.manifest is None and head.pooled and session.outputs == (head.pools,)
+        return PooledSession(session, self.folder, head) if pools else session
 
 
 def open_model(
@@ -401,7 +399,7 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     except DataError as error:
         error.where = str(folder / CONFIG) if error.where is None else error.where
         raise
-    stated_facts = {**metadata.model_dump(), "labels": task.labels or metadata.labels}
+    stated_facts = {**metadata.model_dump(), "labels": task.model_labels or metadata.labels}
     return TaskFacts(
         name=choice.name,
         options=choice.options,
@@ -441,18 +439,18 @@ def files_of(path: Path) -> list[Path]:
 
 
 class PooledSession:
-    """A session whose token states are pooled as the files beside the model say, by ONNX Runtime.
+    """A session whose outputs for tokens become vectors as the files beside the model say, by ONNX Runtime.
 
     Args:
-        session: gives the states of all tokens.
-        folder: of the files that state the pooling; token states are averaged where there are none.
-        name: of the vector in results.
+        session: gives the states of all tokens, or their logits.
+        folder: of the files that state the pooling.
+        head: of the model.
 
     Raises:
         ModelError: the pooling is not supported.
     """
 
-    def __init__(self, session: Session, folder: Path, name: str) -> None:
+    def __init__(self, session: Session, folder: Path, head: Head) -> None:
         import onnx_ir as ir
 
         from octobert.graph.capture import shapes
@@ -460,7 +458,7 @@ class PooledSession:
         from octobert.models.pooling import pooler_of
 
         states = ir.Value(
-            name=STATES,
+            name=head.pools,
             type=ir.TensorType(ir.DataType.FLOAT),
             shape=ir.Shape(["batch", "sequence", "width"]),
         )
@@ -471,9 +469,9 @@ class PooledSession:
         )
         graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
         model = ir.Model(graph, ir_version=8)
-        append_pooling_(model, states, pooler_of(folder), name)
+        append_pooling_(model, states, pooler_of(folder, head), head.outputs[-1])
         self._pooling = shapes.open_session(model)
-        self._session, self.outputs = session, (name,)
+        self._session, self._pools, self.outputs = session, head.pools, read_outputs(head.outputs)
         self.precision, self.threads = session.precision, session.threads
         self.streams, self.prepares_shapes = session.streams, session.prepares_shapes
 
@@ -484,8 +482,8 @@ class PooledSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the vectors of one batch, [batch, width]."""
-        states = self._session.run(feeds)[STATES]
-        inputs = {STATES: states, "attention_mask": feeds["attention_mask"]}
+        states = self._session.run(feeds)[self._pools]
+        inputs = {self._pools: states, "attention_mask": feeds["attention_mask"]}
         try:
             (vectors,) = self._pooling.run(list(self.outputs), inputs)
         except Exception as error:  # onnxruntime has no base class for its errors

@@ -9,7 +9,7 @@ from octobert.core.errors import ModelError
 from octobert.core.heads import HEADS, Head, head_of
 from octobert.core.model_config import MODULES
 from octobert.core.onnx_files import TensorInfo
-from octobert.core.session import STATES
+from octobert.core.session import STATES, TOKEN_VECTORS
 from octobert.models.sentence_transformers import modules_of
 from octobert.models.source import ModelSource
 
@@ -91,7 +91,12 @@ def check_head(source: ModelSource, name: str) -> None:
         if trained_head is not None
         else not stated or stated.endswith(("Model", *_PRETRAINED))
     )
-    if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
+    if (
+        head.shape == "embedding"
+        and not ending
+        and not plain
+        and not (source.tokenizer_folder / MODULES).is_file()
+    ):
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
@@ -101,7 +106,7 @@ def check_head(source: ModelSource, name: str) -> None:
             fix="choose the task that it was trained for, or save the encoder alone (AutoModel, save_pretrained)",
         )
     modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
-    if ending and len(modules) > 1:
+    if ending and len(modules) > 1 and not head.pooled:
         raise ModelError(
             f"the model's answers are not those of a {name} head alone",
             where=str(source.tokenizer_folder / MODULES),
@@ -129,6 +134,9 @@ def unused_weights(head: Head, folder: Path, names: Iterable[str]) -> list[str]:
     dropped: tuple[str, ...] = _PRETRAINED_WEIGHTS
     if not head.architecture and (not head.pooled or (folder / MODULES).is_file()):
         dropped += _TRAINED_WEIGHTS
+    if head.encoder == "MultiVectorEncoder":
+        # Stanford's projection.
+        dropped += ("linear.",)
     return sorted(
         name
         for name in names
@@ -143,7 +151,10 @@ def masked_lm(source: ModelSource, head: Head) -> str:
     """
     stated = _architecture(source)
     is_plain = (
-        source.is_checkpoint and head.pooled and not (source.tokenizer_folder / MODULES).is_file()
+        source.is_checkpoint
+        and head.shape == "embedding"
+        and not head.architecture
+        and not (source.tokenizer_folder / MODULES).is_file()
     )
     return stated if is_plain and stated.endswith(HEADS["masked-lm"].architecture) else ""
 
@@ -206,5 +217,5 @@ def _fits(head: Head, name: str, port: TensorInfo, classes: int) -> bool:
 
 def _axes(head: Head, name: str, port: TensorInfo) -> bool | None:
     """Return whether an output has as many axes as the head's; None if the file does not say."""
-    expected = 3 if name == STATES else _AXES.get(head.shape, 2)
+    expected = 3 if name in (STATES, TOKEN_VECTORS, head.pools) else _AXES.get(head.shape, 2)
     return None if port.shape is None else len(port.shape) == expected

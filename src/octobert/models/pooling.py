@@ -6,16 +6,18 @@ that file is a plain encoder, whose token states are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
+from octobert.core.heads import Head
 from octobert.core.model_config import (
+    CONFIG,
     MODE_KEYS,
     MODULES,
     SENTENCE_CONFIG,
@@ -27,15 +29,28 @@ from octobert.core.model_config import (
     PoolingStep,
     read_object,
 )
+from octobert.models.late_interaction import PROJECTION, STANFORD
 from octobert.models.locating import pickle_only
 from octobert.models.sentence_transformers import (
     ABOUT,
+    SATURATIONS,
     WEIGHTS,
     check_kind,
     check_template,
     modules_of,
 )
+from octobert.models.weights import shapes_of, weight_files
 
+# Kind of model → its modules up to the pooling, and the pooling of a plain encoder of that kind.
+_MODULES = {
+    "SentenceTransformer": ("Transformer", "Pooling"),
+    "SparseEncoder": ("MLMTransformer or Transformer", "SpladePooling"),
+    "MultiVectorEncoder": ("Transformer",),
+}
+_PLAIN = {
+    "SentenceTransformer": Pooling(),
+    "SparseEncoder": Pooling(modes=("max",), saturation=1),
+}
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "GELU")
 _EMBEDDING = "sentence_embedding"
 # Lower bounds of the divisors in sentence-transformers' mean pooling and in torch.nn.functional.normalize.
@@ -52,18 +67,21 @@ class Pooler:
     weights: Mapping[str, np.ndarray]
 
 
-def pooling_of(folder: Path) -> Pooling:
-    """The pooling that a folder states; mean pooling for a plain encoder.
+def pooling_of(folder: Path, head: Head) -> Pooling:
+    """The pooling that a folder states; for a plain encoder that of `_PLAIN`, as in sentence-transformers.
 
     Args:
         folder: the checkpoint, or the folder of an ONNX file's config.
+        head: of the task, whose kind of model it has to be.
 
     Raises:
-        ModelError: a module, or an option of a module, is not supported.
+        ModelError: it is another kind of model, or a module, or an option of a module, is not supported.
     """
-    check_kind(folder)
+    check_kind(folder, head)
     modules, where = modules_of(folder), str(folder / MODULES)
     if not modules:
+        if head.encoder == "MultiVectorEncoder":
+            return _stanford(folder)
         if (folder / "1_Pooling").is_dir():
             raise ModelError(
                 "the folder states a pooling, but not which modules follow it",
@@ -72,26 +90,20 @@ def pooling_of(folder: Path) -> Pooling:
                 fix="download modules.json too",
             )
         check_template(folder)
-        return Pooling()
+        return _PLAIN[head.encoder]
     about = read_object(folder / ABOUT, missing_ok=True)
-    kind = about.get("model_type", "SentenceTransformer")
-    if kind != "SentenceTransformer":
-        raise ModelError(
-            "the model makes no embeddings",
-            where=str(folder / ABOUT),
-            got=kind,
-            expected="SentenceTransformer",
-        )
     names = [_kind(stated, where) for stated, _ in modules]
-    if names[:2] != ["Transformer", "Pooling"]:
+    late = head.encoder == "MultiVectorEncoder"
+    first, *others = _MODULES[head.encoder]
+    if names[0] not in first.split(" or ") or names[1 : 1 + len(others)] != others:
         raise ModelError(
             "these modules are not supported",
             where=where,
             got=", ".join(names),
-            expected="Transformer, Pooling, …",
+            expected=", ".join([first, *others, "…"]),
         )
-    _check_transformer(folder)
-    stated = _options(modules[1][1])
+    _check_transformer(folder, head)
+    stated = {} if late else _options(modules[1][1])
     prompts = about.get("prompts")
     if (
         not stated.get("include_prompt", True)
@@ -105,11 +117,15 @@ def pooling_of(folder: Path) -> Pooling:
             fix="remove the prompts of the model",
         )
     steps = [
-        _step(name, module_folder, folder)
-        for name, (_, module_folder) in zip(names[2:], modules[2:], strict=True)
-        if name != "Dropout"
+        _step(name, module_folder, folder, "token_embeddings" if late else _EMBEDDING)
+        for name, (_, module_folder) in list(zip(names, modules, strict=True))[1 + len(others) :]
+        if name not in ("Dropout", "MultiVectorMask")
     ]
-    modes = _modes(stated, str(modules[1][1] / "config.json"))
+    if late and not any(isinstance(step, Normalize) for step in steps):
+        # PyLate normalizes without stating it.
+        steps.append(Normalize())
+    read = {"SparseEncoder": _splade, "MultiVectorEncoder": _of_tokens}.get(head.encoder, _modes)
+    modes, saturation = read(stated, str(modules[len(others)][1] / "config.json"))
     _check_widths(
         stated.get("embedding_dimension", stated.get("word_embedding_dimension")),
         modes,
@@ -119,10 +135,12 @@ def pooling_of(folder: Path) -> Pooling:
     try:
         return Pooling(
             modes=modes,
+            saturation=saturation,
             include_prompt=bool(stated.get("include_prompt", True)),
             steps=tuple(steps),
             truncate_dim=about.get("truncate_dim"),
-            similarity=about.get("similarity_fn_name"),
+            # Vectors of tokens have one similarity.
+            similarity=None if late else about.get("similarity_fn_name"),
         )
     except ValueError as error:
         raise ModelError(
@@ -133,18 +151,47 @@ def pooling_of(folder: Path) -> Pooling:
         ) from error
 
 
-def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
+def _stanford(folder: Path) -> Pooling:
+    """The projection of Stanford's ColBERT, which lies among the weights of the encoder, as a module of its own.
+
+    Raises:
+        ModelError: there is none.
+    """
+    config, shapes = (
+        read_object(folder / CONFIG),
+        shapes_of(weight_files(folder, allow_pickle=True)),
+    )
+    shape = shapes.get("linear.weight", ())
+    if STANFORD not in (config.get("architectures") or ()) or len(shape) != 2:
+        raise ModelError(
+            "the model has no projection of its token vectors",
+            where=str(folder),
+            expected="a model of PyLate, of sentence-transformers (MultiVectorEncoder) or of Stanford's ColBERT",
+            fix="train it as one of these, or choose the task embedding",
+        )
+    projection = Dense(
+        folder=PROJECTION,
+        in_features=shape[1],
+        out_features=shape[0],
+        bias=False,
+        activation="Identity",
+    )
+    return Pooling(modes=(), steps=(projection, Normalize()))
+
+
+def pooler_of(folder: Path, head: Head, *, allow_pickle: bool = False) -> Pooler:
     """The pooling that a folder states, with its weights.
 
     Raises:
         ModelError: it is not supported, or its weights are missing, or in a pickle file that is not allowed.
     """
-    pooling = pooling_of(folder)
+    pooling = pooling_of(folder, head)
     weights: dict[str, np.ndarray] = {}
     for step in pooling.steps:
         if isinstance(step, Normalize):
             continue
-        arrays, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
+        expected, place = _shapes(step), folder / step.folder
+        arrays = _arrays(place if place.is_dir() else folder, expected, allow_pickle=allow_pickle)
         for name, shape in expected.items():
             if name not in arrays or arrays[name].shape != shape:
                 raise ModelError(
@@ -161,15 +208,15 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
 
 
 def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
-    """Pool token states in PyTorch, the reference for the graph's pooling.
+    """Pool what a model gives for each token in PyTorch, the reference for the graph's pooling.
 
     Args:
-        states: tensor [B, S, D].
+        states: tensor [B, S, D]: states, or logits over the vocabulary.
         mask: the attention mask, tensor [B, S]; padding is on the right.
         pooler: how.
 
     Returns:
-        tensor [B, E].
+        tensor [B, E], or [B, S, E] where nothing is pooled.
     """
     import torch
     import torch.nn.functional as F
@@ -179,7 +226,10 @@ def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
         return None if array is None else torch.from_numpy(array).to(states)
 
     token_mask = mask.unsqueeze(-1).to(states.dtype)
-    x = torch.cat([_pooled(mode, states, token_mask) for mode in pooler.pooling.modes], dim=-1)
+    for _ in range(pooler.pooling.saturation):
+        states = states.relu().log1p()
+    pooled = [_pooled(mode, states, token_mask) for mode in pooler.pooling.modes]
+    x = torch.cat(pooled, dim=-1) if pooled else states
     for step in pooler.pooling.steps:
         if isinstance(step, Normalize):
             x = F.normalize(x, dim=-1, eps=MIN_NORM)
@@ -204,6 +254,8 @@ def _pooled(mode: Mode, states: Any, token_mask: Any) -> Any:
         return states[:, 0]
     if mode == "max":
         return states.masked_fill(token_mask == 0, float("-inf")).amax(1)
+    if mode == "sum":
+        return (states * token_mask).sum(1)
     if mode in ("mean", "mean_sqrt_len_tokens"):
         count = token_mask.sum(1).clamp(min=MIN_TOKENS)
         return (states * token_mask).sum(1) / (count if mode == "mean" else count.sqrt())
@@ -220,7 +272,7 @@ def _check_widths(
     width: Any, modes: Sequence[Mode], steps: Sequence[PoolingStep], where: str
 ) -> None:
     """Refuse modules of which one reads a vector of another width than the one before makes."""
-    width = width * len(modes) if isinstance(width, int) else None
+    width = width * max(len(modes), 1) if isinstance(width, int) else None
     for step in steps:
         if isinstance(step, Normalize):
             continue
@@ -238,7 +290,7 @@ def _check_widths(
 
 def _kind(stated: str, where: str) -> str:
     """`Dense` for `sentence_transformers.models.Dense` of older files and for the longer names of newer ones."""
-    if not stated.startswith("sentence_transformers."):
+    if not stated.startswith(("sentence_transformers.", "pylate.models.Dense.")):
         raise ModelError(
             "a module of the model needs its own Python code, which octobert never runs",
             where=where,
@@ -248,24 +300,57 @@ def _kind(stated: str, where: str) -> str:
     return stated.rpartition(".")[2]
 
 
-def _check_transformer(folder: Path) -> None:
-    """Refuse an encoder that gives anything but the states of its last layer."""
+def _check_transformer(folder: Path, head: Head) -> None:
+    """Refuse an encoder that gives anything but what a head pools."""
     path = folder / SENTENCE_CONFIG
     stated = read_object(path, missing_ok=True)
     read: Any = stated.get("modality_config")
     for key in ("text", "method_output_name"):
         read = read.get(key) if isinstance(read, dict) else None
-    seen = (stated.get("transformer_task", "feature-extraction"), read or "last_hidden_state")
-    if seen != ("feature-extraction", "last_hidden_state"):
+    expected = ("fill-mask" if head.pools == "logits" else "feature-extraction", head.pools)
+    lengths = [
+        key for key in ("query_length", "document_length", "query_expansion") if stated.get(key)
+    ]
+    if lengths and head.encoder != "MultiVectorEncoder":
+        raise ModelError(
+            "an option of sentence-transformers is not supported",
+            where=str(path),
+            got=f"{lengths[0]}: {stated[lengths[0]]}",
+            fix="remove it, and write what it changes into max_seq_length",
+        )
+    seen = (stated.get("transformer_task", expected[0]), read or expected[1])
+    if seen != expected:
         raise ModelError(
             "the encoder's output is not supported",
             where=str(path),
             got=" with ".join(map(str, seen)),
-            expected="feature-extraction with last_hidden_state",
+            expected=" with ".join(expected),
         )
 
 
-def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
+def _of_tokens(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int]:
+    """Nothing is pooled."""
+    return (), 0
+
+
+def _splade(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int]:
+    """The pooling of SPLADE, and how often it saturates."""
+    mode, activation = (
+        str(stated.get(key, usual))
+        for key, usual in (("pooling_strategy", "max"), ("activation_function", "relu"))
+    )
+    if mode not in ("max", "sum") or activation not in SATURATIONS:
+        raise ModelError(
+            "the pooling is not supported",
+            where=where,
+            got=f"{mode} of {activation}",
+            expected=f"max or sum of {' or '.join(SATURATIONS)}",
+        )
+    return ("sum" if mode == "sum" else "max",), 1 + SATURATIONS.index(activation)
+
+
+def _modes(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int]:
+    """The modes of a pooling of token states, which do not saturate."""
     modes = stated.get("pooling_mode")
     if modes is None:
         active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value]
@@ -273,29 +358,33 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
         modes = unknown or [mode for key, mode in MODE_KEYS.items() if key in active] or ["mean"]
     modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     for mode in modes:
-        if str(mode) not in get_args(Mode):
+        if str(mode) not in MODE_KEYS.values():
             raise ModelError(
                 "the pooling is not supported",
                 where=where,
                 got=str(mode),
-                expected=", ".join(get_args(Mode)),
+                expected=", ".join(MODE_KEYS.values()),
             )
-    return tuple(modes)
+    return tuple(modes), 0
 
 
-def _step(name: str, module_folder: Path, folder: Path) -> PoolingStep:
-    """A module after pooling."""
+def _step(name: str, module_folder: Path, folder: Path, reads: str) -> PoolingStep:
+    """A module after pooling.
+
+    Args:
+        reads: what it reads and writes.
+    """
     stated, where = (
         _options(module_folder, missing_ok=name == "Normalize"),
         str(module_folder / "config.json"),
     )
-    inputs = {stated.get(key) or _EMBEDDING for key in ("module_input_name", "module_output_name")}
-    if inputs != {_EMBEDDING}:
+    inputs = {stated.get(key) or reads for key in ("module_input_name", "module_output_name")}
+    if inputs != {reads}:
         raise ModelError(
             f"this use of {name} is not supported",
             where=where,
             got=", ".join(sorted(inputs)),
-            expected=_EMBEDDING,
+            expected=reads,
         )
     inner = module_folder.relative_to(folder).as_posix()
     if name == "Normalize":
@@ -350,7 +439,10 @@ def _shapes(step: Dense | LayerNorm) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _arrays(module_folder: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
+def _arrays(
+    module_folder: Path, names: Collection[str], *, allow_pickle: bool
+) -> dict[str, np.ndarray]:
+    """The weights of a module that have these names; all of a pickle."""
     safe, pickled = (module_folder / name for name in WEIGHTS)
     if not safe.is_file() and not pickled.is_file():
         raise ModelError(
@@ -363,9 +455,10 @@ def _arrays(module_folder: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]
         raise pickle_only(str(pickled))
     try:
         if safe.is_file():
-            from safetensors.numpy import load_file
+            from safetensors import safe_open
 
-            return load_file(safe)
+            with safe_open(safe, "numpy") as file:
+                return {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
         import torch
 
         tensors = torch.load(pickled, map_location="cpu", weights_only=True)

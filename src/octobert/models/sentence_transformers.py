@@ -20,6 +20,7 @@ from typing import Any
 
 from octobert.core.errors import ModelError
 from octobert.core.files import stays_inside
+from octobert.core.heads import Head
 from octobert.core.model_config import (
     CONFIG,
     MODE_KEYS,
@@ -41,20 +42,39 @@ _FOLDER = r"[\w .\-/]{0,200}"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-_TYPES = "sentence_transformers.models"
 # Keys of `ABOUT` that change what is computed; versions of other packages say nothing about these files.
-_ABOUT_KEYS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+_ABOUT_KEYS = (
+    "prompts",
+    "default_prompt_name",
+    "similarity_fn_name",
+    "truncate_dim",
+    "max_active_dims",
+)
 # Of `SENTENCE_CONFIG`: what is passed on to whoever opens the encoder's file.
 FILE_KEY = "model_args"
+# The modules of each class up to the pooling.
+_FIRST = {
+    "SentenceTransformer": ("models.Transformer", "models.Pooling"),
+    "SparseEncoder": (
+        "sparse_encoder.models.MLMTransformer",
+        "sparse_encoder.models.SpladePooling",
+    ),
+}
+# What SPLADE's pooling saturates by, once and twice.
+SATURATIONS = ("relu", "log1p_relu")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
 _GLINER = "gliner_config.json"
 _SPARSE = (
     "a sparse encoder (SPLADE), whose vectors have an entry for each token of the vocabulary",
-    "quantize its masked language model with the task fill-mask, and pool the logits as its library does",
+    "choose the task sparse-embedding",
+)
+_SPARSE_STATES = (
+    "a sparse encoder that makes entries of its own of a dense vector",
+    "quantize its encoder as a SentenceTransformer with the task embedding",
 )
 _LATE = (
     "a late-interaction model (ColBERT), which has a vector for each token of a text",
-    "export it to ONNX with its projection, as last_hidden_state, and give that file with the task feature-extraction",
+    "choose the task late-interaction",
 )
 _TABLE = (
     "a table of token vectors without an encoder",
@@ -65,14 +85,17 @@ _ROUTES = (
     "save the modules of one route as a SentenceTransformer of its own",
 )
 _IMAGES = ("CLIP, an encoder of texts and images", "choose a model of texts")
+# What a model is and which task takes it, by the class of sentence-transformers that its files name, or by its modules.
+_KINDS = {
+    "SparseEncoder": (_SPARSE, ("SparseEncoder", "MLMTransformer", "SpladePooling")),
+    "MultiVectorEncoder": (
+        _LATE,
+        ("MultiVectorEncoder", "MultiVectorMask", "ColBERT", "HF_ColBERT", "pylate"),
+    ),
+}
 # What other models are, and what to use instead, by what their files name: a module, a class, a type of model.
 _OTHERS = {
-    **dict.fromkeys(
-        ("SparseEncoder", "MLMTransformer", "SpladePooling", "SparseAutoEncoder"), _SPARSE
-    ),
-    **dict.fromkeys(
-        ("MultiVectorEncoder", "MultiVectorMask", "ColBERT", "HF_ColBERT", "pylate"), _LATE
-    ),
+    "SparseAutoEncoder": _SPARSE_STATES,
     **dict.fromkeys(
         ("StaticEmbedding", "SparseStaticEmbedding", "BoW", "WordEmbeddings", "model2vec"), _TABLE
     ),
@@ -119,8 +142,8 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     return modules
 
 
-def check_kind(folder: Path) -> None:
-    """Refuse a folder whose files name another kind of model than an encoder that makes one vector for a text.
+def check_kind(folder: Path, head: Head | None = None) -> None:
+    """Refuse a folder whose files name a kind of model that no task takes, or another one than a head is for.
 
     Raises:
         ModelError: with what it is, and what to use instead; or its encoder is in a folder of its own.
@@ -135,9 +158,13 @@ def check_kind(folder: Path) -> None:
         str(name) for name in (config.get("model_type"), *(config.get("architectures") or ()))
     ]
     names += [_GLINER] if (folder / _GLINER).is_file() else []
+    others = dict(_OTHERS)
+    for encoder, (words, own) in _KINDS.items():
+        if head is not None and head.encoder != encoder:
+            others |= dict.fromkeys(own, words)
     for name in names:
-        if name in _OTHERS:
-            what, fix = _OTHERS[name]
+        if name in others:
+            what, fix = others[name]
             raise ModelError(
                 f"the model is {what}",
                 where=str(folder),
@@ -185,6 +212,7 @@ def copy_modules(source: Path, folder: Path) -> None:
 def write(
     folder: Path,
     source: Path,
+    head: Head,
     pooling: Pooling,
     *,
     hidden: int,
@@ -196,21 +224,31 @@ def write(
     Args:
         folder: to write into.
         source: holds the folders of `pooling.steps`, and the last two files, where the model has them.
+        head: of the model.
         pooling: of the model.
         hidden: width of the token states.
         max_length: the longest text, in tokens; longer ones are cut.
         onnx_file: what is opened in the folder `onnx`; None leaves it to the default, `model.onnx`.
     """
-    folders = ["", "1_Pooling"]
-    kinds = ["Transformer", "Pooling"]
+    stated, settings = (
+        read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG)
+    )
+    opened = {FILE_KEY: {"file_name": onnx_file}} if onnx_file is not None else {}
+    if not pooling.modes:
+        # Modules on tokens, in the form of the library that wrote them, with how it reads texts.
+        copy_modules(source, folder)
+        _write(folder / SENTENCE_CONFIG, settings | {"max_seq_length": max_length} | opened)
+        return
+    kinds = list(_FIRST[head.encoder])
+    folders = ["", f"1_{kinds[1].rpartition('.')[2]}"]
     for number, step in enumerate(pooling.steps, start=2):
         name = _NAMES[step.kind]
-        kinds.append(name)
+        kinds.append(f"models.{name}")
         folders.append(f"{number}_{name}")
         if not isinstance(step, Normalize):
             shutil.copytree(source / step.folder, folder / folders[-1])
     modules = [
-        {"idx": i, "name": str(i), "path": folders[i], "type": f"{_TYPES}.{kind}"}
+        {"idx": i, "name": str(i), "path": folders[i], "type": f"sentence_transformers.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
@@ -219,15 +257,17 @@ def write(
         **flags,
         "include_prompt": pooling.include_prompt,
     }
+    if pooling.saturation:
+        options = {
+            "pooling_strategy": pooling.modes[0],
+            "activation_function": SATURATIONS[pooling.saturation - 1],
+        }
     if len(pooling.modes) > 1:
         # The flags do not say in which order vectors are joined.
         options["pooling_mode"] = list(pooling.modes)
-    stated, settings = (
-        read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG)
-    )
     about = {key: stated[key] for key in _ABOUT_KEYS if stated.get(key) is not None}
+    about["model_type"] = head.encoder
     lower = bool(settings.get("do_lower_case", False))
-    opened = {FILE_KEY: {"file_name": onnx_file}} if onnx_file is not None else {}
     (folder / folders[1]).mkdir()
     for name, content in (
         (MODULES, modules),
@@ -235,9 +275,7 @@ def write(
         (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower} | opened),
         (ABOUT, about),
     ):
-        (folder / name).write_text(
-            json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8"
-        )
+        _write(folder / name, content)
 
 
 def write_activation(folder: Path, activation: str) -> None:
@@ -253,4 +291,8 @@ def write_activation(folder: Path, activation: str) -> None:
         **(settings if isinstance(settings, dict) else {}),
         "activation_fn": activation,
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+    _write(folder / CONFIG, config)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -20,6 +20,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import MODULES, Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
+from octobert.models.late_interaction import reading_of
 from octobert.models.locating import TOKENIZER_FILES, completed, locate
 from octobert.models.sentence_transformers import ABOUT, check_kind, module_files
 from octobert.models.weights import other_kind
@@ -316,7 +317,10 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
             got=str(default),
             fix=did_you_mean(str(default), prompts),
         )
-    similarity = about.get("similarity_fn_name")
+    similarity, reading = about.get("similarity_fn_name"), reading_of(source.tokenizer_folder)
+    if reading is not None:
+        # Vectors of tokens have one similarity: the best of each token of the query, added up.
+        similarity = None
     if similarity not in (None, *get_args(Similarity)):
         raise ModelError(
             "there is no such similarity",
@@ -336,6 +340,8 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
         prompts=prompts,
         default_prompt=default if default in prompts else None,
         similarity=similarity,
+        most_active=about.get("max_active_dims"),
+        reading=reading,
     )
 
 

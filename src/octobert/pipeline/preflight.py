@@ -68,8 +68,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         raise RecipeError(
             "tuning needs the package optuna", where="tune", fix=environment.install("tune")
         )
-    if head_of(task.head).pooled:
-        pooler_of(model.tokenizer_folder, allow_pickle=recipe.allow_pickle)
+    if (head := head_of(task.head)).pooled:
+        pooler_of(model.tokenizer_folder, head, allow_pickle=recipe.allow_pickle)
     if model.is_checkpoint:
         # Also refuses model types that are not supported: they have no family.
         heads.check_class(model, task.head)
@@ -242,12 +242,12 @@ def _check_criterion(
             where=f"{key}.metric",
             fix=did_you_mean(metric, task.metrics),
         )
-    if metric == "pseudo_perplexity":
+    if metric in task.costs:
         raise RecipeError(
-            "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops",
+            f"a lower {metric.replace('_', '-')} is better, and a criterion limits how far a metric drops",
             where="accuracy.metric" if key == "accuracy" else key,
             got=metric,
-            fix="take log_likelihood",
+            fix=f"take {task.primary}",
         )
     if places.tune == places.evaluate and not places.alone:
         raise RecipeError(

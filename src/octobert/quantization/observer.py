@@ -17,7 +17,6 @@ import onnx_ir as ir
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
-from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
@@ -153,10 +152,10 @@ def stream(
     names = {value.name for value in session.get_inputs()}
 
     def run(group: Sequence[int]) -> None:
-        feeds = feeds_of([rows[i] for i in group], pad_id)
+        feeds, lengths = feeds_of([rows[i] for i in group], pad_id), [len(rows[i]) for i in group]
         outputs = session.run(list(values), {k: v for k, v in feeds.items() if k in names})
         for name, output in zip(values, outputs, strict=True):
-            take(name, group, list(real_rows(output, layouts[name], feeds)))
+            take(name, group, list(real_rows(output, layouts[name], lengths)))
 
     done = 0
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
@@ -233,31 +232,27 @@ def open_with_outputs(
     return session, layouts
 
 
-def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.ndarray]:
+def real_rows(output: np.ndarray, layout: Layout, lengths: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield an activation without padding, row by row.
 
     Args:
-        output: the activation of a batch.
+        output: the activation of a batch, which is padded on the right.
         layout: its axes, with "batch" and "sequence" marked.
-        feeds: of the batch; `attention_mask` [B, S] is 1 for tokens and 0 for padding.
+        lengths: tokens of the rows, also those that no other attends to.
 
     Raises:
         ModelError: an axis is unknown.
     """
-    mask = feeds["attention_mask"].astype(bool)
     axes = [axis for axis, size in enumerate(layout) if size == "sequence"]
     if layout[0] == "tokens":
-        output, axes = output.reshape(*mask.shape, *output.shape[1:]), [1]
+        output, axes = output.reshape(len(lengths), -1, *output.shape[1:]), [1]
     elif "unknown" in layout or layout[0] != "batch":
         raise ModelError(
             "the axes of an activation are unknown, so padding cannot be removed", got=str(layout)
         )
-    for row, real in zip(output, mask, strict=True):
-        length = int(real.sum())
+    for row, length in zip(output, lengths, strict=True):
         for axis in axes:
-            # With padding at the end a slice is enough, which copies nothing.
-            ends = (*[slice(None)] * (axis - 1), slice(length))
-            row = row[ends] if real[:length].all() else np.compress(real, row, axis=axis - 1)
+            row = row[(*[slice(None)] * (axis - 1), slice(length))]
         yield row
 
 

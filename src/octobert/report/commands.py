@@ -23,6 +23,7 @@ from octobert.core.selection import BEST, Variant
 _EXAMPLES = {
     "question": ("a question", "a text with the answer"),
     "masked": ("a text with [MASK]",),
+    "named": ("a text", "document"),
 }
 # Longest text of an example, in characters. A context has room for an answer.
 _TEXT, _CONTEXT = 60, 160
@@ -72,6 +73,9 @@ def predict_command(package: str | Path, head: str, example: Sequence[str]) -> s
             _shortened(context, _CONTEXT),
         ]
         return shlex.join([*command, *texts])
+    if asked == "named":
+        text, name = example
+        return shlex.join([*command, "--prompt", name, "--", _shortened(text, _TEXT)])
     # The words of a sentence to tag are one text.
     texts = [" ".join(example)] if asked == "words" else list(example)
     texts = [_shortened(text, _TEXT) for text in texts]

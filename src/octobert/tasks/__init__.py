@@ -30,9 +30,11 @@ from octobert.tasks._task import (
     Result,
     Task,
 )
+from octobert.tasks._vectors import Embedding, VectorForm
 
 __all__ = [
     "NOTHING",
+    "Embedding",
     "ExternalMetric",
     "Extremes",
     "Fidelity",
@@ -45,6 +47,7 @@ __all__ = [
     "Table",
     "Task",
     "TaskPlugin",
+    "VectorForm",
     "build",
     "check_columns",
     "column_options",

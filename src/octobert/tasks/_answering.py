@@ -85,7 +85,8 @@ class Answering(Task):
             every question has an answer, otherwise a question may have none (SQuAD 2.0).
     """
 
-    per_token, shown_whole = True, (0,)
+    shown_whole = (0,)
+    per_token: bool = True
     columns: tuple[str, str, str]
     options: WindowOptions
     threshold: float | None

@@ -190,6 +190,11 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
+def cost_metrics(names: Sequence[str]) -> dict[str, Metric]:
+    """The means of what a search costs, whose columns stand behind those of `Ranked.items`."""
+    return {name: partial(_mean, 2 * len(METRICS) + i) for i, name in enumerate(names)}
+
+
 def top(scores: np.ndarray, count: int) -> np.ndarray:
     """[count] places of the highest scores, the highest first; equal ones in their order.
 
@@ -260,7 +265,9 @@ class Ranked(Task):
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """The metrics of documents in random order."""
         random = items[:, len(METRICS) :]
-        return {name: metric(random) for name, metric in self.metrics.items()}
+        return {
+            name: metric(random) for name, metric in self.metrics.items() if name not in self.costs
+        }
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """All documents in the wrong order, and in the right one."""

@@ -13,8 +13,8 @@ from octobert.data.sampling import Row
 from octobert.data.tokenization import Text
 from octobert.tasks._ranking import LEFT_OUT, Judged, Ranked, top
 from octobert.tasks._rows import Table
-from octobert.tasks._task import Result
-from octobert.tasks._vectors import OUTPUT, Embedding
+from octobert.tasks._task import Extremes, Result
+from octobert.tasks._vectors import Embedding
 
 # Documents of a query that a search by bits finds: four for each one that metrics look at, as is usual.
 _SHORTLIST = 400
@@ -66,7 +66,7 @@ class Retrieval(Ranked, Embedding):
 
     def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
         """Every document, for each query."""
-        vectors, start = result.outputs[OUTPUT], len(result.gold)
+        vectors, start = self.vectors(result), len(result.gold)
         signs = np.where(vectors > 0, np.float32(1), np.float32(-1)) if self.coarse else vectors
         for part, scores in self.chunks(vectors[:start], vectors[start:]):
             for query, row in zip(part, scores, strict=True):
@@ -74,6 +74,23 @@ class Retrieval(Ranked, Embedding):
                     row[top(-(signs[start:] @ signs[query]), len(row) - _SHORTLIST)] = -np.inf
                 row[[p - start for p, level in result.gold[query] if level == LEFT_OUT]] = _LAST
                 yield start, row
+
+    def items(self, result: Result) -> np.ndarray:
+        """With what the search of each query costs."""
+        vectors, start = self.vectors(result), len(result.gold)
+        relevant = [
+            np.array([place - start for place, level in judged if level > 0], dtype=np.intp)
+            for judged in result.gold
+        ]
+        cost = self.form.cost(vectors[:start], vectors[start:], relevant)
+        return np.hstack([super().items(result), cost])
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """All documents in the wrong order, and in the right one, at the least and the greatest cost."""
+        metrics, costs = np.hsplit(items, [items.shape[1] - len(self.form.costs)])
+        ends = zip(super().extremes(metrics), (costs.max(axis=0), costs.min(axis=0)), strict=True)
+        worst, best = (np.hstack([ranked, cost[None]]) for ranked, cost in ends)
+        return worst, best
 
     def document(self, text: Text) -> str:
         return self.without_prompt(text, 1)

@@ -39,7 +39,7 @@ class Result:
     """The outputs of a model for texts.
 
     Args:
-        outputs: arrays [rows, …], or [tokens of all rows, …] for a task whose `per_token` is true, with the rows one after
+        outputs: arrays [rows, …], or [entries of all rows, …] for a task whose `per_token` is true, with the rows one after
             another; of each row, what its `Encoded.kept` leaves.
         encoded: the texts and their rows.
         gold: what is expected of each item; empty without labels.
@@ -51,8 +51,9 @@ class Result:
 
     @property
     def logits(self) -> np.ndarray:
-        """The only output of many models."""
-        return self.outputs["logits"]
+        """The only output of models that judge texts: [texts, classes], whatever the number of rows of a text."""
+        logits = self.outputs["logits"]
+        return logits.reshape(len(self.texts), -1) if len(self.texts) else logits
 
     @property
     def texts(self) -> Sequence[Text]:
@@ -119,13 +120,14 @@ class Task(ABC):
     Args:
         head: of the model.
         labels: class names in the order of the logits; empty for a head without classes.
+        per_token: each row keeps parts of the outputs, such as those of its tokens: see `Encoded.kept`.
         max_length: the largest number of tokens of a row; None for the model's limit.
         primary: the main metric; None where there is none.
         metrics: name → function of items.
+        costs: names of the metrics of which less is better. They limit nothing.
     """
 
-    # Whether the model has an output for each token; and whether metrics of others can read the predictions.
-    per_token: ClassVar[bool] = False
+    # Whether metrics of others can read the predictions.
     judges: ClassVar[bool] = True
     # Whether several rows, or lists in them, are answered together; and whether documents of a corpus are searched.
     together: ClassVar[bool] = False
@@ -133,10 +135,17 @@ class Task(ABC):
     # Texts of an input that people are shown whole, by their places.
     shown_whole: ClassVar[tuple[int, ...]] = ()
     head: str
+    per_token: bool = False
     labels: tuple[str, ...] = ()
     max_length: int | None = None
     primary: str | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    costs: tuple[str, ...] = ()
+
+    @property
+    def model_labels(self) -> tuple[str, ...]:
+        """The names of the model's own classes: those of the task, unless it makes others of them."""
+        return self.labels
 
     @property
     def offered(self) -> Mapping[str, Metric | None]:

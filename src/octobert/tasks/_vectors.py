@@ -1,4 +1,4 @@
-"""Vectors of texts: what tasks on embeddings share."""
+"""Vectors of texts: what tasks on embeddings share, whatever form the vectors have."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from octobert.core.closeness import Measure
 from octobert.core.errors import DataError, did_you_mean
+from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Similarity
 from octobert.core.plain import preview
+from octobert.core.session import VECTOR
 from octobert.core.wording import numbers_text
-from octobert.data.tokenization import EncodedTexts, Text
+from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
-from octobert.tasks._task import Change, Fidelity, Result
+from octobert.tasks._task import Change, Fidelity, Outputs, Result
 from octobert.tasks._texts import WholeTexts
 
 # Entries of a block of similarities.
 _BLOCK = 2**23
-OUTPUT = "sentence_embedding"
 
 
 def similarities(kind: Similarity, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -47,11 +48,121 @@ def similarities(kind: Similarity, first: np.ndarray, second: np.ndarray) -> np.
     return np.asarray(first.astype(np.float64) @ second.astype(np.float64).T)
 
 
+class VectorForm(Protocol):
+    """What the vectors of a kind of model are. Vectors of several texts can be indexed as an array, and have its `shape[0]`."""
+
+    # Names of what a search costs, of which less is better.
+    costs: ClassVar[tuple[str, ...]]
+    # Whether queries and documents are read in different ways.
+    told: ClassVar[bool]
+    # The output with all vectors, which may be stored in a smaller form; empty for none.
+    stored: ClassVar[str]
+
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
+        """One token row for each text, which keeps what its vector is made of."""
+
+    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> Any:
+        """The vectors of all rows."""
+
+    def similarities(self, kind: Similarity, first: Any, second: Any) -> np.ndarray:
+        """[n, m] the similarity of all pairs of n and m vectors."""
+
+    def cosines(self, first: Any, second: Any) -> np.ndarray:
+        """[n] the cosine of each vector with the one at the same place."""
+
+    def agreement(self, ours: Any, reference: Any) -> tuple[str, np.ndarray, FidelityKind]:
+        """What the agreement of vectors is called, its value for each text, and what kind it is of."""
+
+    def error(self, ours: Any, reference: Any) -> float:
+        """Root mean square difference of the entries."""
+
+    def cost(self, asking: Any, found: Any, relevant: Sequence[np.ndarray]) -> np.ndarray:
+        """What a search costs.
+
+        Args:
+            asking: vectors of queries.
+            found: those of all documents.
+            relevant: places of each query's relevant documents.
+
+        Returns:
+            [queries, costs].
+        """
+
+    def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        """The vector of a text as plain data."""
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        """The same in one line."""
+
+    def column(self, vectors: Any) -> Any:
+        """Vectors as an array of Arrow."""
+
+
+@dataclass(frozen=True)
+class DenseVectors:
+    """One vector of float32 for each text, [n, dimensions]."""
+
+    costs: ClassVar[tuple[str, ...]] = ()
+    told: ClassVar[bool] = False
+    stored: ClassVar[str] = VECTOR
+
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
+        """The tokens as they are."""
+        return tokenizer.encode(texts)
+
+    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> np.ndarray:
+        """The output."""
+        return outputs[VECTOR]
+
+    def similarities(self, kind: Similarity, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """See `similarities`."""
+        return similarities(kind, first, second)
+
+    def cosines(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Products of the vectors, divided by their lengths."""
+        return np.asarray(np.sum(unit(first).astype(np.float64) * unit(second), axis=-1))
+
+    def agreement(
+        self, ours: np.ndarray, reference: np.ndarray
+    ) -> tuple[str, np.ndarray, FidelityKind]:
+        """The cosine."""
+        return "mean cosine", self.cosines(ours, reference), "cosine"
+
+    def error(self, ours: np.ndarray, reference: np.ndarray) -> float:
+        """Of all entries."""
+        return output_error({VECTOR: ours}, {VECTOR: reference})
+
+    def cost(
+        self, asking: np.ndarray, found: np.ndarray, relevant: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Nothing: all vectors are alike."""
+        return np.empty((len(asking), 0))
+
+    def answer(
+        self, vectors: np.ndarray, index: int, tokenizer: Tokenizer | None
+    ) -> dict[str, Any]:
+        """All numbers."""
+        return {"embedding": vectors[index].tolist()}
+
+    def line(self, answer: Mapping[str, Any]) -> str:
+        """The first numbers."""
+        vector = answer["embedding"]
+        return f"[{numbers_text(vector)}, …] ({len(vector)})"
+
+    def column(self, vectors: np.ndarray) -> Any:
+        """Lists of one length, of float32."""
+        import pyarrow as pa
+
+        numbers = pa.array(vectors.astype(np.float32).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Embedding(WholeTexts):
     """Text columns.
 
     Args:
+        form: of the vectors.
         columns: one text column, or two: the pair, or query and document.
         prompts: name → text that is put before a text.
         used: names of the prompts of the columns' texts, one for each; empty for none.
@@ -61,6 +172,7 @@ class Embedding(WholeTexts):
 
     columns: tuple[str, ...]
     head: str = "embedding"
+    form: VectorForm = DenseVectors()
     prompts: Mapping[str, str] = field(default_factory=dict)
     used: tuple[str, ...] = ()
     prompt: str = ""
@@ -68,15 +180,19 @@ class Embedding(WholeTexts):
 
     def prompted(self, column: int, texts: Sequence[str]) -> list[Text]:
         """Texts of a column behind its prompt."""
-        prompt = self._prompt_of(column)
-        return [(prompt + text,) for text in texts]
+        return [self._prompted(self._name_of(column), text) for text in texts]
+
+    def _prompted(self, name: str, text: str) -> Text:
+        """A text behind a prompt, with the prompt's name where queries and documents are read in different ways."""
+        prompted = self.prompts.get(name, "") + text
+        return (prompted, name) if self.form.told else (prompted,)
 
     def without_prompt(self, text: Text, column: int) -> str:
         """A text without the prompt of its column."""
-        return text[0].removeprefix(self._prompt_of(column))
+        return text[0].removeprefix(self.prompts.get(self._name_of(column), ""))
 
-    def _prompt_of(self, column: int) -> str:
-        return self.prompts.get(self.used[column], "") if self.used else ""
+    def _name_of(self, column: int) -> str:
+        return self.used[column] if self.used else ""
 
     def parse(self, user_input: Any, *, where: str) -> Text:
         """A text or a pair of texts, or {"text": …, "prompt": …} with the name of a prompt of the model.
@@ -95,15 +211,15 @@ class Embedding(WholeTexts):
             user_input, name = user_input["text"], str(user_input["prompt"])
             check_prompt(name, self.prompts, where=where)
         first, *second = super().parse(user_input, where=where)
-        return (self.prompts.get(name, "") + first, *second)
+        return self._prompted(name, first) + tuple(second)
 
     def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
         """Behind the prompts of the columns in turn."""
-        inputs = super().inputs_like(text, texts)
-        prompts = [self.prompts.get(name, "") for name in self.used or (self.prompt,)]
+        inputs = super().inputs_like(text[:1] if self.form.told else text, texts)
+        names = itertools.cycle(self.used or (self.prompt,))
         return [
-            (prompt + first, *rest)
-            for prompt, (first, *rest) in zip(itertools.cycle(prompts), inputs, strict=False)
+            self._prompted(name, first) + tuple(rest)
+            for name, (first, *rest) in zip(names, inputs, strict=False)
         ]
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
@@ -113,53 +229,53 @@ class Embedding(WholeTexts):
             fix="train them with sentence-transformers first",
         )
 
-    def similarities(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """[n, m] the similarity of all pairs of vectors."""
-        return similarities(self.similarity, first, second)
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+        """One token row for each text, which keeps what its vector is made of."""
+        rows = self.form.rows(texts, tokenizer)
+        return EncodedTexts(texts, [[row] for row in rows], tokenizer)
 
-    def chunks(
-        self, asking: np.ndarray, found: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def vectors(self, result: Result) -> Any:
+        """The vectors of all texts, see `VectorForm`."""
+        return self.form.read(result.outputs, result.encoded.flat)
+
+    def chunks(self, asking: Any, found: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(indices of some vectors that ask, their similarities with all that are found), until all have asked."""
-        size, kind = max(1, _BLOCK // max(len(found), 1)), self.similarity
-        if kind == "cosine":
-            # Divided by their lengths once, not for each block.
-            asking, found, kind = unit(asking), unit(found), "dot"
-        for start in range(0, len(asking), size):
-            part = np.arange(start, min(start + size, len(asking)))
-            yield part, similarities(kind, asking[part], found)
+        size, count = max(1, _BLOCK // max(found.shape[0], 1)), asking.shape[0]
+        for start in range(0, count, size):
+            part = np.arange(start, min(start + size, count))
+            yield part, self.form.similarities(self.similarity, asking[part], found)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """The agreement of vectors by their cosine."""
-        after, before = (unit(result.outputs[OUTPUT]) for result in (ours, reference))
-        chance = None
-        if len(before) > 1:
-            # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
-            chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1)))
+        """The agreement of vectors."""
+        after, before = map(self.vectors, (ours, reference))
+        name, agreement, kind = self.form.agreement(after, before)
+        chance, count = None, before.shape[0]
+        if count > 1:
+            # Of texts that have nothing to do with each other: where it is near 1, an agreement near 1 says nothing.
+            others = before[np.roll(np.arange(count), 1)]
+            chance = float(self.form.agreement(before, others)[1].mean())
         return Fidelity(
-            "mean cosine",
-            float(np.sum(after * before, axis=-1).mean()),
-            output_error(ours.outputs, reference.outputs),
+            name,
+            float(agreement.mean()),
+            self.form.error(after, before),
             tuple(self.changes(ours, reference)),
             chance,
-            kind="cosine",
+            kind=kind,
         )
 
     def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
         """The cosine of vectors."""
-        after, before = (unit(result.outputs[OUTPUT]) for result in (ours, reference))
-        return "cosine", np.sum(after.astype(np.float64) * before, axis=-1)
+        return "cosine", self.form.cosines(self.vectors(ours), self.vectors(reference))
 
     @abstractmethod
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield what changed of the items, see `Fidelity`."""
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
-        return {"embedding": result.outputs[OUTPUT][index].tolist()}
+        return self.form.answer(self.vectors(result), index, result.encoded.tokenizer)
 
     def line(self, answer: Mapping[str, Any]) -> str:
-        vector = answer["embedding"]
-        return f"[{numbers_text(vector)}, …] ({len(vector)})"
+        return self.form.line(answer)
 
 
 def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -15,19 +15,18 @@ from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Text
 from octobert.tasks._metrics import SCORES, TOP, moved, named
-from octobert.tasks._ranking import Columns, top
+from octobert.tasks._ranking import METRICS, Columns, cost_metrics, top
 from octobert.tasks._retrieval import Retrieval
 from octobert.tasks._rows import Table, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
-    Outputs,
     Pair,
     Predictions,
     Result,
 )
 from octobert.tasks._texts import Correlated, TextOptions, Unscored
-from octobert.tasks._vectors import OUTPUT, Embedding, check_prompt
+from octobert.tasks._vectors import DenseVectors, Embedding, VectorForm, check_prompt
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
 FILES = ()
@@ -38,7 +37,7 @@ _NEIGHBOUR = 200
 Near = tuple[int, float]
 
 
-class Options(TextOptions):
+class VectorOptions(TextOptions):
     """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`.
 
     Args:
@@ -47,8 +46,6 @@ class Options(TextOptions):
         query, document: columns of a query and the document, or list of documents, that answers it.
         relevance: the column of the relevance of documents, 0 for those that do not answer; read where the data has it.
         negative: the column of a document, or list of documents, that does not answer the query; read where the data has it.
-        dimensions: of retrieval: how many of the first dimensions are stored, for models that are trained to be cut
-            (Matryoshka); each is a line of the report.
         prompt: name of the model's prompt that is put before texts; by default the one that the model states; "" for none.
         query_prompt, document_prompt: names of the prompts of queries and documents; by default the model's `query`, and the
             first of its `document`, `passage` and `corpus`; "" for none.
@@ -60,14 +57,13 @@ class Options(TextOptions):
     document: str | None = None
     relevance: str = "relevance"
     negative: str = "negative"
-    dimensions: tuple[Annotated[int, Field(gt=0)], ...] = ()
     prompt: str | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
     max_length: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="after")
-    def _one_form(self) -> Options:
+    def _one_form(self) -> Self:
         if (self.query is None) != (self.document is None):
             raise ValueError("query and document go together")
         if self.query is not None and (self.text or self.score):
@@ -77,8 +73,37 @@ class Options(TextOptions):
         return self
 
 
+class Options(VectorOptions):
+    """Args:
+    dimensions: of retrieval: how many of the first dimensions are stored, for models that are trained to be cut (Matryoshka);
+        each is a line of the report.
+    """
+
+    dimensions: tuple[Annotated[int, Field(gt=0)], ...] = ()
+
+
 def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     """The task for a model.
+
+    Raises:
+        DataError: the options name a prompt that the model does not have.
+    """
+    task = built(options, metadata, similarity=metadata.similarity or "cosine")
+    return replace(task, dimensions=options.dimensions) if isinstance(task, Retrieval) else task
+
+
+def built(
+    options: VectorOptions,
+    metadata: ModelMetadata,
+    *,
+    form: VectorForm = DenseVectors(),
+    **others: Any,
+) -> Embedding:
+    """The task for a model, by the columns that the options name.
+
+    Args:
+        form: of the model's vectors.
+        others: fields of the task, such as `similarity`.
 
     Raises:
         DataError: the options name a prompt that the model does not have.
@@ -87,6 +112,8 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     prompt = (metadata.default_prompt or "") if options.prompt is None else options.prompt
     columns: tuple[str, ...] = options.text or ("sentence1", "sentence2")
     used = (prompt,) * len(columns)
+    if form.told and len(columns) == 2:
+        used = ("query", "document")
     if options.query is not None and options.document is not None:
         columns = (options.query, options.document)
         used = (
@@ -103,11 +130,13 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
         "prompts": prompts,
         "used": used,
         "prompt": prompt,
-        "similarity": metadata.similarity or "cosine",
+        "form": form,
+        **others,
     }
     if options.query is not None:
         names = Columns(options.query, str(options.document), options.relevance, options.negative)
-        return Retrieval(**shared, names=names, dimensions=options.dimensions)
+        metrics = {**METRICS, **cost_metrics(form.costs)}
+        return Retrieval(**shared, names=names, metrics=metrics, costs=form.costs)
     if len(columns) == 1:
         return Texts(**shared)
     return Pairs(
@@ -156,22 +185,26 @@ class Pairs(Embedding, Correlated):
 
     def judged(self, result: Result) -> Predictions:
         """Similarities and gold scores."""
-        return Predictions(self._scores(result.outputs), np.asarray(result.gold, dtype=np.float64))
+        return Predictions(self._scores(result), np.asarray(result.gold, dtype=np.float64))
 
-    def _scores(self, outputs: Outputs) -> np.ndarray:
+    def _scores(self, result: Result) -> np.ndarray:
         """[pairs] the similarity of the two texts of each pair."""
-        pairs = zip(*np.split(outputs[OUTPUT][:, None], 2), strict=True)
-        return np.array([self.similarities(*pair).item() for pair in pairs])
+        vectors, count = self.vectors(result), len(result.texts) // 2
+        scores = (
+            self.form.similarities(self.similarity, vectors[i : i + 1], vectors[j : j + 1])
+            for i, j in zip(range(count), range(count, 2 * count), strict=True)
+        )
+        return np.array([score.item() for score in scores])
 
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield similarities that changed clearly, see `moved`."""
-        after, before = self._scores(ours.outputs), self._scores(reference.outputs)
+        after, before = self._scores(ours), self._scores(reference)
         yield from ((i, f"{before[i]:.4f}", f"{after[i]:.4f}") for i in moved(after, before))
 
     def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
         """With both texts."""
         texts, second = pair[0].texts, len(pair[0].texts) // 2
-        sides = [self._scores(result.outputs) for result in pair]
+        sides = [self._scores(result) for result in pair]
         for i, *answers in changed:
             both = self.without_prompt(texts[i], 0), self.without_prompt(texts[second + i], 1)
             scores = [float(side[i]) for side in sides]
@@ -205,7 +238,7 @@ class Texts(Embedding, Unscored):
             indices: of the texts.
             count: the most of each.
         """
-        vectors = result.outputs[OUTPUT]
+        vectors = self.vectors(result)
         texts = [text[0] for text in result.texts]
         _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
         chosen, nearest = np.asarray(indices, dtype=np.intp), list[list[Near]]()

@@ -47,7 +47,8 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> FeatureExtract
 class FeatureExtraction(RowTexts, Unscored):
     """One or two text columns."""
 
-    per_token, judges = True, False
+    judges = False
+    per_token: bool = True
     head: str = "feature-extraction"
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:

@@ -79,6 +79,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> FillMask:
         share=None if options.mask == "each" else options.mask,
         max_length=options.max_length,
         metrics=METRICS,
+        costs=("pseudo_perplexity",),
     )
 
 
@@ -91,7 +92,8 @@ class FillMask(Task):
         share: of the tokens that are masked together; None for each by itself.
     """
 
-    per_token, judges = True, False
+    judges = False
+    per_token: bool = True
     text: tuple[str, ...]
     share: float | None
     head: str = "masked-lm"

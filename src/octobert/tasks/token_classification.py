@@ -101,7 +101,7 @@ class Tagging(Task):
         steps: the distance of windows over long sentences.
     """
 
-    per_token = True
+    per_token: bool = True
     words: tuple[str, ...]
     tags: tuple[str, ...]
     steps: StepOptions
@@ -196,7 +196,7 @@ class Tagging(Task):
 
     def predictions(self, result: Result) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word without tokens has the tag O."""
-        logits, predictions, at = split(result.logits, result.encoded.flat), [], 0
+        logits, predictions, at = split(result.outputs["logits"], result.encoded.flat), [], 0
         for words, rows in zip(result.texts, result.encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:

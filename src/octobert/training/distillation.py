@@ -14,7 +14,7 @@ from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
 from octobert.core.heads import head_of
-from octobert.core.session import STATES, read_outputs
+from octobert.core.session import read_outputs
 from octobert.data.tokenizer_files import open_tokenizer, tokenizer_file
 from octobert.models.checkpoint import inputs_of, load_torch
 from octobert.models.pooling import Pooler, pool, pooler_of
@@ -74,7 +74,7 @@ class Teacher:
 
     def _compared_outputs(self, outputs: Any, mask: Any) -> list[Any]:
         if self.pooler is not None:
-            return [pool(outputs[STATES], mask, self.pooler)]
+            return [pool(outputs[head_of(self.head).pools], mask, self.pooler)]
         return [outputs[name] for name in read_outputs(head_of(self.head).outputs)]
 
 
@@ -101,7 +101,8 @@ def checkpoint_teacher(
     model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle).requires_grad_(
         False
     )
-    pooler = pooler_of(folder, allow_pickle=allow_pickle) if head_of(head).pooled else None
+    chosen = head_of(head)
+    pooler = pooler_of(folder, chosen, allow_pickle=allow_pickle) if chosen.pooled else None
     # Hidden states of the embeddings and behind each layer that is kept. The last layer in training does the work of all layers
     # behind it.
     compared = None if kept is None else (0, *(index + 1 for index in kept[:-1]), -1)

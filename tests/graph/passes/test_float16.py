@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octobert.core import plugins
 from octobert.core.errors import ModelError
+from octobert.core.heads import head_of
 from octobert.core.plan import Decision, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import feeds_of
@@ -55,6 +56,8 @@ OPTIONS = [
     {"placement": "qdqbert-row", "per_channel": False, "reduce_range": True, "embeddings": "float"},
     {"activations": "uint16"},
 ]
+
+EMBEDDING = head_of("embedding")
 
 
 class Model:
@@ -286,7 +289,7 @@ def test_what_follows_the_pooling_stays_float32(bert, tmp_path) -> None:
         "out_features": 5,
         "activation_function": "torch.nn.modules.activation.Tanh",
     }
-    pooler = pooler_of(write_modules(tmp_path / "model", [*modules, ("Dense", dense)]))
+    pooler = pooler_of(write_modules(tmp_path / "model", [*modules, ("Dense", dense)]), EMBEDDING)
     model = bert.model.clone()
     head = next(node for node in model.graph if node.name == "pooler.dense.matmul")
     append_pooling_(model, head.inputs[0].producer().inputs[0], pooler, "sentence_embedding")

@@ -56,7 +56,7 @@ def capture(
         ParityError: the graph and its source compute different outputs.
     """
     chosen, family, where = head_of(head), source.family, source.tokenizer_folder
-    pooler = pooler_of(where, allow_pickle=allow_pickle) if chosen.pooled else None
+    pooler = pooler_of(where, chosen, allow_pickle=allow_pickle) if chosen.pooled else None
     original: Any
     if source.is_checkpoint:
         original = checkpoint.load_torch(source.path, head, allow_pickle=allow_pickle)

@@ -11,16 +11,19 @@ from octobert.graph import operators
 from octobert.graph.capture import lowering
 from octobert.models.pooling import MIN_NORM, MIN_TOKENS, NORM_EPSILON, Pooler
 
+# What vectors are made of stands beside them, for programs that do it themselves.
+_BESIDE = (STATES, "logits")
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid"}
 
 
 def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str) -> None:
-    """Make the vector [B, E] an output of a graph, behind the token states where these are one.
+    """Make the vector [B, E], or the vectors of all tokens [B, S, E], the last output of a graph.
 
     Args:
         model: changed in place.
-        states: the token states [B, S, D]; or the vector of a file that pools by itself, under the name of the output. It is
-            only truncated: sentence-transformers does that, and nothing else, outside of the files that it exports.
+        states: states [B, S, D] of the tokens, or their logits; or the vector of a file that pools by itself, under the name of
+            the output. It is only truncated: sentence-transformers does that, and nothing else, outside of the files that it
+            exports.
         pooler: how they are pooled, and what follows.
         name: of the new output.
     """
@@ -28,18 +31,33 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
     if states.name == name:
         x, states.name = states, "pooling.whole"
     else:
-        vectors = [builder.pooled(mode, states) for mode in pooler.pooling.modes]
-        x = (
-            vectors[0]
-            if len(vectors) == 1
-            else builder.chain.Concat("pooling.concatenated", *vectors, axis=-1)
-        )
+        # The maximum of what saturates is what the maximum becomes: so log is taken of one token's numbers, not of all.
+        early = pooler.pooling.saturation if pooler.pooling.modes != ("max",) else 0
+        vectors = [
+            builder.pooled(mode, builder.saturated(states, early)) for mode in pooler.pooling.modes
+        ]
+        x = vectors[0] if vectors else states
+        if len(vectors) > 1:
+            x = builder.chain.Concat("pooling.concatenated", *vectors, axis=-1)
+        x = builder.saturated(x, pooler.pooling.saturation - early)
         for step in pooler.pooling.steps:
             x = builder.normalized(x) if isinstance(step, Normalize) else builder.weighted(x, step)
     x = builder.truncated(x) if pooler.pooling.truncate_dim else x
     x.name = name
     model.graph.extend(builder.chain.nodes)
-    model.graph.outputs[:] = [*(v for v in model.graph.outputs if v.name == STATES), x]
+    model.graph.sort()
+    model.graph.outputs[:] = [*(v for v in model.graph.outputs if v.name in _BESIDE), x]
+
+
+def _norm_of_logits(logits: ir.Value) -> ir.Node | None:
+    """The norm before the linear layer that logits come from; None where they come from something else."""
+    node = logits.producer()
+    for operator in ("Add", "MatMul", "LayerNormalization"):
+        if node is None or node.op_type != operator:
+            return None
+        if operator != "LayerNormalization":
+            node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return node
 
 
 class _Builder:
@@ -58,12 +76,23 @@ class _Builder:
         if mode == "cls":
             return self.chain.Gather("pooling.cls", states, self._constant("first", 0), axis=1)
         if mode == "max":
-            lowest = self._constant("lowest", np.finfo(np.float32).min)
             real = self.chain.Greater(
                 "pooling.real", self._mask(), self._constant("zero", 0.0), dtype=ir.DataType.BOOL
             )
-            masked = self.chain.Where("pooling.max.masked", real, states, lowest)
-            return self.chain.ReduceMax("pooling.max", masked, self._token_axis(), keepdims=0)
+            norm = _norm_of_logits(states)
+            if norm is None:
+                lowest = self._constant("lowest", np.finfo(np.float32).min)
+                states = self.chain.Where("pooling.max.masked", real, states, lowest)
+            else:
+                # Logits of padding become those of the first token, which the maximum has anyway: what the head reads is
+                # narrower than logits are.
+                x = norm.inputs[0]
+                first = self.chain.Gather("pooling.first", x, self._constant("at", [0]), axis=1)
+                masked = self.chain.Where("pooling.max.masked", real, x, first)
+                norm.replace_input_with(0, masked)
+            return self.chain.ReduceMax("pooling.max", states, self._token_axis(), keepdims=0)
+        if mode == "sum":
+            return self._sums(states, self._mask(), "pooling")[0]
         if mode in ("mean", "mean_sqrt_len_tokens"):
             total, count = self._sums(states, self._mask(), "pooling")
             if mode == "mean":
@@ -82,6 +111,15 @@ class _Builder:
             places = self.chain.Cast("pooling.last", places, to=ir.DataType.FLOAT)
         total, count = self._sums(states, places, f"pooling.{mode}")
         return self.chain.Div(f"pooling.{mode}", total, count)
+
+    def saturated(self, x: ir.Value, times: int) -> ir.Value:
+        """log(1 + x) of the positive part, so many times."""
+        for number in range(times):
+            if number == 0:
+                x = self.chain.Relu("pooling.positive", x)
+            more = self.chain.Add(f"pooling.more{number}", x, self._constant("one", 1.0))
+            x = self.chain.Log(f"pooling.saturated{number}", more)
+        return x
 
     def normalized(self, x: ir.Value) -> ir.Value:
         """Divided by its L2 norm."""

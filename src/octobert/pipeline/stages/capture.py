@@ -11,12 +11,14 @@ from pathlib import Path
 
 from octobert.core.files import content_of
 from octobert.core.heads import head_of
+from octobert.core.model_config import MODULES
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
-from octobert.models import heads, weights
+from octobert.models import heads, late_interaction, weights
+from octobert.models.pooling import pooler_of
 from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -69,6 +71,11 @@ def run(
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
+        reading = late_interaction.reading_of(source.tokenizer_folder)
+        if reading is not None and not (context.work / MODULES).is_file():
+            folder = source.tokenizer_folder
+            pooler = pooler_of(folder, head_of(head), allow_pickle=allow_pickle)
+            late_interaction.write_modules(context.work, reading, *pooler.weights.values())
     files = weights.files_of(source.path, allow_pickle=allow_pickle)
     wrapped = (
         weights.wrappers(weights.shapes_of(files), source.family) if source.is_checkpoint else ()

@@ -14,7 +14,7 @@ from octobert.core.files import digests_of, link_or_copy
 from octobert.core.heads import head_of
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
-from octobert.core.session import STATES, SessionEntries
+from octobert.core.session import SessionEntries
 from octobert.data.tokenization import Tokenizer, state_length
 from octobert.evaluation import candidates
 from octobert.models import sentence_transformers
@@ -23,6 +23,7 @@ from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
+from octobert.tasks import rebuild
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
@@ -59,19 +60,18 @@ def run(
         link_or_copy(export.path(name), work / name)
     measured = report.read(REPORT, Report)
     task, pooling = measured.task, measured.model.pooling
+    head = head_of(task.head)
     # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
-    longest = Tokenizer(
-        work, None if head_of(task.head).windowed else task.options.get("max_length")
-    ).max_length
+    longest = Tokenizer(work, None if head.windowed else rebuild(task).max_length).max_length
     state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
     if task.activation is not None:
         sentence_transformers.write_activation(work, task.activation)
-    if pooling is not None and STATES in exported.summary["outputs"]:
+    if pooling is not None and head.pools in exported.summary["outputs"]:
         source, hidden = capture.path(""), measured.model.sizes.hidden
         # The name would stand in the way of an IR.
         onnx_file = None if _IR in exported.files else _QUANTIZED
         sentence_transformers.write(
-            work, source, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file
+            work, source, head, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file
         )
     shown = (
         target,

@@ -216,7 +216,7 @@ def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> T
     counts = {len(text) for text in texts} if head_of(task.head).shape == "classes" else set()
     stated = {
         **spec.stated.model_dump(),
-        "labels": task.labels or spec.stated.labels,
+        "labels": task.model_labels or spec.stated.labels,
         "texts": counts.pop() if len(counts) == 1 else 0,
     }
     return TaskFacts(

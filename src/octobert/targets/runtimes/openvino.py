@@ -358,8 +358,13 @@ class OpenvinoSession:
         core, self._path, self._chosen = new_core(), path, options.device
         with sessions.runtime_errors("openvino cannot compile the model", path):
             model = core.read_model(str(path))
-            # Once compiled, an output also has the names of values that were merged into it, and says one of them.
+            # Once compiled, an output also has the names of values that were merged into it.
             inputs = [port_of(port) for port in model.inputs]
+            reads = options.outputs_of([port_of(port).name for port in model.outputs])
+            # Other outputs are for other programs, and would be computed and copied.
+            for port in list(model.outputs):
+                if not {port_of(port).name, *port.get_names()} & {*reads.values()}:
+                    model.remove_result(port.node)
             outputs = [port_of(port).name for port in model.outputs]
             settings = settings_of(options, group_of(model))
             self._compile: Callable[[Any], Any] = functools.partial(
@@ -379,7 +384,6 @@ class OpenvinoSession:
         for _ in range(self.streams):
             self._free.put({})
         self._inputs = sessions.Inputs(inputs, path)
-        reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
         places = {
             name: i
@@ -393,10 +397,8 @@ class OpenvinoSession:
             "<Type: 'bfloat16'>": "bf16",
             "<Type: 'float16'>": "f16",
         }
-        used = [
-            types.get(repr(value), "unknown")
-            for value in _property(compiled, "INFERENCE_PRECISION_HINT")
-        ]
+        precisions = _property(compiled, "INFERENCE_PRECISION_HINT")
+        used = [types.get(repr(value), "unknown") for value in precisions]
         self.precision = ", ".join(dict.fromkeys(used)) or "unknown"
         # Only CPUs have threads.
         threads = max((int(value) for value in _property(compiled, _THREADS)), default=1)

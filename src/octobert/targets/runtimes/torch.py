@@ -16,7 +16,6 @@ from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import RecipeError, TargetError, reason
 from octobert.core.session import (
-    STATES,
     Feeds,
     Session,
     SessionEntries,
@@ -140,7 +139,9 @@ class TorchSession:
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = head_of(head)
         self._pooler = (
-            pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
+            pooling.pooler_of(folder, self._head, allow_pickle=allow_pickle)
+            if self._head.pooled
+            else None
         )
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")
         self.outputs = read_outputs(self._head.outputs)
@@ -160,7 +161,7 @@ class TorchSession:
             return {name: result[name].numpy() for name in self.outputs}
         return {
             self.outputs[0]: self._pool(
-                result[STATES], tensors["attention_mask"], self._pooler
+                result[self._head.pools], tensors["attention_mask"], self._pooler
             ).numpy()
         }
 

@@ -151,12 +151,19 @@ def move_text(before: str, after: str) -> str:
 
 def _form(asked: str, texts: int) -> str:
     """The option of `octobert predict` that fits the texts of a row; empty where none does."""
-    forms = {"question": "question", "words": "texts", "masked": ""}
-    return forms.get(asked, "pair" if texts > 1 else "texts")
+    several = "pair" if texts > 1 else "texts"
+    forms = {
+        "question": "question",
+        "words": "texts",
+        "masked": "",
+        "named": several.replace("pair", ""),
+    }
+    return forms.get(asked, several)
 
 
 def _prompt(report: Report) -> list[str]:
     """The option of `octobert predict` for the prompt of queries."""
     stated = report.task.options.get("query_prompt")
-    name = stated if stated is not None else "query" if "query" in report.task.prompts else ""
+    asks = "query" in report.task.prompts or input_of(report.task.head) == "named"
+    name = stated if stated is not None else "query" if asks else ""
     return ["--prompt", name] if name else []

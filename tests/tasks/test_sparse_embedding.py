@@ -1,0 +1,269 @@
+"""Sparse embeddings: pooling against NumPy, entries that are kept, similarities, the cost of a search, and runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import octobert
+from octobert import tasks
+from octobert.config.loading import parse
+from octobert.core.errors import DataError, RecipeError
+from octobert.core.heads import head_of
+from octobert.core.results import ModelMetadata
+from octobert.data.tokenization import Encoded, Tokenizer, feeds_of
+from octobert.models.pooling import pooling_of
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+from octobert.tasks import Result
+from octobert.tasks._vectors import similarities
+from octobert.tasks.sparse_embedding import INDICES, VALUES, SparseRow, SparseVectors
+from tests.support.late_interaction import rows_in
+from tests.support.runs import FAST
+
+# Sums of float32 in another order; the logarithm of 1 + x rounds x where it is small.
+SAME_FLOAT = 1e-5
+ROUNDING = 1e-12
+OPTIONS = {"query": "query", "document": "document"}
+SETTINGS = [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")]
+
+
+def stated(folder: Path, mode: str = "max", activation: str = "relu", **about: object) -> Path:
+    """Make a checkpoint's folder that of a SparseEncoder, as sentence-transformers 5 writes it."""
+    kinds = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
+        }
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    (folder / "1_SpladePooling").mkdir()
+    options = {"pooling_strategy": mode, "activation_function": activation}
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(options))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "SparseEncoder"} | about)
+    )
+    return folder
+
+
+def reference(
+    folder: Path, rows: list[Encoded], mode: str = "max", activation: str = "relu"
+) -> np.ndarray:
+    """[rows, vocabulary], text by text, in float64, from the logits of transformers."""
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    model = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    vectors = []
+    for row in rows:
+        feeds = {name: torch.from_numpy(array) for name, array in feeds_of([row], 0).items()}
+        with torch.inference_mode():
+            logits = model(**feeds).logits[0].numpy().astype(np.float64)
+        weights = np.log1p(np.maximum(logits, 0))
+        weights = np.log1p(weights) if activation == "log1p_relu" else weights
+        vectors.append(weights.max(axis=0) if mode == "max" else weights.sum(axis=0))
+    return np.array(vectors)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize(("mode", "activation"), SETTINGS)
+def test_the_captured_graph_pools_as_sentence_transformers(
+    checkpoint, tmp_path: Path, family: str, mode: str, activation: str
+) -> None:
+    import shutil
+
+    import onnxruntime as ort
+
+    from octobert.graph import operators
+    from octobert.graph.capture.capture import capture
+    from octobert.models.source import resolve
+    from octobert.pipeline.stages.capture import parity_batches
+
+    folder = stated(
+        shutil.copytree(checkpoint(family, "masked-lm"), tmp_path / "model"), mode, activation
+    )
+    source = resolve(folder)
+    tokenizer = Tokenizer(source.tokenizer_folder)
+    found = capture(source, "sparse-embedding", parity_batches(tokenizer, "sparse-embedding"))
+    assert [str(value.name) for value in found.model.graph.outputs] == [
+        "logits",
+        "sentence_embedding",
+    ]
+    operators.save(found.model, tmp_path / "model.onnx")
+    session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    rows = tokenizer.encode([("the of and",), ("a",), ("it was his and he had this",)])
+    names = {value.name for value in session.get_inputs()}
+    feeds = {k: v for k, v in feeds_of(rows, tokenizer.pad_id).items() if k in names}
+    (vectors,) = session.run(["sentence_embedding"], feeds)
+    np.testing.assert_allclose(
+        vectors, reference(folder, rows, mode, activation), rtol=SAME_FLOAT, atol=SAME_FLOAT
+    )
+
+
+def test_what_a_folder_states(checkpoint, tmp_path: Path, golden) -> None:
+    import shutil
+
+    head = head_of("sparse-embedding")
+    plain = checkpoint("bert", "masked-lm")
+    assert (pooling_of(plain, head).modes, pooling_of(plain, head).saturation) == (("max",), 1)
+    folder = stated(shutil.copytree(plain, tmp_path / "a"), "sum", "log1p_relu")
+    assert (pooling_of(folder, head).modes, pooling_of(folder, head).saturation) == (("sum",), 2)
+    for mode, activation in (("mean", "relu"), ("max", "tanh")):
+        (folder / "1_SpladePooling" / "config.json").write_text(
+            json.dumps({"pooling_strategy": mode, "activation_function": activation})
+        )
+        with golden.raises(octobert.ModelError):
+            pooling_of(folder, head)
+
+
+def test_the_largest_entries_are_kept_by_rising_index() -> None:
+    vector = np.zeros(50, np.float32)
+    vector[[3, 7, 20, 41]] = [0.5, 2.0, 0.1, 1.0]
+    row = SparseRow(np.zeros(2), np.zeros(2), False, 3, 50)
+    kept = row.kept({"logits": np.zeros((2, 50)), "sentence_embedding": vector})
+    assert kept[INDICES].tolist() == [[3, 7, 41]]
+    np.testing.assert_array_equal(kept[VALUES], np.array([[0.5, 2.0, 1.0]], np.float32))
+    empty = row.kept({"sentence_embedding": np.zeros(50, np.float32)})
+    assert not empty[VALUES].any()
+
+
+def sparse(count: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """(dense vectors, the same as outputs)."""
+    dense = np.maximum(np.random.default_rng(seed).standard_normal((count, 40)) - 0.7, 0)
+    dense = dense.astype(np.float32)
+    row = SparseRow(np.zeros(2), np.zeros(2), False, 40, 40)
+    kept = [row.kept({"sentence_embedding": each}) for each in dense]
+    return dense, {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
+
+
+@pytest.mark.parametrize("kind", ["dot", "cosine", "euclidean", "manhattan"])
+def test_similarities_are_those_of_dense_vectors(kind) -> None:
+    form = SparseVectors(40)
+    (first, one), (second, other) = sparse(7, 1), sparse(9, 2)
+    found = form.similarities(kind, form.read(one, ()), form.read(other, ()))
+    np.testing.assert_allclose(found, similarities(kind, first, second), atol=SAME_FLOAT)
+
+
+def test_overlap_error_and_cost_by_loops() -> None:
+    form = SparseVectors(40)
+    (first, one), (second, other) = sparse(6, 1), sparse(6, 2)
+    ours, theirs = form.read(one, ()), form.read(other, ())
+    has = first > 0, second > 0
+    name, overlap, kind = form.agreement(ours, theirs)
+    expected = [(a & b).sum() / (a | b).sum() for a, b in zip(*has, strict=True)]
+    assert (name, kind) == ("overlap of terms", "share")
+    np.testing.assert_allclose(overlap, expected, rtol=ROUNDING)
+    either = (has[0] | has[1]).sum()
+    error = np.sqrt(((first.astype(np.float64) - second) ** 2).sum() / either)
+    assert form.error(ours, theirs) == pytest.approx(error)
+    products = [np.mean([(a & b).sum() for b in has[1]]) for a in has[0]]
+    relevant = [np.array([i, 0]) for i in range(6)]
+    terms = [has[1][places].sum(axis=1).mean() for places in relevant]
+    np.testing.assert_allclose(
+        form.cost(ours, theirs, relevant), np.stack([products, terms], axis=1), rtol=ROUNDING
+    )
+
+
+def test_a_filled_vector_costs_more_and_ranks_the_same() -> None:
+    """What 8 bits must not do unseen."""
+    task = tasks.build("sparse-embedding", OPTIONS, ModelMetadata())
+    rows = [{"query": f"q{i}", "document": [f"d{i}"]} for i in range(6)]
+    texts, gold = task.inputs(rows, where="rows"), task.gold(rows, where="rows")
+    dense, _ = sparse(6, 1)
+    both = np.concatenate([dense, dense])
+    row = SparseRow(np.zeros(2), np.zeros(2), False, 40, 40)
+
+    def scores(vectors: np.ndarray) -> dict[str, float]:
+        kept = [row.kept({"sentence_embedding": each}) for each in vectors]
+        outputs = {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
+        from octobert.data.tokenization import EncodedTexts
+
+        items = task.items(Result(outputs, EncodedTexts(texts, []), gold))
+        wrong, right = task.extremes(items)
+        assert wrong.shape[1:] == right.shape[1:] == items.shape[1:]
+        return {name: metric(items) for name, metric in task.metrics.items()}
+
+    trained, filled = scores(both), scores(np.where(both > 0, both, np.float32(1e-3)))
+    assert filled["ndcg@10"] == trained["ndcg@10"]
+    assert filled["flops"] == 40 > 2 * trained["flops"]
+    assert filled["document_terms"] == 40
+    assert "flops" in task.costs
+    assert "flops" not in task.chance(np.ones((6, 14)))
+
+
+def test_a_cost_limits_nothing(checkpoint, tmp_path: Path, golden) -> None:
+    recipe = parse(
+        {
+            "model": str(checkpoint("bert", "masked-lm")),
+            "task": {"sparse-embedding": OPTIONS},
+            "data": {"source": str(rows_in(tmp_path / "data")), "tune": {"from": "train[20:]"}},
+            "targets": ["ort-cpu"],
+            "accuracy": {"metric": "flops", "max_drop": 1},
+        }
+    )
+    with golden.raises(RecipeError):
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
+
+
+@pytest.mark.slow
+def test_a_run_writes_packages_that_answer(checkpoint, tmp_path: Path, golden) -> None:
+    import shutil
+
+    folder = stated(
+        shutil.copytree(checkpoint("bert", "masked-lm"), tmp_path / "model"), max_active_dims=50
+    )
+    recipe = parse(
+        {
+            "model": str(folder),
+            "task": {"sparse-embedding": OPTIONS},
+            "data": str(rows_in(tmp_path / "data")),
+            "targets": ["ort-cpu", "openvino-cpu"],
+            "baselines": ["ort-f32"],
+            "benchmark": FAST,
+        }
+    )
+    report = runner.run(recipe, tmp_path / "out", executor=inline.run)
+    figures = report.of("ort-cpu")
+    assert figures.against_float is not None
+    assert figures.against_float.fidelity_name == "overlap of terms"
+    assert {score.metric for score in figures.scores} >= {"ndcg@10", "flops", "document_terms"}
+    assert not figures.stored
+    texts = ["the of and", "a"]
+    for target in recipe.targets:
+        package = tmp_path / "out" / target
+        answers = octobert.load(package)(texts)
+        assert all(len(answer["indices"]) <= 50 for answer in answers)
+        assert all(np.diff(answer["values"]).max(initial=0) <= 0 for answer in answers)
+        modules = json.loads((package / "modules.json").read_text())
+        assert [module["type"].rpartition(".")[2] for module in modules] == [
+            "MLMTransformer",
+            "SpladePooling",
+        ]
+        about = json.loads((package / "config_sentence_transformers.json").read_text())
+        assert about == {"model_type": "SparseEncoder", "max_active_dims": 50}
+    pq.write_table(pa.table({"text": texts}), tmp_path / "corpus.parquet")
+    out = tmp_path / "vectors.parquet"
+    octobert.embed(tmp_path / "out" / "ort-cpu", tmp_path / "corpus.parquet", out)
+    for row, answer in zip(
+        pq.read_table(out)["embedding"].to_pylist(),
+        octobert.load(tmp_path / "out" / "ort-cpu")(texts),
+        strict=True,
+    ):
+        assert row["indices"] == sorted(answer["indices"])
+        assert sorted(row["values"], reverse=True) == pytest.approx(answer["values"])
+    with golden.raises(DataError):
+        octobert.embed(
+            tmp_path / "out" / "ort-cpu",
+            tmp_path / "corpus.parquet",
+            tmp_path / "x.parquet",
+            vectors="int8",
+        )
