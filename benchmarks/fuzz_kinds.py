@@ -137,9 +137,10 @@ def make_modules(folder: Path) -> None:
 
 def read_pooling(folder: Path) -> None:
     """What `octobert quantize --task embedding` reads first."""
+    from octobert.core.heads import HEADS
     from octobert.models.pooling import pooling_of
 
-    pooling_of(folder)
+    pooling_of(folder, HEADS["embedding"])
 
 
 def make_onnx(folder: Path, *, external: bool = False) -> None:
