@@ -226,7 +226,7 @@ def make_checkpoint(
     model.save_pretrained(folder)
     make_tokenizer(folder, pad_id=config.pad_token_id or 0)
     if HEADS[head].encoder == "MultiVectorEncoder":
-        project(folder, settings["hidden_size"])
+        project(folder, config.hidden_size)
     return folder
 
 

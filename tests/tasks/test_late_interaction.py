@@ -30,10 +30,10 @@ TEXTS = ("the of, and a.", "it was his", "he had the and of a to in is you that 
 OPTIONS = {"query": "query", "document": "document"}
 
 
-def opened(folder: Path):
+def opened(folder: Path, **options: object):
     """(task, tokenizer) of a folder."""
     source = resolve(folder)
-    task = tasks.build("late-interaction", OPTIONS, read_metadata(source))
+    task = tasks.build("late-interaction", OPTIONS | options, read_metadata(source))
     return task, Tokenizer(source.tokenizer_folder, task.max_length)
 
 
@@ -96,6 +96,11 @@ def test_other_statements_are_followed(encoder, tmp_path: Path) -> None:
     assert (short.attended, len(short), len(whole)) == (6, 6, 12)
 
 
+def test_queries_are_not_filled_beyond_what_is_read(encoder, tmp_path: Path) -> None:
+    task, tokenizer = opened(late.write(encoder, tmp_path / "model", "pylate"), max_length=10)
+    assert len(task.encode(tokenizer, [("a", "query")]).flat[0]) == 10 < late.QUERY_TOKENS
+
+
 @pytest.mark.parametrize(
     ("form", "stated"),
     [
@@ -103,6 +108,10 @@ def test_other_statements_are_followed(encoder, tmp_path: Path) -> None:
         ("pylate", {"query_length": "many"}),
         ("stanford", {"doc_token_id": "[unknown]"}),
         ("sentence-transformers", {"query_expansion": 32}),
+        ("sentence-transformers", {"query_expansion": {"strategy": "some", "length": 8}}),
+        ("pylate", {"document_length": 0.5}),
+        ("stanford", {"query_maxlen": 10**9}),
+        ("pylate", {"skiplist_words": [1]}),
     ],
 )
 def test_what_cannot_be_followed_is_named(

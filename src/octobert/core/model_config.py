@@ -196,6 +196,11 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 PoolingStep = Annotated[Normalize | Dense | LayerNorm, Field(discriminator="kind")]
 
 
+# Tokens of a query or a document: room for markers, and no more than a model can have positions.
+_LONGEST = 2**20
+_Length = Annotated[int, Field(ge=4, le=_LONGEST)]
+
+
 class Reading(FrozenModel):
     """How a late-interaction model reads queries and documents.
 
@@ -210,8 +215,8 @@ class Reading(FrozenModel):
     """
 
     markers: tuple[str, str] = ("", "")
-    lengths: tuple[int | None, int | None] = (None, None)
-    filled: int = Field(default=0, ge=0)
+    lengths: tuple[_Length | None, _Length | None] = (None, None)
+    filled: int = Field(default=0, ge=0, le=_LONGEST)
     filler: str = ""
     attended: bool = False
     skipped: tuple[str, ...] = ()

@@ -136,6 +136,8 @@ def _stanford(stated: Mapping[str, Any]) -> dict[str, Any]:
 def _sentence_transformers(stated: Mapping[str, Any]) -> dict[str, Any]:
     filled = stated.get("query_expansion") or {}
     length = filled.get("length", 0)
+    if filled and filled.get("strategy") not in ("fixed", "min"):
+        raise ValueError(f"query_expansion: no strategy {filled.get('strategy')!r}")
     most = length if filled.get("strategy") == "fixed" else stated.get("query_length")
     masks = [
         read_object(module / CONFIG)

@@ -328,6 +328,14 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
             got=f"similarity_fn_name {similarity!r}",
             expected=", ".join(get_args(Similarity)),
         )
+    most = about.get("max_active_dims")
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ModelError(
+            "not a number of entries of a sparse vector",
+            where=str(source.tokenizer_folder / ABOUT),
+            got=f"max_active_dims {most!r}",
+            expected="1 or more",
+        )
     activation = (
         about.get("activation_fn")
         or _object(config.get("sentence_transformers")).get("activation_fn")
@@ -340,7 +348,7 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
         prompts=prompts,
         default_prompt=default if default in prompts else None,
         similarity=similarity,
-        most_active=about.get("max_active_dims"),
+        most_active=most,
         reading=reading,
     )
 

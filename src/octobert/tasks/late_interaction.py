@@ -172,7 +172,7 @@ class _Side:
         self._marker = [_id_of(marker, tokenizer, "marker")] if marker else []
         self._most = min(reading.lengths[side] or tokenizer.max_length, tokenizer.max_length)
         self._end = len(tokenizer.frame(1).special[-1])
-        self._filled = reading.filled if side == 0 else 0
+        self._filled = min(reading.filled, self._most) if side == 0 else 0
         self._filler = 0
         if self._filled:
             filler = reading.filler or tokenizer.mask[0]

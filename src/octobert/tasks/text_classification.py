@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
@@ -48,6 +48,26 @@ DESCRIPTION = (
 FILES = ()
 
 
+def _as_texts(value: Any) -> Any:
+    """YAML has numbers and booleans, which rows write as texts."""
+    plain = (int, float, bool)
+    return (
+        tuple(str(name).lower() if isinstance(name, plain) else name for name in value)
+        if isinstance(value, (list, tuple))
+        else value
+    )
+
+
+def _each_once(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) < len(value):
+        raise ValueError("labels must differ")
+    return value
+
+
+# Names of labels, as rows have them.
+LabelNames = Annotated[tuple[str, ...], BeforeValidator(_as_texts), AfterValidator(_each_once)]
+
+
 class Options(TextOptions):
     """Args:
     label: the column of labels or scores; by default, the first of the usual names that the data has.
@@ -59,30 +79,12 @@ class Options(TextOptions):
     """
 
     label: str | None = None
-    labels: tuple[str, ...] = ()
+    labels: LabelNames = ()
     problem: Problem | None = None
     metric: (
         Literal["accuracy", "f1", "macro_f1", "matthews", "micro_f1", "spearman", "pearson"] | None
     ) = None
     max_length: int | None = Field(default=None, ge=2)
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """YAML has numbers and booleans, which rows write as texts."""
-        plain = (int, float, bool)
-        return (
-            tuple(str(name).lower() if isinstance(name, plain) else name for name in value)
-            if isinstance(value, (list, tuple))
-            else value
-        )
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("labels must differ")
-        return value
 
 
 def build(

@@ -23,7 +23,7 @@ from octobert.tasks._classification import Classification, refuse_prompt
 from octobert.tasks._metrics import CLASSES, LABELS, named
 from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
-from octobert.tasks.text_classification import MultiLabel
+from octobert.tasks.text_classification import LabelNames, MultiLabel
 
 DESCRIPTION = "classify texts by labels of your own with a model of entailment (NLI); accuracy, F1, Matthews; micro-F1"
 FILES = ()
@@ -41,19 +41,12 @@ class Options(TextOptions):
     max_length: tokens of a text with a hypothesis; by default the model's limit.
     """
 
-    labels: tuple[str, ...] = ()
+    labels: LabelNames = ()
     template: str = "This example is {}."
     several: bool = False
     entailment: str | None = None
     label: str | None = None
     max_length: int | None = Field(default=None, ge=2)
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("labels must differ")
-        return value
 
     @field_validator("template")
     @classmethod

@@ -27,6 +27,8 @@ function body(answer, found, name, input) {
     const scores = Object.entries(found.scores[name]).sort(([, a], [, b]) => b - a).slice(0, 20);
     return [said(answer.label), bars(scores.length ? scores : [[answer.label, answer.score]])];
   }
+  if ("indices" in answer) return [said(answer.tokens.slice(0, 20).map((token, i) => `${token} ${number(answer.values[i], 2)}`).join(", "), "(no terms)")];
+  if ("embeddings" in answer) return vector(answer.embeddings[0], `first of ${answer.embeddings.length} token vectors of ${answer.embeddings[0].length} numbers`);
   if ("embedding" in answer) return vector(answer.embedding, `${answer.embedding.length} numbers`);
   if ("states" in answer) return vector(answer.states[0], `first of ${answer.states.length} token states of ${answer.size} numbers`);
   return [said(number(answer.score, 4))];
@@ -67,7 +69,7 @@ function vector(numbers, size) {
 
 // How near the outputs of both are. Of single answers, agreement is what the sentence above says already.
 function like(likeness, answer) {
-  const cosine = "embedding" in answer || "states" in answer;
+  const cosine = ["embedding", "embeddings", "indices", "states"].some((key) => key in answer);
   const text = cosine ? `cosine with float: ${likeness.agreement?.toFixed(5) ?? "–"}` : `outputs differ by ${number(likeness.error)} (root mean square)`;
   return element("p", { className: "muted" }, text);
 }
