@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from octobert.pipeline.executors import inline
 from octobert.targets.runtimes.torch import TorchSession
 from octobert.tasks import Result
 from tests.support import late_interaction as late
+from tests.support.pooling import write_modules
 from tests.support.runs import FAST
 
 # Sums of float32 in another order.
@@ -134,6 +136,11 @@ def test_a_model_without_a_projection_is_refused(golden, encoder, tmp_path: Path
     )
     with golden.raises(ModelError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
+    sentences = write_modules(
+        shutil.copytree(encoder, tmp_path / "sentences"), [("Pooling", {"pooling_mode": "mean"})]
+    )
+    with golden.raises(ModelError):
+        runner.run(recipe.replaced(model=str(sentences)), tmp_path / "out", executor=inline.run)
 
 
 @pytest.mark.slow

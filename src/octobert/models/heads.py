@@ -114,7 +114,7 @@ def check_head(source: ModelSource, name: str) -> None:
             where=str(source.tokenizer_folder / MODULES),
             got=", ".join(modules),
             expected="Transformer",
-            fix="choose the task embedding, if it makes embeddings",
+            fix="choose the task that it was made for: embedding, sparse-embedding or late-interaction",
         )
     fits = stated.endswith((ending, *_PRETRAINED)) if head.pretrained else stated.endswith(ending)
     if ending and stated and not fits:

@@ -64,6 +64,10 @@ _FIRST = {
 SATURATIONS = ("relu", "log1p_relu")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
 _GLINER = "gliner_config.json"
+_DENSE = (
+    "a sentence encoder, which has one vector for each text",
+    "choose the task embedding",
+)
 _SPARSE = (
     "a sparse encoder (SPLADE), whose vectors have an entry for each token of the vocabulary",
     "choose the task sparse-embedding",
@@ -87,6 +91,7 @@ _ROUTES = (
 _IMAGES = ("CLIP, an encoder of texts and images", "choose a model of texts")
 # What a model is and which task takes it, by the class of sentence-transformers that its files name, or by its modules.
 _KINDS = {
+    "SentenceTransformer": (_DENSE, ("SentenceTransformer", "Pooling")),
     "SparseEncoder": (_SPARSE, ("SparseEncoder", "MLMTransformer", "SpladePooling")),
     "MultiVectorEncoder": (
         _LATE,
