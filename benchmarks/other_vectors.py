@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 _CALIBRATION, _RESAMPLES = 300, 2000
+# What makes arrays of vectors, by class.
+DENSE = {"SparseEncoder": {"convert_to_sparse_tensor": False}, "MultiVectorEncoder": {}}
 
 
 def main() -> None:
@@ -72,19 +74,19 @@ def compare(model: Path, folder: Path, out: Path) -> None:
     before: np.ndarray | None = None
     for name, encoder in opened(model, folder, out):
         started = time.perf_counter()
-        asking, found = encoder.encode_query(queries), encoder.encode_document(documents)
-        seconds = time.perf_counter() - started
-        scores = np.concatenate(
-            [
-                np.asarray(encoder.similarity(asking[i : i + 50], found))
-                for i in range(0, len(rows), 50)
-            ]
+        asking, found = (
+            [np.asarray(each) for each in encode(texts, **DENSE[type(encoder).__name__])]
+            for encode, texts in (
+                (encoder.encode_query, queries),
+                (encoder.encode_document, documents),
+            )
         )
+        seconds = time.perf_counter() - started
+        together = np.stack(found) if found[0].ndim == 1 else None
+        scores = np.stack([scored(query, found, together) for query in asking])
+        sizes = [int((each > 0).sum()) if each.ndim == 1 else len(each) for each in found]
         rank = (scores > np.take_along_axis(scores, right[:, None], axis=1)).sum(axis=1)
         ndcg = np.where(rank < 10, 1 / np.log2(rank + 2), 0.0)
-        sizes = [
-            each.coalesce().values().numel() if each.is_sparse else len(each) for each in found
-        ]
         line = f"{name}: nDCG@10 {100 * ndcg.mean():.2f}"
         if before is not None:
             generator = np.random.default_rng(0)
@@ -94,6 +96,15 @@ def compare(model: Path, folder: Path, out: Path) -> None:
             line += f", {100 * (ndcg - before).mean():+.2f} ({low:+.2f} to {high:+.2f})"
         before = ndcg if before is None else before
         print(f"{line}; {np.mean(sizes):.1f} entries or vectors; {seconds:.1f} s", flush=True)
+
+
+def scored(
+    query: np.ndarray, documents: list[np.ndarray], together: np.ndarray | None
+) -> np.ndarray:
+    """Of a sparse query the products with documents; of a query's tokens the best ones, added up."""
+    if together is not None:
+        return np.asarray(together @ query)
+    return np.array([(query @ document.T).max(axis=1).sum() for document in documents])
 
 
 def opened(model: Path, folder: Path, out: Path) -> Iterator[tuple[str, Any]]:
