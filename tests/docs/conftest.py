@@ -18,6 +18,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.beir import write_beir
 from tests.support.checkpoints import WORDS, make_checkpoint
+from tests.support.late_interaction import rows_in
 from tests.support.runs import brief
 
 # Scripts of the benchmarks import each other by name; the path does not stay, because `olive.py` is one of them.
@@ -34,6 +35,7 @@ TASKS = {
     "docs/guides/token-classification.md": "token-classification",
     "docs/guides/embeddings.md": "embedding",
     "docs/guides/sentence-pairs.md": "pairs",
+    "docs/guides/sparse-and-late.md": "retrieval",
 }
 HEADS = {
     "squad": "question-answering",
@@ -130,6 +132,21 @@ def workspace(
             ):
                 (folder / name).symlink_to(place)
             return folder
+        if task == "retrieval":
+            rows_in(folder / "my-data")
+            for name, out, head in (
+                ("splade", "sparse", "sparse-embedding"),
+                ("colbert", "late", "late-interaction"),
+            ):
+                make_checkpoint(folder / name, "bert", head)
+                recipe = {
+                    "model": str(folder / name),
+                    "task": {head: {"query": "query", "document": "document"}},
+                    "data": str(folder / "my-data"),
+                    "targets": ["ort-cpu"],
+                }
+                runner.run(brief(parse(recipe)), folder / out, executor=inline.run)
+            return folder
         write_data(folder / "my-data", task)
         write_texts(folder, task)
         if task == "token-classification":
@@ -156,6 +173,12 @@ def workspace(
         finally:
             os.chdir(started_in)
         if task == "text-classification":
+            make_checkpoint(
+                folder / "my-nli",
+                "bert",
+                "sequence-classification",
+                ("contradiction", "entailment"),
+            )
             for name, place in {
                 "my-squad-model": "my-model",
                 "squad": "my-data",

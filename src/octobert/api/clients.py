@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 
 _IR = ("openvino_model.xml", "openvino_model.bin")
 # Kinds of models: heads, and of classifiers what they read.
-EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
-SPARSE, LATE = "sparse-embedding", "late-interaction"
+EMBEDDING, SPARSE, LATE = "embedding", "sparse-embedding", "late-interaction"
 SINGLE, PAIRS, RERANKER = "classifier of single texts", "classifier of pairs", "reranker"
-TAGGING, ANSWERING = "token-classification", "question-answering"
-FILLING, FEATURES, NEXT = "masked-lm", "feature-extraction", "next-sentence"
+CLASSIFICATION, TAGGING = "sequence-classification", "token-classification"
+ANSWERING, FILLING, FEATURES, NEXT = (
+    "question-answering",
+    "masked-lm",
+    "feature-extraction",
+    "next-sentence",
+)
 # What the models are asked.
 TEXTS = ("How old is the tower?", "It was built in 1889.")
 QUERY = TEXTS[0]
@@ -245,7 +249,8 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             fix="export the package of ort-cpu or openvino-cpu",
         )
     if name == "tei" and capabilities.device != "CPU":
-        raise refused("runs on CPUs only", manifest.target, fix="export the package of ort-cpu")
+        what = "runs files on CPUs only"
+        raise refused(what, manifest.target, fix="export the package of ort-cpu")
     if not client.file and not model.openvino:
         raise refused(
             "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
