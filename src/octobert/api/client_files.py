@@ -45,6 +45,64 @@ def late_problem(client: str, folder: Path, manifest: PackageManifest) -> tuple[
     return None
 
 
+def keep_output(weights: Path, path: Path, name: str, *, as_token: bool) -> None:
+    """Write a model with one of its outputs only.
+
+    Args:
+        weights: an ONNX file.
+        path: where the model is written.
+        name: of the output.
+        as_token: take the vector, and name it the states of one token, [batch, 1, width]: who takes the first, or the mean, has
+            the vector.
+    """
+    import onnx_ir as ir
+
+    from octobert.core.session import STATES
+    from octobert.graph import operators
+
+    model = ir.load(weights)
+    graph = model.graph
+    if as_token:
+        vector = graph.outputs[-1]
+        for value in graph.outputs[:-1]:
+            value.name = f"{value.name}_inside"
+        axis = ir.Value(
+            name="token_axis",
+            const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"),
+        )
+        graph.register_initializer(axis)
+        node = ir.node("Unsqueeze", [vector, axis], name="vector_as_token")
+        node.outputs[0].name, node.outputs[0].type = STATES, vector.type
+        graph.append(node)
+        graph.outputs[:] = [node.outputs[0]]
+    else:
+        graph.outputs[:] = [value for value in graph.outputs if value.name == name]
+        operators.clean_(model)
+    operators.save(model, path)
+
+
+def keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
+    """The same of an IR."""
+    import numpy as np
+    import openvino
+    from openvino import opset13
+
+    from octobert.core.session import STATES
+
+    model = openvino.Core().read_model(source)
+    vector = model.outputs[-1].node.input_value(0)
+    if as_token:
+        for output in model.outputs[:-1]:
+            output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
+        vector = opset13.unsqueeze(vector, np.array([1], dtype=np.int64)).output(0)
+        vector.tensor.set_names({STATES})
+    openvino.save_model(
+        openvino.Model([opset13.result(vector)], model.get_parameters()),
+        path,
+        compress_to_fp16=False,
+    )
+
+
 def without_segments(path: Path) -> None:
     """Write segment ids of 0 into a model, for programs that insert markers into all inputs but this one."""
     import onnx_ir as ir

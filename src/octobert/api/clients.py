@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import Field
 
-from octobert.api.client_files import WRITERS, late_problem, name_no_file, without_segments
+from octobert.api.client_files import (
+    WRITERS,
+    keep_output,
+    keep_vector_of_ir,
+    late_problem,
+    name_no_file,
+    without_segments,
+)
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
@@ -40,12 +47,8 @@ _IR = ("openvino_model.xml", "openvino_model.bin")
 EMBEDDING, SPARSE, LATE = "embedding", "sparse-embedding", "late-interaction"
 SINGLE, PAIRS, RERANKER = "classifier of single texts", "classifier of pairs", "reranker"
 CLASSIFICATION, TAGGING = "sequence-classification", "token-classification"
-ANSWERING, FILLING, FEATURES, NEXT = (
-    "question-answering",
-    "masked-lm",
-    "feature-extraction",
-    "next-sentence",
-)
+ANSWERING, FILLING = "question-answering", "masked-lm"
+FEATURES, NEXT = "feature-extraction", "next-sentence"
 # What the models are asked.
 TEXTS = ("How old is the tower?", "It was built in 1889.")
 QUERY = TEXTS[0]
@@ -380,7 +383,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
         if model.kind == EMBEDDING and client.outputs != "all":
             as_token = client.outputs == "token"
             if model.openvino:
-                _keep_vector_of_ir(source / _IR[0], partial / client.ir, as_token=as_token)
+                keep_vector_of_ir(source / _IR[0], partial / client.ir, as_token=as_token)
             else:
                 keep_output(
                     weights, partial / client.file, model.outputs[0].name, as_token=as_token
@@ -393,64 +396,6 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-def keep_output(weights: Path, path: Path, name: str, *, as_token: bool) -> None:
-    """Write a model with one of its outputs only.
-
-    Args:
-        weights: an ONNX file.
-        path: where the model is written.
-        name: of the output.
-        as_token: take the vector, and name it the states of one token, [batch, 1, width]: who takes the first, or the mean, has
-            the vector.
-    """
-    import onnx_ir as ir
-
-    from octobert.core.session import STATES
-    from octobert.graph import operators
-
-    model = ir.load(weights)
-    graph = model.graph
-    if as_token:
-        vector = graph.outputs[-1]
-        for value in graph.outputs[:-1]:
-            value.name = f"{value.name}_inside"
-        axis = ir.Value(
-            name="token_axis",
-            const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"),
-        )
-        graph.register_initializer(axis)
-        node = ir.node("Unsqueeze", [vector, axis], name="vector_as_token")
-        node.outputs[0].name, node.outputs[0].type = STATES, vector.type
-        graph.append(node)
-        graph.outputs[:] = [node.outputs[0]]
-    else:
-        graph.outputs[:] = [value for value in graph.outputs if value.name == name]
-        operators.clean_(model)
-    operators.save(model, path)
-
-
-def _keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
-    """The same of an IR."""
-    import numpy as np
-    import openvino
-    from openvino import opset13
-
-    from octobert.core.session import STATES
-
-    model = openvino.Core().read_model(source)
-    vector = model.outputs[-1].node.input_value(0)
-    if as_token:
-        for output in model.outputs[:-1]:
-            output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
-        vector = opset13.unsqueeze(vector, np.array([1], dtype=np.int64)).output(0)
-        vector.tensor.set_names({STATES})
-    openvino.save_model(
-        openvino.Model([opset13.result(vector)], model.get_parameters()),
-        path,
-        compress_to_fp16=False,
-    )
 
 
 def snippet(client: str, model: Model) -> str:
