@@ -18,7 +18,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.beir import write_beir
 from tests.support.checkpoints import WORDS, make_checkpoint
-from tests.support.late_interaction import rows_in
+from tests.support.retrieval import recipe_of, rows_in
 from tests.support.runs import brief
 
 # Scripts of the benchmarks import each other by name; the path does not stay, because `olive.py` is one of them.
@@ -139,13 +139,8 @@ def workspace(
                 ("colbert", "late", "late-interaction"),
             ):
                 make_checkpoint(folder / name, "bert", head)
-                recipe = {
-                    "model": str(folder / name),
-                    "task": {head: {"query": "query", "document": "document"}},
-                    "data": str(folder / "my-data"),
-                    "targets": ["ort-cpu"],
-                }
-                runner.run(brief(parse(recipe)), folder / out, executor=inline.run)
+                recipe = recipe_of(folder / name, head, folder / "my-data")
+                runner.run(brief(recipe), folder / out, executor=inline.run)
             return folder
         write_data(folder / "my-data", task)
         write_texts(folder, task)

@@ -151,19 +151,3 @@ def reference(encoder: Path, folder: Path, text: str, side: int) -> np.ndarray:
 def maxsim(query: np.ndarray, document: np.ndarray) -> float:
     """The best product of each token of a query, added up."""
     return float(sum(max(float(q @ d) for d in document) for q in query))
-
-
-def rows_in(folder: Path) -> Path:
-    """Queries that ask for a word of their document."""
-    folder.mkdir()
-    words = ("the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for")
-    for name, start in (("train", 0), ("validation", 40)):
-        rows = [
-            {
-                "query": f"{words[i % 12]} {words[(i * 5 + 1) % 12]}",
-                "document": f"{words[i % 12]} {words[(i * 5 + 1) % 12]}, {words[(i * 7) % 12]} {i}.",
-            }
-            for i in range(start, start + 40)
-        ]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder

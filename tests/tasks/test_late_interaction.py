@@ -12,7 +12,6 @@ import pytest
 
 import octobert
 from octobert import tasks
-from octobert.config.loading import parse
 from octobert.core.errors import DataError, ModelError
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -24,12 +23,12 @@ from octobert.targets.runtimes.torch import TorchSession
 from octobert.tasks import Result
 from tests.support import late_interaction as late
 from tests.support.pooling import write_modules
+from tests.support.retrieval import OPTIONS, recipe_of, rows_in
 from tests.support.runs import FAST
 
 # Sums of float32 in another order.
 SAME_FLOAT = 1e-5
 TEXTS = ("the of, and a.", "it was his", "he had the and of a to in is you that it", "a")
-OPTIONS = {"query": "query", "document": "document"}
 
 
 def opened(folder: Path, **options: object):
@@ -126,14 +125,7 @@ def test_what_cannot_be_followed_is_named(
 
 
 def test_a_model_without_a_projection_is_refused(golden, encoder, tmp_path: Path) -> None:
-    recipe = parse(
-        {
-            "model": str(encoder),
-            "task": {"late-interaction": OPTIONS},
-            "data": str(late.rows_in(tmp_path / "data")),
-            "targets": ["ort-cpu"],
-        }
-    )
+    recipe = recipe_of(encoder, "late-interaction", rows_in(tmp_path / "data"))
     with golden.raises(ModelError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     sentences = write_modules(
@@ -146,15 +138,13 @@ def test_a_model_without_a_projection_is_refused(golden, encoder, tmp_path: Path
 @pytest.mark.slow
 def test_a_run_writes_packages_that_answer(encoder, tmp_path: Path) -> None:
     folder = late.write(encoder, tmp_path / "model", "stanford")
-    recipe = parse(
-        {
-            "model": str(folder),
-            "task": {"late-interaction": OPTIONS},
-            "data": str(late.rows_in(tmp_path / "data")),
-            "targets": ["ort-cpu", "openvino-cpu"],
-            "baselines": ["ort-f32"],
-            "benchmark": FAST,
-        }
+    recipe = recipe_of(
+        folder,
+        "late-interaction",
+        rows_in(tmp_path / "data"),
+        targets=["ort-cpu", "openvino-cpu"],
+        baselines=["ort-f32"],
+        benchmark=FAST,
     )
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     figures = report.of("ort-cpu")

@@ -12,24 +12,22 @@ import pytest
 
 import octobert
 from octobert import tasks
-from octobert.config.loading import parse
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.heads import head_of
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import Encoded, Tokenizer, feeds_of
+from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer, feeds_of
 from octobert.models.pooling import pooling_of
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from octobert.tasks._vectors import similarities
 from octobert.tasks.sparse_embedding import INDICES, VALUES, SparseRow, SparseVectors
-from tests.support.late_interaction import rows_in
+from tests.support.retrieval import OPTIONS, recipe_of, rows_in
 from tests.support.runs import FAST
 
 # Sums of float32 in another order; the logarithm of 1 + x rounds x where it is small.
 SAME_FLOAT = 1e-5
 ROUNDING = 1e-12
-OPTIONS = {"query": "query", "document": "document"}
 SETTINGS = [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")]
 
 
@@ -136,13 +134,20 @@ def test_the_largest_entries_are_kept_by_rising_index() -> None:
     assert not empty[VALUES].any()
 
 
+ROW = SparseRow(np.zeros(2), np.zeros(2), False, 40, 40)
+
+
+def outputs_of(vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """What is kept of vectors [n, 40]."""
+    kept = [ROW.kept({"sentence_embedding": each}) for each in vectors]
+    return {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
+
+
 def sparse(count: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """(dense vectors, the same as outputs)."""
     dense = np.maximum(np.random.default_rng(seed).standard_normal((count, 40)) - 0.7, 0)
     dense = dense.astype(np.float32)
-    row = SparseRow(np.zeros(2), np.zeros(2), False, 40, 40)
-    kept = [row.kept({"sentence_embedding": each}) for each in dense]
-    return dense, {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
+    return dense, outputs_of(dense)
 
 
 @pytest.mark.parametrize("kind", ["dot", "cosine", "euclidean", "manhattan"])
@@ -180,14 +185,9 @@ def test_a_filled_vector_costs_more_and_ranks_the_same() -> None:
     texts, gold = task.inputs(rows, where="rows"), task.gold(rows, where="rows")
     dense, _ = sparse(6, 1)
     both = np.concatenate([dense, dense])
-    row = SparseRow(np.zeros(2), np.zeros(2), False, 40, 40)
 
     def scores(vectors: np.ndarray) -> dict[str, float]:
-        kept = [row.kept({"sentence_embedding": each}) for each in vectors]
-        outputs = {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
-        from octobert.data.tokenization import EncodedTexts
-
-        items = task.items(Result(outputs, EncodedTexts(texts, []), gold))
+        items = task.items(Result(outputs_of(vectors), EncodedTexts(texts, []), gold))
         wrong, right = task.extremes(items)
         assert wrong.shape[1:] == right.shape[1:] == items.shape[1:]
         return {name: metric(items) for name, metric in task.metrics.items()}
@@ -200,15 +200,31 @@ def test_a_filled_vector_costs_more_and_ranks_the_same() -> None:
     assert "flops" not in task.chance(np.ones((6, 14)))
 
 
+def test_an_answer_reads_its_own_vector_alone(tokenizer_folder, monkeypatch) -> None:
+    """Answers are made one by one: reading all vectors for each would take quadratic time."""
+    task = tasks.build("sparse-embedding", OPTIONS, ModelMetadata())
+    encoded = task.encode(Tokenizer(tokenizer_folder), [("the",), ("of",), ("a",)])
+    dense, outputs = sparse(3, 1)
+    read = SparseVectors.read
+    seen: list[int] = []
+
+    def counted(form, outputs, rows):
+        seen.append(len(rows))
+        return read(form, outputs, rows)
+
+    monkeypatch.setattr(SparseVectors, "read", counted)
+    for index, vector in enumerate(dense):
+        answer = task.answer(Result(outputs, encoded), index, None)
+        assert answer["values"] == pytest.approx(sorted(vector[vector > 0], reverse=True))
+    assert seen == [1, 1, 1]
+
+
 def test_a_cost_limits_nothing(checkpoint, tmp_path: Path, golden) -> None:
-    recipe = parse(
-        {
-            "model": str(checkpoint("bert", "masked-lm")),
-            "task": {"sparse-embedding": OPTIONS},
-            "data": {"source": str(rows_in(tmp_path / "data")), "tune": {"from": "train[20:]"}},
-            "targets": ["ort-cpu"],
-            "accuracy": {"metric": "flops", "max_drop": 1},
-        }
+    recipe = recipe_of(
+        checkpoint("bert", "masked-lm"),
+        "sparse-embedding",
+        {"source": str(rows_in(tmp_path / "data")), "tune": {"from": "train[20:]"}},
+        accuracy={"metric": "flops", "max_drop": 1},
     )
     with golden.raises(RecipeError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
@@ -221,15 +237,13 @@ def test_a_run_writes_packages_that_answer(checkpoint, tmp_path: Path, golden) -
     folder = stated(
         shutil.copytree(checkpoint("bert", "masked-lm"), tmp_path / "model"), max_active_dims=50
     )
-    recipe = parse(
-        {
-            "model": str(folder),
-            "task": {"sparse-embedding": OPTIONS},
-            "data": str(rows_in(tmp_path / "data")),
-            "targets": ["ort-cpu", "openvino-cpu"],
-            "baselines": ["ort-f32"],
-            "benchmark": FAST,
-        }
+    recipe = recipe_of(
+        folder,
+        "sparse-embedding",
+        rows_in(tmp_path / "data"),
+        targets=["ort-cpu", "openvino-cpu"],
+        baselines=["ort-f32"],
+        benchmark=FAST,
     )
     report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     figures = report.of("ort-cpu")

@@ -5,12 +5,18 @@ A step changes the folder, in which all other files are written. It also gets th
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import RecipeError
-from octobert.core.model_config import CONFIG, SENTENCE_CONFIG, TOKENIZER_CONFIG, read_object
+from octobert.core.model_config import (
+    CONFIG,
+    SENTENCE_CONFIG,
+    TOKENIZER_CONFIG,
+    read_object,
+    write_json,
+)
+from octobert.core.session import TOKEN_VECTORS
 
 if TYPE_CHECKING:
     from octobert.api.clients import Model
@@ -26,19 +32,21 @@ def name_no_file(folder: Path) -> None:
     if (folder / SENTENCE_CONFIG).is_file():
         config = read_object(folder / SENTENCE_CONFIG)
         config.pop(FILE_KEY, None)
-        _write(folder / SENTENCE_CONFIG, config)
+        write_json(folder / SENTENCE_CONFIG, config)
 
 
-def late_problem(client: str, folder: Path, manifest: PackageManifest) -> tuple[str, str] | None:
+def late_problem(
+    client: str, folder: Path, manifest: PackageManifest, *, openvino: bool
+) -> tuple[str, str] | None:
     """Why a client does not open a late-interaction model, and what it has; None where it does."""
     from octobert.data.tokenization import Tokenizer
 
-    reading, is_ir = manifest.task.reading, "openvino_model.xml" in manifest.files
     if client != "fastembed":
         # The release of sentence-transformers that has such models needs a newer transformers than optimum-onnx.
-        return None if is_ir else ("opens such models with OpenVINO only", manifest.target)
+        return None if openvino else ("opens such models with OpenVINO only", manifest.target)
+    reading, tokenizer = manifest.task.reading, Tokenizer(folder)
     markers = reading.markers if reading is not None else ()
-    tokens = [Tokenizer(folder).id_of(marker) for marker in markers if marker]
+    tokens = [tokenizer.id_of(marker) for marker in markers if marker]
     if reading is None or tokens != [1, 2] or reading.lengths[0] != 32 or reading.filled != 32:
         what = "knows no markers but the tokens 1 and 2, and no queries but those of 32 tokens"
         return what, f"markers {', '.join(map(str, tokens)) or 'in the texts'}"
@@ -103,29 +111,33 @@ def keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
     )
 
 
-def without_segments(path: Path) -> None:
-    """Write segment ids of 0 into a model, for programs that insert markers into all inputs but this one."""
+def _fit_markers(folder: Path, model: Model, manifest: PackageManifest) -> None:
+    """fastembed inserts markers into all inputs of a late-interaction model but segment ids, and takes its first output."""
     import onnx_ir as ir
 
     from octobert.graph import operators
 
-    model = ir.load(path)
-    inputs = {str(value.name): value for value in model.graph.inputs}
-    segments = inputs.get("token_type_ids")
-    if segments is None:
+    if model.kind != "late-interaction":
         return
-    zeros = ir.node("Sub", [inputs["input_ids"]] * 2, name="segments")
-    model.graph.inputs.remove(segments)
-    segments.replace_all_uses_with(zeros.outputs[0])
-    model.graph.insert_before(model.graph[0], zeros)
-    operators.save(model, path)
+    path = folder / "model.onnx"
+    written = ir.load(path)
+    graph = written.graph
+    graph.outputs[:] = [value for value in graph.outputs if value.name == TOKEN_VECTORS]
+    inputs = {str(value.name): value for value in graph.inputs}
+    if (segments := inputs.get("token_type_ids")) is not None:
+        zeros = ir.node("Sub", [inputs["input_ids"]] * 2, name="segments")
+        graph.inputs.remove(segments)
+        segments.replace_all_uses_with(zeros.outputs[0])
+        graph.insert_before(graph[0], zeros)
+    operators.clean_(written)
+    operators.save(written, path)
 
 
 def _state_positions(folder: Path, model: Model, manifest: PackageManifest) -> None:
     """infinity cuts texts at the number of positions in `config.json`."""
     config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))
     config["max_position_embeddings"] = tokenizer["model_max_length"]
-    _write(folder / CONFIG, config)
+    write_json(folder / CONFIG, config)
 
 
 def _write_tokenizer_ir(folder: Path, model: Model, manifest: PackageManifest) -> None:
@@ -195,12 +207,12 @@ def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
             "pooling_mode_mean_tokens": False,
         }
     for name, content in files.items():
-        _write(folder / name, content)
+        write_json(folder / name, content)
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
-WRITERS = {"positions": _state_positions, "tokenizer": _write_tokenizer_ir, "tei": _state_all}
+WRITERS = {
+    "markers": _fit_markers,
+    "positions": _state_positions,
+    "tokenizer": _write_tokenizer_ir,
+    "tei": _state_all,
+}

@@ -28,12 +28,10 @@ from octobert.api.client_files import (
     keep_vector_of_ir,
     late_problem,
     name_no_file,
-    without_segments,
 )
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
-from octobert.core.session import TOKEN_VECTORS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -258,8 +256,10 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
         )
-    if model.kind == LATE and (problem := late_problem(name, source, manifest)) is not None:
-        raise refused(*problem)
+    if model.kind == LATE:
+        problem = late_problem(name, source, manifest, openvino=model.openvino)
+        if problem is not None:
+            raise refused(*problem)
     if (
         model.kind in (EMBEDDING, SPARSE, LATE)
         and client.outputs == "all"
@@ -377,9 +377,6 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, partial / name)
         name_no_file(partial)
-        if model.kind == LATE and not model.openvino:
-            keep_output(weights, partial / client.file, TOKEN_VECTORS, as_token=False)
-            without_segments(partial / client.file)
         if model.kind == EMBEDDING and client.outputs != "all":
             as_token = client.outputs == "token"
             if model.openvino:

@@ -5,6 +5,7 @@ They come with downloaded models, so any of them may be damaged, or say anything
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -89,6 +90,12 @@ def read_object(path: Path, *, missing_ok: bool = False, **hooks: Any) -> dict[s
             fix=_FIX,
         )
     return value
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file for people and other programs, in UTF-8; its folder is made where there is none."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def read_json(path: Path, **hooks: Any) -> Any:

@@ -25,6 +25,7 @@ from octobert.core.model_config import (
     TOKENIZER_CONFIG,
     read_config,
     read_object,
+    write_json,
 )
 from octobert.core.session import Feeds
 from octobert.data import tokenizer_limits
@@ -477,6 +478,4 @@ def state_length(folder: Path, length: int, *, segments: bool = True) -> None:
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     for name, content in ((TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config)):
-        (folder / name).write_text(
-            json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8"
-        )
+        write_json(folder / name, content)

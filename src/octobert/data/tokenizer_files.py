@@ -64,7 +64,7 @@ NO_LIMIT = 10**9
 # The class that reads `tokenizer.json` alone, and its name in transformers 5, where it gives no segment ids by default.
 FAST, BACKEND = "PreTrainedTokenizerFast", "TokenizersBackend"
 # Keys of the file below that change what the model reads.
-_UNSUPPORTED = (*("processing_kwargs", "config_args", "config_kwargs", "tokenizer_name_or_path"),)
+_UNSUPPORTED = ("processing_kwargs", "config_args", "config_kwargs", "tokenizer_name_or_path")
 # Names of one file of sentence-transformers, the present one first.
 SENTENCE_CONFIGS = tuple(
     SENTENCE_CONFIG.replace("bert", family, 1)

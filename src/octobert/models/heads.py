@@ -93,12 +93,8 @@ def check_head(source: ModelSource, name: str) -> None:
         if trained_head is not None
         else not stated or stated.endswith(("Model", *_PRETRAINED))
     )
-    if (
-        head.shape == "embedding"
-        and not ending
-        and not plain
-        and not (source.tokenizer_folder / MODULES).is_file()
-    ):
+    is_sentence = head.encoder == "SentenceTransformer"
+    if is_sentence and not plain and not (source.tokenizer_folder / MODULES).is_file():
         # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
@@ -154,8 +150,7 @@ def masked_lm(source: ModelSource, head: Head) -> str:
     stated = _architecture(source)
     is_plain = (
         source.is_checkpoint
-        and head.shape == "embedding"
-        and not head.architecture
+        and head.encoder == "SentenceTransformer"
         and not (source.tokenizer_folder / MODULES).is_file()
     )
     return stated if is_plain and stated.endswith(HEADS["masked-lm"].architecture) else ""
@@ -219,5 +214,5 @@ def _fits(head: Head, name: str, port: TensorInfo, classes: int) -> bool:
 
 def _axes(head: Head, name: str, port: TensorInfo) -> bool | None:
     """Return whether an output has as many axes as the head's; None if the file does not say."""
-    expected = 3 if name in (STATES, TOKEN_VECTORS, head.pools) else _AXES.get(head.shape, 2)
+    expected = 3 if name in (TOKEN_VECTORS, head.pools) else _AXES.get(head.shape, 2)
     return None if port.shape is None else len(port.shape) == expected

@@ -8,7 +8,6 @@ artifact.metadata                    Stanford's ColBERT: all of it
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +17,15 @@ import numpy as np
 
 from octobert.core.errors import ModelError
 from octobert.core.frozen import first_problem
-from octobert.core.model_config import CONFIG, MODULES, SENTENCE_CONFIG, Reading, read_object
-from octobert.models.sentence_transformers import ABOUT, modules_of
+from octobert.core.model_config import (
+    CONFIG,
+    MODULES,
+    SENTENCE_CONFIG,
+    Reading,
+    read_object,
+    write_json,
+)
+from octobert.models.sentence_transformers import ABOUT, entries, modules_of
 
 # Folder of a projection that had none.
 PROJECTION = "1_Dense"
@@ -69,8 +75,6 @@ def write_modules(folder: Path, reading: Reading, projection: np.ndarray) -> Non
     from safetensors.numpy import save_file
 
     own = folder / PROJECTION
-    own.mkdir()
-    save_file({"linear.weight": projection}, own / "model.safetensors")
     width, hidden = projection.shape
     dense = {
         "in_features": hidden,
@@ -82,10 +86,6 @@ def write_modules(folder: Path, reading: Reading, projection: np.ndarray) -> Non
         "": "sentence_transformers.models.Transformer",
         PROJECTION: "pylate.models.Dense.Dense",
     }
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
     about = {
         "model_type": "ColBERT",
         "query_prefix": reading.markers[0],
@@ -95,12 +95,10 @@ def write_modules(folder: Path, reading: Reading, projection: np.ndarray) -> Non
         "attend_to_expansion_tokens": reading.attended,
         "skiplist_words": reading.skipped,
     }
-    for path, content in (
-        (own / CONFIG, dense),
-        (folder / MODULES, modules),
-        (folder / ABOUT, about),
-    ):
-        path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    write_json(own / CONFIG, dense)
+    write_json(folder / MODULES, entries(kinds))
+    write_json(folder / ABOUT, about)
+    save_file({"linear.weight": projection}, own / "model.safetensors")
 
 
 def _pylate(stated: Mapping[str, Any]) -> dict[str, Any]:

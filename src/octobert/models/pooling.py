@@ -103,6 +103,7 @@ def pooling_of(folder: Path, head: Head) -> Pooling:
             expected=", ".join([first, *others, "…"]),
         )
     _check_transformer(folder, head)
+    # Late interaction has no pooling.
     stated = {} if late else _options(modules[1][1])
     prompts = about.get("prompts")
     if (
@@ -124,8 +125,11 @@ def pooling_of(folder: Path, head: Head) -> Pooling:
     if late and not any(isinstance(step, Normalize) for step in steps):
         # PyLate normalizes without stating it.
         steps.append(Normalize())
-    read = {"SparseEncoder": _splade, "MultiVectorEncoder": _of_tokens}.get(head.encoder, _modes)
-    modes, saturation = read(stated, str(modules[len(others)][1] / "config.json"))
+    modes: tuple[Mode, ...] = ()
+    saturation = 0
+    if not late:
+        read = _splade if head.encoder == "SparseEncoder" else _modes
+        modes, saturation = read(stated, str(modules[1][1] / "config.json"))
     _check_widths(
         stated.get("embedding_dimension", stated.get("word_embedding_dimension")),
         modes,
@@ -326,11 +330,6 @@ def _check_transformer(folder: Path, head: Head) -> None:
             got=" with ".join(map(str, seen)),
             expected=" with ".join(expected),
         )
-
-
-def _of_tokens(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int]:
-    """Nothing is pooled."""
-    return (), 0
 
 
 def _splade(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int]:

@@ -12,9 +12,9 @@ Types of modules have the names of releases before 5.4, which newer releases rea
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from octobert.core.model_config import (
     chat_template,
     read_json,
     read_object,
+    write_json,
 )
 
 ABOUT = "config_sentence_transformers.json"
@@ -147,6 +148,14 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     return modules
 
 
+def entries(types: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What `modules.json` holds of modules in order: folder → type."""
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(types.items())
+    ]
+
+
 def check_kind(folder: Path, head: Head | None = None) -> None:
     """Refuse a folder whose files name a kind of model that no task takes, or another one than a head is for.
 
@@ -242,7 +251,7 @@ def write(
     if not pooling.modes:
         # Modules on tokens, in the form of the library that wrote them, with how it reads texts.
         copy_modules(source, folder)
-        _write(folder / SENTENCE_CONFIG, settings | {"max_seq_length": max_length} | opened)
+        write_json(folder / SENTENCE_CONFIG, settings | {"max_seq_length": max_length} | opened)
         return
     kinds = list(_FIRST[head.encoder])
     folders = ["", f"1_{kinds[1].rpartition('.')[2]}"]
@@ -252,10 +261,7 @@ def write(
         folders.append(f"{number}_{name}")
         if not isinstance(step, Normalize):
             shutil.copytree(source / step.folder, folder / folders[-1])
-    modules = [
-        {"idx": i, "name": str(i), "path": folders[i], "type": f"sentence_transformers.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
+    types = [f"sentence_transformers.{kind}" for kind in kinds]
     flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
     options: dict[str, Any] = {
         "word_embedding_dimension": hidden,
@@ -273,14 +279,13 @@ def write(
     about = {key: stated[key] for key in _ABOUT_KEYS if stated.get(key) is not None}
     about["model_type"] = head.encoder
     lower = bool(settings.get("do_lower_case", False))
-    (folder / folders[1]).mkdir()
     for name, content in (
-        (MODULES, modules),
+        (MODULES, entries(dict(zip(folders, types, strict=True)))),
         (f"{folders[1]}/config.json", options),
         (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower} | opened),
         (ABOUT, about),
     ):
-        _write(folder / name, content)
+        write_json(folder / name, content)
 
 
 def write_activation(folder: Path, activation: str) -> None:
@@ -296,8 +301,4 @@ def write_activation(folder: Path, activation: str) -> None:
         **(settings if isinstance(settings, dict) else {}),
         "activation_fn": activation,
     }
-    _write(folder / CONFIG, config)
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    write_json(folder / CONFIG, config)

@@ -77,6 +77,8 @@ class Retrieval(Ranked, Embedding):
 
     def items(self, result: Result) -> np.ndarray:
         """With what the search of each query costs."""
+        if not self.costs:
+            return super().items(result)
         vectors, start = self.vectors(result), len(result.gold)
         relevant = [
             np.array([place - start for place, level in judged if level > 0], dtype=np.intp)
@@ -86,8 +88,10 @@ class Retrieval(Ranked, Embedding):
         return np.hstack([super().items(result), cost])
 
     def extremes(self, items: np.ndarray) -> Extremes:
-        """All documents in the wrong order, and in the right one, at the least and the greatest cost."""
-        metrics, costs = np.hsplit(items, [items.shape[1] - len(self.form.costs)])
+        """All documents in the wrong order at the greatest cost, and in the right one at the least."""
+        if not self.costs:
+            return super().extremes(items)
+        metrics, costs = np.hsplit(items, [items.shape[1] - len(self.costs)])
         ends = zip(super().extremes(metrics), (costs.max(axis=0), costs.min(axis=0)), strict=True)
         worst, best = (np.hstack([ranked, cost[None]]) for ranked, cost in ends)
         return worst, best

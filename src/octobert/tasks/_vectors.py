@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,36 +48,49 @@ def similarities(kind: Similarity, first: np.ndarray, second: np.ndarray) -> np.
     return np.asarray(first.astype(np.float64) @ second.astype(np.float64).T)
 
 
-class VectorForm(Protocol):
-    """What the vectors of a kind of model are. Vectors of several texts can be indexed as an array, and have its `shape[0]`."""
+class VectorForm(ABC):
+    """What the vectors of a kind of model are. Vectors of several texts can be indexed as an array, and have its `shape[0]`.
+
+    What is not abstract here is what most forms do.
+    """
 
     # Names of what a search costs, of which less is better.
-    costs: ClassVar[tuple[str, ...]]
+    costs: ClassVar[tuple[str, ...]] = ()
     # Whether queries and documents are read in different ways.
-    told: ClassVar[bool]
+    told: ClassVar[bool] = False
     # The output with all vectors, which may be stored in a smaller form; empty for none.
-    stored: ClassVar[str]
+    stored: ClassVar[str] = ""
 
+    @abstractmethod
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
         """One token row for each text, which keeps what its vector is made of."""
 
+    @abstractmethod
     def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> Any:
         """The vectors of all rows."""
 
+    def prepared(self, kind: Similarity, vectors: Any) -> tuple[Similarity, Any]:
+        """A similarity, and vectors that are compared by it many times, in the form that is fastest."""
+        return kind, vectors
+
+    @abstractmethod
     def similarities(self, kind: Similarity, first: Any, second: Any) -> np.ndarray:
         """[n, m] the similarity of all pairs of n and m vectors."""
 
+    @abstractmethod
     def cosines(self, first: Any, second: Any) -> np.ndarray:
         """[n] the cosine of each vector with the one at the same place."""
 
+    @abstractmethod
     def agreement(self, ours: Any, reference: Any) -> tuple[str, np.ndarray, FidelityKind]:
         """What the agreement of vectors is called, its value for each text, and what kind it is of."""
 
+    @abstractmethod
     def error(self, ours: Any, reference: Any) -> float:
         """Root mean square difference of the entries."""
 
     def cost(self, asking: Any, found: Any, relevant: Sequence[np.ndarray]) -> np.ndarray:
-        """What a search costs.
+        """What a search costs; nothing, where all vectors are alike.
 
         Args:
             asking: vectors of queries.
@@ -87,23 +100,25 @@ class VectorForm(Protocol):
         Returns:
             [queries, costs].
         """
+        return np.empty((asking.shape[0], 0))
 
+    @abstractmethod
     def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
         """The vector of a text as plain data."""
 
+    @abstractmethod
     def line(self, answer: Mapping[str, Any]) -> str:
         """The same in one line."""
 
+    @abstractmethod
     def column(self, vectors: Any) -> Any:
         """Vectors as an array of Arrow."""
 
 
 @dataclass(frozen=True)
-class DenseVectors:
+class DenseVectors(VectorForm):
     """One vector of float32 for each text, [n, dimensions]."""
 
-    costs: ClassVar[tuple[str, ...]] = ()
-    told: ClassVar[bool] = False
     stored: ClassVar[str] = VECTOR
 
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
@@ -113,6 +128,10 @@ class DenseVectors:
     def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> np.ndarray:
         """The output."""
         return outputs[VECTOR]
+
+    def prepared(self, kind: Similarity, vectors: np.ndarray) -> tuple[Similarity, np.ndarray]:
+        """For cosines, divided by their lengths once."""
+        return ("dot", unit(vectors)) if kind == "cosine" else (kind, vectors)
 
     def similarities(self, kind: Similarity, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """See `similarities`."""
@@ -131,12 +150,6 @@ class DenseVectors:
     def error(self, ours: np.ndarray, reference: np.ndarray) -> float:
         """Of all entries."""
         return output_error({VECTOR: ours}, {VECTOR: reference})
-
-    def cost(
-        self, asking: np.ndarray, found: np.ndarray, relevant: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        """Nothing: all vectors are alike."""
-        return np.empty((len(asking), 0))
 
     def answer(
         self, vectors: np.ndarray, index: int, tokenizer: Tokenizer | None
@@ -240,10 +253,13 @@ class Embedding(WholeTexts):
 
     def chunks(self, asking: Any, found: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(indices of some vectors that ask, their similarities with all that are found), until all have asked."""
+        (kind, asking), (_, found) = (
+            self.form.prepared(self.similarity, vectors) for vectors in (asking, found)
+        )
         size, count = max(1, _BLOCK // max(found.shape[0], 1)), asking.shape[0]
         for start in range(0, count, size):
             part = np.arange(start, min(start + size, count))
-            yield part, self.form.similarities(self.similarity, asking[part], found)
+            yield part, self.form.similarities(kind, asking[part], found)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """The agreement of vectors."""
@@ -272,6 +288,9 @@ class Embedding(WholeTexts):
         """Yield what changed of the items, see `Fidelity`."""
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+        if self.per_token:
+            # The vectors of this text alone: answers are made one by one.
+            result, index = result.single(index), 0
         return self.form.answer(self.vectors(result), index, result.encoded.tokenizer)
 
     def line(self, answer: Mapping[str, Any]) -> str:

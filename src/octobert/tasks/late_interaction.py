@@ -24,7 +24,7 @@ from octobert.core.session import TOKEN_VECTORS
 from octobert.core.wording import numbers_text
 from octobert.data.tokenization import Encoded, Text, Tokenizer, split
 from octobert.tasks._task import NOTHING, Outputs
-from octobert.tasks._vectors import Embedding
+from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import VectorOptions, built
 
 DESCRIPTION = "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
@@ -59,14 +59,13 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
 
 
 @dataclass(frozen=True)
-class TokenVectors:
+class TokenVectors(VectorForm):
     """Vectors of the tokens of each text, an array of arrays [tokens, dimensions] of length 1.
 
     Args:
         reading: how the model reads texts.
     """
 
-    costs: ClassVar[tuple[str, ...]] = ()
     told: ClassVar[bool] = True
     stored: ClassVar[str] = TOKEN_VECTORS
     reading: Reading
@@ -124,10 +123,6 @@ class TokenVectors:
         """Of all entries."""
         differences = _joined(ours)[0].astype(np.float64) - _joined(reference)[0]
         return float(np.sqrt(np.mean(differences**2)))
-
-    def cost(self, asking: Any, found: Any, relevant: Sequence[np.ndarray]) -> np.ndarray:
-        """Nothing: 8 bits change neither the number of vectors nor their size."""
-        return np.empty((len(asking), 0))
 
     def answer(
         self, vectors: np.ndarray, index: int, tokenizer: Tokenizer | None

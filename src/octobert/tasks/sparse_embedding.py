@@ -22,7 +22,7 @@ from octobert.core.results import ModelMetadata
 from octobert.core.session import VECTOR
 from octobert.data.tokenization import Encoded, Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
-from octobert.tasks._vectors import Embedding
+from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import VectorOptions, built
 
 DESCRIPTION = "embed texts as weights of tokens (SPLADE); as embedding, with what a search costs and the overlap of terms"
@@ -62,7 +62,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
 
 
 @dataclass(frozen=True)
-class SparseVectors:
+class SparseVectors(VectorForm):
     """Vectors as rows of a sparse matrix of SciPy. Their entries are above 0.
 
     Args:
@@ -72,9 +72,6 @@ class SparseVectors:
     # Products of a query and a document that a search computes (Paria et al., Minimizing FLOPs to Learn Efficient Sparse
     # Representations, 2020), and entries of a document.
     costs: ClassVar[tuple[str, ...]] = ("flops", "document_terms")
-    told: ClassVar[bool] = False
-    # Values are few, and an index has types of its own.
-    stored: ClassVar[str] = ""
     most: int
 
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[Encoded]:

@@ -20,7 +20,7 @@ from octobert.core.errors import DataError, did_you_mean
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._classification import Classification, refuse_prompt
-from octobert.tasks._metrics import CLASSES, LABELS, named
+from octobert.tasks._metrics import CLASSES, LABELS, named, probabilities
 from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 from octobert.tasks.text_classification import LabelNames, MultiLabel
@@ -190,8 +190,7 @@ class OneLabel(ZeroShot, Classification):
     def answer(self, result: Any, index: int, user_input: Any) -> dict[str, Any]:
         """The label, and the probability of every label."""
         answer = super().answer(result, index, user_input)
-        likely = np.exp(result.logits[index] - result.logits[index].max())
-        scores = dict(zip(self.labels, (likely / likely.sum()).tolist(), strict=True))
+        scores = dict(zip(self.labels, probabilities(result.logits[index]).tolist(), strict=True))
         return answer | {"scores": scores}
 
 

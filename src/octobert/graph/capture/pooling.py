@@ -52,12 +52,11 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
 def _norm_of_logits(logits: ir.Value) -> ir.Node | None:
     """The norm before the linear layer that logits come from; None where they come from something else."""
     node = logits.producer()
-    for operator in ("Add", "MatMul", "LayerNormalization"):
+    for operator in ("Add", "MatMul"):
         if node is None or node.op_type != operator:
             return None
-        if operator != "LayerNormalization":
-            node = None if node.inputs[0] is None else node.inputs[0].producer()
-    return node
+        node = operators.input_of(node, 0).producer()
+    return node if node is not None and node.op_type == "LayerNormalization" else None
 
 
 class _Builder:
@@ -114,9 +113,9 @@ class _Builder:
 
     def saturated(self, x: ir.Value, times: int) -> ir.Value:
         """log(1 + x) of the positive part, so many times."""
+        if times:
+            x = self.chain.Relu("pooling.positive", x)
         for number in range(times):
-            if number == 0:
-                x = self.chain.Relu("pooling.positive", x)
             more = self.chain.Add(f"pooling.more{number}", x, self._constant("one", 1.0))
             x = self.chain.Log(f"pooling.saturated{number}", more)
         return x

@@ -71,11 +71,15 @@ def run(
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
-        reading = late_interaction.reading_of(source.tokenizer_folder)
-        if reading is not None and not (context.work / MODULES).is_file():
-            folder = source.tokenizer_folder
-            pooler = pooler_of(folder, head_of(head), allow_pickle=allow_pickle)
-            late_interaction.write_modules(context.work, reading, *pooler.weights.values())
+        folder = source.tokenizer_folder
+        if not captured.pooling.modes and not (context.work / MODULES).is_file():
+            # The projection of Stanford's ColBERT is in no module.
+            (projection,) = pooler_of(
+                folder, head_of(head), allow_pickle=allow_pickle
+            ).weights.values()
+            reading = late_interaction.reading_of(folder)
+            assert reading is not None
+            late_interaction.write_modules(context.work, reading, projection)
     files = weights.files_of(source.path, allow_pickle=allow_pickle)
     wrapped = (
         weights.wrappers(weights.shapes_of(files), source.family) if source.is_checkpoint else ()

@@ -151,14 +151,11 @@ def move_text(before: str, after: str) -> str:
 
 def _form(asked: str, texts: int) -> str:
     """The option of `octobert predict` that fits the texts of a row; empty where none does."""
-    several = "pair" if texts > 1 else "texts"
-    forms = {
-        "question": "question",
-        "words": "texts",
-        "masked": "",
-        "named": several.replace("pair", ""),
-    }
-    return forms.get(asked, several)
+    forms = {"question": "question", "words": "texts", "masked": ""}
+    if asked == "named":
+        # Each text of a pair has a name of its own.
+        return "" if texts > 1 else "texts"
+    return forms.get(asked, "pair" if texts > 1 else "texts")
 
 
 def _prompt(report: Report) -> list[str]:
