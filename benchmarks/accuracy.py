@@ -63,9 +63,10 @@ from octobert.core import environment
 from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Report
 from octobert.core.session import Feeds
+from octobert.data.encoded import feeds_of
 from octobert.data.readers import read_file
 from octobert.data.sampling import Row
-from octobert.data.tokenization import EncodedTexts, Tokenizer, feeds_of
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import latency as timing
 from octobert.evaluation import probing, scoring
 from octobert.evaluation.candidates import Candidate, open_candidate

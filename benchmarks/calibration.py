@@ -32,7 +32,7 @@ from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.plan import Placement
 from octobert.core.ranges import Provenance, Ranges
-from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.data.encoded import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.models.source import resolve

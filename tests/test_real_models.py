@@ -12,7 +12,8 @@ import pytest
 import octobert
 from octobert.config.loading import parse
 from octobert.data import readers
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.columns import columns

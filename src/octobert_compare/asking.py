@@ -16,7 +16,8 @@ from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.heads import head_of
 from octobert.core.plain import preview
-from octobert.data.tokenization import Encoded, EncodedTexts, Frame
+from octobert.data.encoded import Encoded, Frame
+from octobert.data.tokenization import EncodedTexts
 from octobert.tasks import Embedding, Fidelity, Outputs, Result
 from octobert.tasks._metrics import probabilities, unit
 from octobert.tasks._rows import check_texts

@@ -14,8 +14,9 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.core.heads import head_of
 from octobert.data import readers
+from octobert.data.encoded import Encoded
 from octobert.data.sampling import ROW_NUMBER, Row
-from octobert.data.tokenization import Encoded, EncodedTexts, Text
+from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks import Outputs, Result, Table
 from octobert_compare.asking import fidelity_of
 from octobert_compare.models import FLOAT, INT8, Event, Models, Pair, Work

@@ -23,7 +23,8 @@ from octobert import targets
 from octobert.api import clients
 from octobert.config.loading import parse
 from octobert.core.session import Session, SessionOptions
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.inference.package_files import read_manifest
 from octobert.pipeline import runner
 from tests.clients import models

@@ -10,7 +10,7 @@ from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.core.errors import DataError, RecipeError
 from octobert.data.tokenization import Tokenizer
-from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, windows
+from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, stepped, windows
 from octobert.tasks import Result
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
@@ -35,7 +35,9 @@ def cut(
 ) -> list[Window]:
     ids = None if question is None else tokenizer.offsets([question])[0].ids
     frame = tokenizer.frame(1 if question is None else 2)
-    return windows(frame, tokenizer.offsets([context])[0], length=length, step=stride, question=ids)
+    frame = frame if ids is None else frame.behind(ids)
+    offsets = tokenizer.offsets([context])[0]
+    return windows(frame, offsets, stepped(len(offsets.ids), length - frame.size, stride))
 
 
 def task(**options: object):

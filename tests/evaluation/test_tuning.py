@@ -18,7 +18,7 @@ import octobert
 from octobert.core import environment, plugins
 from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.session import GOALS, Goal, SessionOptions, Setting, Tuned, default_setting
-from octobert.data.tokenization import Encoded
+from octobert.data.encoded import Encoded
 from octobert.evaluation import candidates, tuning
 from octobert.inference import package_files
 from tests.support.cli import octobert as octobert_cli

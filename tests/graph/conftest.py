@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from tests.support.graphs import encoded, outputs_of
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from tests.support.graphs import encoded, plain_session

@@ -14,7 +14,7 @@ from octobert.core import capability, environment, plugins
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan
 from octobert.core.session import SessionEntries, SessionOptions
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.quantization import placements

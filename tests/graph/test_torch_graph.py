@@ -16,7 +16,7 @@ import torch
 from octobert.core import plugins
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import SessionOptions
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.evaluation import candidates
 from octobert.graph import operators, qdq, sites, torch_operators
 from octobert.graph.passes import float16

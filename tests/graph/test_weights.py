@@ -13,7 +13,7 @@ import pytest
 from octobert.core import capability
 from octobert.core.capability import Capabilities
 from octobert.core.plan import Quantizer
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq
 from octobert.quantization.methods import dynamic, static

@@ -27,7 +27,8 @@ from octobert.core.heads import HEADS
 from octobert.core.onnx_files import TensorInfo, integers_of
 from octobert.core.session import SessionOptions, Setting
 from octobert.data import readers
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.inference import package_files

@@ -19,7 +19,7 @@ from octobert.core.heads import HEADS
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.session import Feeds, Session, SessionOptions
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, parity, parts, qdq, sites
 from octobert.graph.capture import capture, lowering, shapes, structure
 from octobert.graph.passes import npu
@@ -37,6 +37,7 @@ NEW = (
     "deberta",
     "deberta-v2",
     "eurobert",
+    "gemma3-text",
     "mobilebert",
     "modernbert",
     "mpnet",

@@ -31,6 +31,7 @@ WITHOUT_A_TABLE = {
     "jina-embeddings-v3",
     "modernbert",
     "nomic-bert",
+    "gemma3-text",
     "qwen3",
 }
 AFTER_PADDING = [

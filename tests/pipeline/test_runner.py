@@ -31,7 +31,8 @@ from octobert.core.errors import (
 from octobert.core.lock import locked
 from octobert.core.results import Report
 from octobert.data import readers
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.graph import operators
 from octobert.pipeline import events, runner
 from octobert.pipeline.contract import Request, Response

@@ -11,7 +11,8 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.measurements import score_named
 from octobert.core.results import PackageManifest
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from octobert.core.errors import DataError
 from octobert.data import readers, sampling
-from octobert.data.tokenization import Encoded, batches, feeds_of, split
+from octobert.data.encoded import Encoded, batches, feeds_of, split
 from tests.properties.outcomes import sentence_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=40)

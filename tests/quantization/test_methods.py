@@ -14,7 +14,7 @@ from octobert.core import capability
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Collector, Interval, Ranges
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import qdq
 from octobert.graph.capture import shapes
 from octobert.quantization import apply_corrections, corrections, placements, sensitivity

@@ -22,7 +22,7 @@ from octobert.core.ranges import (
     Ranges,
     TensorStatistics,
 )
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.quantization import calibrators, observer

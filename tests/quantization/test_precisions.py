@@ -16,7 +16,7 @@ from octobert.config.loading import parse
 from octobert.core import capability
 from octobert.core.errors import RecipeError
 from octobert.core.plan import Quantizer, QuantPlan
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.passes import float16
 from octobert.pipeline.planner import steps_of

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from octobert.core.plan import QuantPlan
 from octobert.core.results import Sensitivity, SiteSensitivity
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, qdq
 from octobert.quantization import search, sensitivity
 from octobert.quantization.methods import dynamic, static

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from octobert.config.loading import parse
 from octobert.core.ranges import Sample
-from octobert.data.tokenization import Encoded
+from octobert.data.encoded import Encoded
 from octobert.graph import operators, parity, smoothing
 from octobert.graph.capture import capture, lowering
 from octobert.models import families
@@ -30,7 +30,7 @@ FAMILIES = families.names()
 # Where Q and K, or V, cannot be rescaled: they are rotated, compared with positions, shared by heads, or made by one linear
 # layer.
 FOLDED = {
-    **dict.fromkeys(("modernbert", "deberta", "eurobert", "qwen3"), ()),
+    **dict.fromkeys(("modernbert", "deberta", "eurobert", "gemma3-text", "qwen3"), ()),
     **dict.fromkeys(("deberta-v2", "gte", "jina-embeddings-v3", "nomic-bert"), ("value",)),
 }
 # Scales up to 64 and back are rounded once on each side.

@@ -13,7 +13,7 @@ from onnx import load
 from octobert.config.loading import parse
 from octobert.core import capability
 from octobert.core.errors import PlanError, RecipeError
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators, qdq
 from tests.support.graphs import capabilities, encoded, outputs_of, plan_for
 

@@ -16,7 +16,7 @@ from octobert.core.family import EncoderFamily
 from octobert.core.plan import QuantPlan, Site
 from octobert.core.ranges import Interval, Ranges, TensorStatistics
 from octobert.core.session import read_outputs
-from octobert.data.tokenization import Encoded
+from octobert.data.encoded import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture.capture import Captured
 from octobert.graph.passes import first_token

@@ -22,7 +22,7 @@ from octobert.core import capability, plugins
 from octobert.core.errors import ModelError, OctobertError, PlanError, TargetError
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, SessionOptions
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites, smoothing
 from octobert.graph.capture import capture

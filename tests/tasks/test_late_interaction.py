@@ -14,7 +14,8 @@ import octobert
 from octobert import tasks
 from octobert.core.errors import DataError, ModelError
 from octobert.core.session import SessionOptions
-from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer
 from octobert.inference.batching import run_rows
 from octobert.models.source import read_metadata, resolve
 from octobert.pipeline import runner

@@ -212,7 +212,7 @@ def test_a_column_for_each_label_and_cells_that_cannot_be_read(golden) -> None:
 
 
 def test_training_targets_of_scores_and_of_several_labels_are_floats() -> None:
-    from octobert.data.tokenization import Encoded
+    from octobert.data.encoded import Encoded
 
     rows = [Encoded(np.arange(4), np.zeros(4, dtype=np.int64), False)] * 2
     scores, several = (

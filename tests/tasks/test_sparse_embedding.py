@@ -15,7 +15,8 @@ from octobert import tasks
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.heads import head_of
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.models.pooling import pooling_of
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline

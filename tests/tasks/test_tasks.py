@@ -11,7 +11,8 @@ from octobert.core.errors import DataError
 from octobert.core.heads import head_of
 from octobert.core.measurements import RESAMPLES, score_named
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import EncodedTexts, Tokenizer, split
+from octobert.data.encoded import split
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
 from octobert.tasks import Result, _metrics, check_columns

@@ -14,7 +14,8 @@ from octobert.config.loading import parse
 from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.results import Report
 from octobert.core.session import SessionOptions
-from octobert.data.tokenization import Encoded, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import scoring
 from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming

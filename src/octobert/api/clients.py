@@ -249,6 +249,11 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             f"{manifest.target}, one fixed shape",
             fix="export the package of ort-cpu or openvino-cpu",
         )
+    if manifest.task.options.get("windows"):
+        raise refused(
+            "would cut long texts, which the task reads in windows",
+            fix="quantize the model again, without windows",
+        )
     if name == "tei" and capabilities.device != "CPU":
         what = "runs files on CPUs only"
         raise refused(what, manifest.target, fix="export the package of ort-cpu")

@@ -15,7 +15,8 @@ from octobert.core import plugins
 from octobert.core.errors import ModelError
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
-# width of the hidden state around attention and feed-forward. Most families have one of each of the others.
+# width of the hidden state around attention and feed-forward; a `branch_norm` stands before a residual add. Most families have
+# one of each of the others.
 LINEAR_PARTS = (
     "query",
     "key",
@@ -26,7 +27,7 @@ LINEAR_PARTS = (
     "ffn_down",
     "bottleneck",
 )
-NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
+NORM_PARTS = ("attention_norm", "ffn_norm", "branch_norm", "bottleneck_norm")
 # Default of `pad_token_id` of the families whose positions start after it.
 _ROBERTA_PADDING = 1
 # Tokens of the shortest text: one, and one before and after it.

@@ -1,7 +1,4 @@
-"""Texts to token ids and into batches, with the `tokenizers` library alone; calibration, evaluation and prediction share it.
-
-Rows are never padded further than the longest of their batch, and batches hold rows of similar length.
-"""
+"""Texts to token ids, with the `tokenizers` library alone; calibration, evaluation and prediction share it."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,8 +24,8 @@ from octobert.core.model_config import (
     read_object,
     write_json,
 )
-from octobert.core.session import Feeds
 from octobert.data import tokenizer_limits
+from octobert.data.encoded import Encoded, Frame, TokenOffsets
 from octobert.data.tokenizer_files import (
     BACKEND,
     FAST,
@@ -54,51 +51,19 @@ _PROCESS = os.getpid()
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """One tokenized row: ids and segment ids of equal length, and whether the text was cut to fit."""
-
-    ids: np.ndarray
-    types: np.ndarray
-    truncated: bool
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def attended(self) -> int:
-        """How many tokens others attend to: the first so many; all, unless a model fills texts up."""
-        return len(self)
-
-    @property
-    def entries(self) -> int:
-        """How many entries `kept` leaves of each output: one for each token."""
-        return len(self)
-
-    @property
-    def numbers(self) -> int:
-        """Numbers that a per-token output has for each token, where they are so many that batches must be small; else 1."""
-        return 1
-
-    def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """What is kept of the outputs of this row, [entries, …] each: those of its tokens, without those of padding.
-
-        Args:
-            outputs: of the model for this row, [padded tokens, …] each.
-        """
-        return {name: array[: len(self)] for name, array in outputs.items()}
-
-
-@dataclass(frozen=True)
 class EncodedTexts:
     """Texts, and for each of them the token rows that the model reads: one, or several windows.
 
     Args:
         tokenizer: what made the rows, where answers name tokens.
+        joined: what a text has of the outputs of its rows, for tasks that judge it as a whole: one beside the other, their
+            mean, or their maximum.
     """
 
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
     tokenizer: Tokenizer | None = None
+    joined: Literal["beside", "mean", "max"] = "beside"
 
     @lazy
     def flat(self) -> list[Encoded]:
@@ -110,46 +75,35 @@ class EncodedTexts:
         """Entries of per-token outputs of all texts before each, and of all."""
         return [0, *itertools.accumulate(sum(row.entries for row in rows) for rows in self.rows)]
 
+    @property
+    def windowed(self) -> bool:
+        """Return whether a text has several rows that are parts of it."""
+        return self.joined != "beside" and len(self.flat) > len(self.texts)
+
+    def join(self, outputs: np.ndarray) -> np.ndarray:
+        """What each text has of an output of all rows: [rows, …] → [texts, …]."""
+        if not self.windowed:
+            return outputs.reshape(len(self.texts), -1) if len(self.texts) else outputs
+        counts = [len(rows) for rows in self.rows]
+        starts = np.cumsum([0, *counts[:-1]])
+        if self.joined == "max":
+            return np.asarray(np.maximum.reduceat(outputs, starts))
+        return np.asarray(np.add.reduceat(outputs, starts) / np.array(counts)[:, None])
+
+    def of_rows(self, values: Sequence[Any]) -> list[Any]:
+        """For each row, the value of its text."""
+        if not self.windowed:
+            return list(values)
+        pairs = zip(values, self.rows, strict=True)
+        return [value for value, rows in pairs for _ in rows]
+
     def single(
         self, index: int, outputs: Mapping[str, np.ndarray]
     ) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
         """The text at `index` alone, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
-        texts = EncodedTexts([self.texts[index]], [self.rows[index]], self.tokenizer)
+        texts = EncodedTexts([self.texts[index]], [self.rows[index]], self.tokenizer, self.joined)
         return texts, {name: array[part] for name, array in outputs.items()}
-
-
-@dataclass(frozen=True)
-class TokenOffsets:
-    """All tokens of a text, without special tokens.
-
-    Args:
-        ids: [tokens].
-        spans: [tokens, 2] first character and end of each token in the text.
-    """
-
-    ids: np.ndarray
-    spans: np.ndarray
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The special tokens around one text, or around a pair: [CLS] … [SEP] … [SEP] in BERT.
-
-    Args:
-        special: ids before the first text, between the two (pairs only), and after the last.
-        special_types: their segment ids.
-        types: segment id of each text.
-    """
-
-    special: tuple[np.ndarray, ...]
-    special_types: tuple[np.ndarray, ...]
-    types: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """How many special tokens there are."""
-        return sum(map(len, self.special))
 
 
 class Tokenizer:
@@ -382,38 +336,6 @@ def check_length(max_length: int | None, folder: Path) -> None:
 def longest(folder: Path) -> int:
     """The largest number of tokens that the model of a folder has positions for."""
     return longest_input(read_config(folder))
-
-
-def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
-    """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
-    # An empty text may have no tokens.
-    width = max(length, 1, *(len(row) for row in rows))
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    mask, types = np.zeros_like(ids), np.zeros_like(ids)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row.ids
-        mask[index, : row.attended] = 1
-        types[index, : len(row)] = row.types
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
-
-def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> Iterator[list[int]]:
-    """Indices of rows, longest first, grouped so that rows × longest stays within `max_tokens` (at least one row each)."""
-    order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
-    group: list[int] = []
-    for index in order:
-        width = len(rows[group[0]]) if group else 0
-        if group and (len(group) == max_rows or (len(group) + 1) * width > max_tokens):
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
-
-
-def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
-    """Outputs [tokens of all rows, …] row by row."""
-    return np.split(outputs, np.cumsum([row.entries for row in rows])[:-1])
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:

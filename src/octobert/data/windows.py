@@ -1,22 +1,24 @@
-"""Long texts as overlapping windows: which tokens each window holds, and in which of them a token has most context.
+"""Texts that are longer than the model takes, as windows: which tokens each window holds.
 
-Question answering and token tagging read texts that are longer than the model takes. A text is cut into windows whose starts
-are `step` tokens apart; what is asked about a token is answered by the window in which the lesser of its left and right
-context is largest (the "maximum context" rule of the original BERT code, Devlin et al. 2018).
+Question answering and token tagging cut a text into windows whose starts are `step` tokens apart; what is asked about a token
+is answered by the window in which the lesser of its left and right context is largest (the "maximum context" rule of the
+original BERT code, Devlin et al. 2018). Tasks that judge a text as a whole take as few windows as hold it, all of them full,
+and the mean or the maximum of what the model gives for them (`LongTextOptions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
-from octobert.data.tokenization import Encoded, Frame, TokenOffsets
+from octobert.data.encoded import Encoded, Frame, TokenOffsets
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 
 # A longer window wins where the context is the same; the original code's weight for it.
 _LENGTH_BONUS = 0.01
@@ -56,6 +58,74 @@ def _two_meanings(value: Any, length: Any) -> str:
         f"read it and BERT's own code does, or overlap: {value} for windows that share {value} tokens, as in Hugging Face "
         f"tokenizers (starts {apart} apart, less the question and special tokens)"
     )
+
+
+class LongTextOptions(FrozenModel):
+    """Options of tasks that judge whole texts, for texts that are longer than `max_length`.
+
+    Args:
+        windows: read them in windows, and take the `mean` or the `max` of what the model gives for these; by default they are
+            cut. Of a pair, the second text is read so, behind the first in every window.
+        overlap: tokens that neighbouring windows share at least, as `stride` of Hugging Face tokenizers; needs `windows`.
+    """
+
+    windows: Literal["mean", "max"] | None = None
+    overlap: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _overlap_of_windows(self) -> LongTextOptions:
+        if self.overlap and self.windows is None:
+            raise ValueError("overlap is of windows: set windows: mean, or max")
+        return self
+
+    def encoded(
+        self, tokenizer: Tokenizer, texts: Sequence[Text], prompts: Iterable[str] = ()
+    ) -> EncodedTexts:
+        """One token row for each text, or pair of texts; several windows for one that would be cut.
+
+        Args:
+            prompts: beginnings of texts, which stand before every window.
+
+        Raises:
+            DataError: windows would not advance.
+        """
+        rows: list[Sequence[Encoded]] = [[row] for row in tokenizer.encode(texts)]
+        if self.windows is None:
+            return EncodedTexts(texts, rows, tokenizer)
+        longest = sorted(prompts, key=len, reverse=True)
+        for index in [index for index, (row,) in enumerate(rows) if row.truncated]:
+            text = texts[index]
+            prompt = next(filter(text[0].startswith, longest), "") if len(text) == 1 else ""
+            rows[index] = self._windows(tokenizer, text, len(prompt))
+        return EncodedTexts(texts, rows, tokenizer, self.windows)
+
+    def _windows(self, tokenizer: Tokenizer, text: Text, characters: int) -> list[Window]:
+        """The windows of a text that begins with so many characters of a prompt, or of a pair."""
+        frame, length = tokenizer.frame(len(text)), tokenizer.max_length
+        *firsts, long = tokenizer.offsets(text)
+        prompt = int(np.sum(long.spans[:, 1] <= characters))
+        # What stands in every window takes at most half of it.
+        most = (length - frame.size) // 2
+        every = firsts[0].ids if firsts else long.ids[:prompt]
+        frame = frame.behind(every[:most])
+        long = TokenOffsets(long.ids[prompt:], long.spans[prompt:])
+        room, total = length - frame.size, len(long.ids)
+        if self.overlap >= room:
+            raise DataError(
+                "windows would not advance",
+                where="overlap",
+                got=str(self.overlap),
+                expected=f"less than the {room} tokens of text in a window",
+                fix="lower it",
+            )
+        count = max(1, -(-(total - self.overlap) // (room - self.overlap)))
+        spare, gaps = max(total - room, 0), max(count - 1, 1)
+        starts = [index * spare // gaps for index in range(count)]
+        parts = [(start, min(start + room, total)) for start in starts]
+        return windows(frame, long, parts, truncated=len(every) > most)
+
+
+LONG_TEXTS_ARE_CUT = LongTextOptions()
 
 
 @dataclass(frozen=True)
@@ -105,34 +175,42 @@ def step_within(
     return options.step or (half if usual is None else min(usual, half))
 
 
+def stepped(total: int, room: int, step: int) -> list[tuple[int, int]]:
+    """The parts of a text that windows hold, at least one, as (first token, end).
+
+    Args:
+        total: tokens of the text.
+        room: those that a window holds.
+        step: tokens from the start of a window to that of the next; less than `room`.
+
+    Example:
+        >>> stepped(10, 6, 3)
+        [(0, 6), (3, 9), (6, 10)]
+    """
+    starts = [0]
+    while starts[-1] + room < total:
+        starts.append(starts[-1] + step)
+    return [(start, min(start + room, total)) for start in starts]
+
+
 def windows(
     frame: Frame,
     offsets: TokenOffsets,
+    parts: Sequence[tuple[int, int]],
     *,
-    length: int,
-    step: int,
-    question: np.ndarray | None = None,
     truncated: bool = False,
 ) -> list[Window]:
-    """The windows of one text, at least one.
+    """The windows of one text.
 
     Args:
-        frame: special tokens around one text, or around a pair when there is a question.
-        pieces: the text's tokens.
-        length: the most tokens of a window, special ones and the question's included.
-        step: tokens from the start of a window to that of the next; less than what a window holds of the text.
-        question: ids of the question, which stands before the text in each window.
+        frame: what stands around the text in each window.
+        offsets: the text's tokens.
+        parts: those that each window holds.
         truncated: something was cut already.
     """
-    encoded = len(question) if question is not None else 0
-    room = length - frame.size - encoded
-    starts, total = [0], len(offsets.ids)
-    while starts[-1] + room < total:
-        starts.append(starts[-1] + step)
-    parts = [(start, min(start + room, total)) for start in starts]
-    best = _best(parts, total)
+    best = _best(parts, len(offsets.ids))
     return [
-        _window(frame, offsets, part, best_tokens, question, truncated)
+        _window(frame, offsets, part, best_tokens, truncated)
         for part, best_tokens in zip(parts, best, strict=True)
     ]
 
@@ -151,29 +229,14 @@ def _best(parts: Sequence[tuple[int, int]], total: int) -> list[np.ndarray]:
 
 
 def _window(
-    frame: Frame,
-    offsets: TokenOffsets,
-    part: tuple[int, int],
-    best: np.ndarray,
-    question: np.ndarray | None,
-    truncated: bool,
+    frame: Frame, offsets: TokenOffsets, part: tuple[int, int], best: np.ndarray, truncated: bool
 ) -> Window:
-    ids, types = [frame.special[0]], [frame.special_types[0]]
-    if question is not None:
-        ids += [question, frame.special[1]]
-        types += [np.full(len(question), frame.types[0]), frame.special_types[1]]
-    first = sum(map(len, ids))
-    inside = slice(*part)
-    held = part[1] - part[0]
-    ids += [offsets.ids[inside], frame.special[-1]]
-    types += [np.full(held, frame.types[-1]), frame.special_types[-1]]
-    count = sum(map(len, ids))
-    spans, is_best = np.full((count, 2), NOWHERE, dtype=np.int64), np.zeros(count, dtype=bool)
-    spans[first : first + held], is_best[first : first + held] = offsets.spans[inside], best
-    return Window(
-        np.concatenate(ids).astype(np.int64),
-        np.concatenate(types).astype(np.int64),
-        truncated,
-        spans,
-        is_best,
+    inside, held, (before, after) = slice(*part), part[1] - part[0], frame.special
+    ids = np.concatenate([before, offsets.ids[inside], after])
+    types = np.concatenate(
+        [frame.special_types[0], np.full(held, frame.types[0]), frame.special_types[1]]
     )
+    spans, is_best = np.full((len(ids), 2), NOWHERE, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+    place = slice(len(before), len(before) + held)
+    spans[place], is_best[place] = offsets.spans[inside], best
+    return Window(ids.astype(np.int64), types.astype(np.int64), truncated, spans, is_best)

@@ -19,7 +19,8 @@ from octobert.core.files import read_sealed, write_sealed
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit, check, metric_named
 from octobert.core.session import Session
-from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
 from octobert.tasks import Result, Task

@@ -22,7 +22,7 @@ from octobert.core.errors import ModelError
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 from octobert.core.session import Feeds
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave

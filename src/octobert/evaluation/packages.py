@@ -24,8 +24,8 @@ from octobert.core.plain import as_json
 from octobert.core.session import GOALS, Goal, Tried, Tuned
 from octobert.core.user_code import names_code
 from octobert.data import beir, readers, sampling, sources
+from octobert.data.encoded import Encoded
 from octobert.data.sampling import ROW_NUMBER, Row
-from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, scoring, tuning
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate

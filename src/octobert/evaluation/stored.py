@@ -34,6 +34,7 @@ def stored_scores(
     task = unmeasured(task)
     if not isinstance(task, Retrieval) or not task.form.stored:
         return
+    ours = task.whole(ours)
     width, before = ours.outputs[task.form.stored].shape[-1], task.items(reference)
     metric = task.metrics[str(task.primary)]
     for dimensions in sorted({width, *task.dimensions}, reverse=True):

@@ -31,7 +31,7 @@ from octobert.core.session import (
     default_setting,
 )
 from octobert.core.trials import Trials
-from octobert.data.tokenization import Encoded
+from octobert.data.encoded import Encoded
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import Worker, working

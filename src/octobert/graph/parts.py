@@ -68,7 +68,7 @@ class Norm:
     def residual(self) -> ir.Node | None:
         """The residual Add that the norm reads, or None; sums of embeddings are none."""
         add = operators.producer(self.x, "Add") if linear_of(self.x) is None else None
-        return add if add is not None and any(map(linear_of, add.inputs)) else None
+        return add if add is not None and any(map(branch_of, add.inputs)) else None
 
 
 def linear_of(value: ir.Value | None) -> Linear | None:
@@ -82,6 +82,12 @@ def linear_of(value: ir.Value | None) -> Linear | None:
     if matmul is None or not is_vector(node.inputs[1]) or not is_weight(matmul.inputs[1]):
         return None
     return Linear(matmul, node)
+
+
+def branch_of(value: ir.Value | None) -> Linear | None:
+    """Return the linear layer that ends a branch whose result is `value`, be there a norm behind it or not; else None."""
+    norm = norm_of(value)
+    return linear_of(value) if norm is None else linear_of(norm.x)
 
 
 def norm_of(value: ir.Value | None) -> Norm | None:

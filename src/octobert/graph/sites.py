@@ -81,11 +81,12 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
         norm = node_named(nodes, family.embeddings_norm)
         sites.append(_site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None))
     count = layer_count(graph, family)
-    # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
+    # One summand of a residual add is the output of one of these linear layers and norms; the other is the skip connection.
+    ends = (*LINEAR_PARTS, "branch_norm")
     branches = {
         f"{path}{end}"
         for index in range(count)
-        for path in layer_linears(nodes, family, index).values()
+        for path in _present(nodes, family, index, ends).values()
         for end in ("", parts.RESCALED, parts.WITH_APART)
     }
     for index in range(count):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octobert.core.session import MAX_RUN_TOKENS, Feeds, Session
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.inference.cost_model import BLOCK, CostModel, default_cost_model
 
 MAX_ROWS = 64

@@ -56,7 +56,7 @@ from octobert.data.tokenization import Text, Tokenizer
 from octobert.inference import columns
 from octobert.inference.opened import FinishedModel, files_of
 from octobert.inference.predictor import Predictor
-from octobert.tasks import Embedding, VectorForm
+from octobert.tasks import Embedding, Result, VectorForm
 
 VECTORS = "embedding"
 # Key of a file's metadata: what it was made of.
@@ -146,8 +146,10 @@ class Embedder:
         """
         parsed = self.parsed(texts, "", 1)
         # Engines also give blocks without rows, whose vectors have a width too.
-        rows = self.model.task.encode(self._tokenizer, parsed or self.parsed([""], "", 1)).flat
-        return self._form.read(self.model.outputs(rows), rows)[: len(parsed)]
+        task = self.model.task
+        assert isinstance(task, Embedding)
+        encoded = task.encode(self._tokenizer, parsed or self.parsed([""], "", 1))
+        return task.vectors(Result(self.model.outputs(encoded.flat), encoded))[: len(parsed)]
 
     def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
         """Texts as the model takes them.

@@ -10,7 +10,7 @@ import numpy as np
 from octobert import targets
 from octobert.core.closeness import BatchEffect
 from octobert.core.session import Session, SessionOptions
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.inference.opened import FinishedModel
 
 # Lengths in tokens: one word, ends of the blocks of kernels and one beyond, and long rows.

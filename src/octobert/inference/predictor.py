@@ -27,7 +27,8 @@ from octobert.core.session import (
     goal_named,
     static_lengths,
 )
-from octobert.data.tokenization import Encoded, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import Tokenizer
 from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel

@@ -19,7 +19,8 @@ import numpy as np
 
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
-from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
 from octobert.inference.cost_model import CostModel

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.plan import OUTPUT, Quantizer, QuantPlan, Site
-from octobert.data.tokenization import Encoded
+from octobert.data.encoded import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.quantization import observer
 from octobert.quantization.corrections import (

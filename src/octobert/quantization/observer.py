@@ -17,7 +17,7 @@ import onnx_ir as ir
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
-from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.data.encoded import Encoded, batches, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 

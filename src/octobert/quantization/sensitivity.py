@@ -23,7 +23,7 @@ from octobert.core.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Sensitivity, SiteSensitivity
 from octobert.core.session import read_outputs
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, qdq
 from octobert.quantization import search
 

@@ -13,8 +13,9 @@ from pydantic import Field, model_validator
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
-from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
-from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
+from octobert.data.encoded import Frame, split
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.data.windows import NOWHERE, StepOptions, step_within, stepped, windows
 from octobert.tasks import _squad
 from octobert.tasks._metrics import agreement, output_error, probabilities
 from octobert.tasks._rows import Table, check_texts
@@ -148,11 +149,9 @@ class Answering(Task):
             ids, cut = question.ids[:most], len(question.ids) > most
             room = length - frame.size - len(ids)
             step = step_within(self.options, room, least=least, usual=STEP, of="context")
-            rows.append(
-                windows(
-                    frame, contexts[context], length=length, step=step, question=ids, truncated=cut
-                )
-            )
+            tokens = contexts[context]
+            parts = stepped(len(tokens.ids), room, step)
+            rows.append(windows(frame.behind(ids), tokens, parts, truncated=cut))
         return EncodedTexts(texts, rows)
 
     def _window(self, tokenizer: Tokenizer, frame: Frame) -> tuple[int, int]:

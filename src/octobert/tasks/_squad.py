@@ -24,7 +24,7 @@ import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.core.plain import parsed_json, preview
-from octobert.data.tokenization import TokenOffsets
+from octobert.data.encoded import TokenOffsets
 from octobert.data.windows import NOWHERE
 from octobert.tasks._task import Extremes
 

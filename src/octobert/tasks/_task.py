@@ -52,8 +52,7 @@ class Result:
     @property
     def logits(self) -> np.ndarray:
         """The only output of models that judge texts: [texts, classes], whatever the number of rows of a text."""
-        logits = self.outputs["logits"]
-        return logits.reshape(len(self.texts), -1) if len(self.texts) else logits
+        return self.encoded.join(self.outputs["logits"])
 
     @property
     def texts(self) -> Sequence[Text]:

@@ -14,6 +14,7 @@ from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.data.windows import LONG_TEXTS_ARE_CUT, LongTextOptions
 from octobert.tasks._metrics import SCORES, extreme_scores
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import Extremes, Metric, Pair, Result, Task
@@ -43,7 +44,13 @@ class TextOptions(FrozenModel):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeTexts(Task):
-    """The part of tasks that read each text, or pair of texts, as one token row."""
+    """The part of tasks that judge each text, or pair of texts, as a whole.
+
+    Args:
+        windows: how long ones are read.
+    """
+
+    windows: LongTextOptions = LONG_TEXTS_ARE_CUT
 
     def parse(self, user_input: Any, *, where: str) -> Text:
         """A text or a pair of texts, which may be empty: then the model reads special tokens alone.
@@ -62,8 +69,8 @@ class WholeTexts(Task):
         return texts
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """One token row for each text, cut to the largest number of tokens."""
-        return EncodedTexts(texts, [[row] for row in tokenizer.encode(texts)], tokenizer)
+        """One token row for each text, cut to the largest number of tokens, or several windows."""
+        return self.windows.encoded(tokenizer, texts)
 
     def scored_row(
         self, pair: Pair, index: int, answers: Sequence[str], scores: Sequence[float], **others: Any
@@ -145,7 +152,8 @@ class LabelledTexts(RowTexts):
         return gold
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
-        return [{"labels": self.target(label)} for label in gold]
+        """Every window has the label of its text."""
+        return [{"labels": self.target(label)} for label in encoded.of_rows(gold)]
 
     def best_constant(self, predictions: Sequence[np.ndarray]) -> Mapping[str, float]:
         """Name of a metric → its best value of items that all have one prediction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,8 @@ from octobert.core.model_config import Similarity
 from octobert.core.plain import preview
 from octobert.core.session import VECTOR
 from octobert.core.wording import numbers_text
-from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
 from octobert.tasks._task import Change, Fidelity, Outputs, Result
 from octobert.tasks._texts import WholeTexts
@@ -243,13 +244,30 @@ class Embedding(WholeTexts):
         )
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """One token row for each text, which keeps what its vector is made of."""
+        """Token rows that keep what the vector of their text is made of: one for each text, or several windows."""
+        if self.windows.windows is not None:
+            return self.windows.encoded(tokenizer, texts, self.prompts.values())
         rows = self.form.rows(texts, tokenizer)
         return EncodedTexts(texts, [[row] for row in rows], tokenizer)
 
     def vectors(self, result: Result) -> Any:
         """The vectors of all texts, see `VectorForm`."""
-        return self.form.read(result.outputs, result.encoded.flat)
+        whole = self.whole(result)
+        return self.form.read(whole.outputs, whole.encoded.flat)
+
+    def whole(self, result: Result) -> Result:
+        """A result with one row for each text, whose vectors are joined of those of its windows.
+
+        They are as long as those in the mean: where a model divides vectors by their lengths, so are these.
+        """
+        encoded = result.encoded
+        if not encoded.windowed:
+            return result
+        vectors = result.outputs[VECTOR]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        joined = unit(encoded.join(vectors)) * replace(encoded, joined="mean").join(lengths)
+        first = replace(encoded, rows=[rows[:1] for rows in encoded.rows])
+        return replace(result, outputs={VECTOR: joined.astype(vectors.dtype)}, encoded=first)
 
     def chunks(self, asking: Any, found: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(indices of some vectors that ask, their similarities with all that are found), until all have asked."""

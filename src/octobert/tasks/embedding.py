@@ -14,6 +14,7 @@ from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import Text
+from octobert.data.windows import LongTextOptions
 from octobert.tasks._metrics import SCORES, TOP, moved, named
 from octobert.tasks._ranking import METRICS, Columns, cost_metrics, top
 from octobert.tasks._retrieval import Retrieval
@@ -73,7 +74,7 @@ class VectorOptions(TextOptions):
         return self
 
 
-class Options(VectorOptions):
+class Options(VectorOptions, LongTextOptions):
     """Args:
     dimensions: of retrieval: how many of the first dimensions are stored, for models that are trained to be cut (Matryoshka);
         each is a line of the report.
@@ -88,7 +89,8 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     Raises:
         DataError: the options name a prompt that the model does not have.
     """
-    task = built(options, metadata, similarity=metadata.similarity or "cosine")
+    similarity = metadata.similarity or "cosine"
+    task = built(options, metadata, similarity=similarity, windows=options)
     return replace(task, dimensions=options.dimensions) if isinstance(task, Retrieval) else task
 
 

@@ -20,7 +20,8 @@ from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import changed_answers, log_probabilities, share_of_most_frequent
 from octobert.tasks._rows import Table, check_texts
 from octobert.tasks._task import (

@@ -4,17 +4,27 @@ Reviews are read as they are, `<br />` and all, as published figures have them. 
 of calibration and training with `drop_evaluated`.
 """
 
-from octobert.tasks._classification import LengthOptions, data_set
+from dataclasses import replace
+
+from octobert.core.results import ModelMetadata
+from octobert.data.windows import LongTextOptions
+from octobert.tasks._classification import Classification, LengthOptions, data_set
+from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
 FILES = ()
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
-class Options(LengthOptions):
+class Options(LengthOptions, LongTextOptions):
     """Args:
     max_length: tokens of a review; by default the model's limit.
     """
 
 
-build = data_set(CLASSES, text=(("text",), ("review",)), label=("label", "sentiment"))
+_build = data_set(CLASSES, text=(("text",), ("review",)), label=("label", "sentiment"))
+
+
+def build(options: Options, metadata: ModelMetadata = NOTHING) -> Classification:
+    """The task for a model of two classes."""
+    return replace(_build(options, metadata), windows=options)

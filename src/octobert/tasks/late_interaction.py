@@ -22,7 +22,8 @@ from octobert.core.model_config import Reading, Similarity
 from octobert.core.results import ModelMetadata
 from octobert.core.session import TOKEN_VECTORS
 from octobert.core.wording import numbers_text
-from octobert.data.tokenization import Encoded, Text, Tokenizer, split
+from octobert.data.encoded import Encoded, split
+from octobert.data.tokenization import Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
 from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import VectorOptions, built

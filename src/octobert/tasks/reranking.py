@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Text
+from octobert.data.windows import LongTextOptions
 from octobert.tasks._classification import refuse_prompt
 from octobert.tasks._metrics import output_error
 from octobert.tasks._ranking import METRICS, Columns, Judged, Ranked
@@ -27,7 +27,7 @@ DESCRIPTION = (
 FILES = ()
 
 
-class Options(FrozenModel):
+class Options(LongTextOptions):
     """Args:
     query, document: columns of a query, and of a document or a list of documents.
     relevance: the column of the relevance of documents, 0 for those that do not answer; read where the data has it.
@@ -63,6 +63,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Reranking:
         texts=2,
         activation=activation_of(metadata),
         max_length=options.max_length,
+        windows=options,
         # All of the few documents that are reranked are among the first hundred.
         metrics={name: metric for name, metric in METRICS.items() if name != "recall@100"},
         names=Columns(options.query, options.document, options.relevance, options.negative),
@@ -117,7 +118,8 @@ class Reranking(Ranked, RowTexts):
         return ("score",)
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Judged]) -> list[dict[str, Any]]:
-        return [{"labels": float(level)} for judged in gold for _, level in judged]
+        levels = [float(level) for judged in gold for _, level in judged]
+        return [{"labels": level} for level in encoded.of_rows(levels)]
 
     def scored(self, result: Result) -> Iterator[tuple[int, np.ndarray]]:
         """The documents of each query, by their logits: activations have ties where logits have none."""

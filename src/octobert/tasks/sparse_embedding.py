@@ -20,7 +20,8 @@ from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Similarity
 from octobert.core.results import ModelMetadata
 from octobert.core.session import VECTOR
-from octobert.data.tokenization import Encoded, Text, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
 from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import VectorOptions, built

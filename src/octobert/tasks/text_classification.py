@@ -14,6 +14,7 @@ from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata, Problem
+from octobert.data.windows import LongTextOptions
 from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
 from octobert.tasks._metrics import (
     AUROC,
@@ -68,7 +69,7 @@ def _each_once(value: tuple[str, ...]) -> tuple[str, ...]:
 LabelNames = Annotated[tuple[str, ...], BeforeValidator(_as_texts), AfterValidator(_each_once)]
 
 
-class Options(TextOptions):
+class Options(TextOptions, LongTextOptions):
     """Args:
     label: the column of labels or scores; by default, the first of the usual names that the data has.
     labels: class names in the order of the logits; by default those of the model's config.
@@ -111,6 +112,7 @@ def build(
         "text": (options.text,) if options.text else USUAL,
         "texts": metadata.texts,
         "max_length": options.max_length,
+        "windows": options,
         "label": label,
     }
     if problem == "regression":

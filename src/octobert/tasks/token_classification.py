@@ -17,8 +17,9 @@ from octobert.core.errors import DataError, did_you_mean, each
 from octobert.core.evidence import Answer, ChangedRow, Mark
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
-from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
+from octobert.data.encoded import TokenOffsets, split
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.data.windows import NOWHERE, StepOptions, step_within, stepped, windows
 from octobert.tasks._classification import check_labels
 from octobert.tasks._metrics import (
     changed_answers,
@@ -135,15 +136,20 @@ class Tagging(Task):
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
-        frame, length = tokenizer.frame(1), tokenizer.max_length
-        step = step_within(self.steps, length - frame.size)
+        frame = tokenizer.frame(1)
+        room = tokenizer.max_length - frame.size
+        step = step_within(self.steps, room)
         offsets = tokenizer.offsets([" ".join(words) for words in texts])
         aligned = [
             _aligned(words, word_offsets)
             for words, word_offsets in zip(texts, offsets, strict=True)
         ]
         return EncodedTexts(
-            texts, [windows(frame, sentence, length=length, step=step) for sentence in aligned]
+            texts,
+            [
+                windows(frame, sentence, stepped(len(sentence.ids), room, step))
+                for sentence in aligned
+            ],
         )
 
     def read_gold(self, table: Table) -> list[list[str]]:

@@ -18,7 +18,8 @@ from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.results import ModelMetadata
-from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.data.encoded import Encoded
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._classification import Classification, refuse_prompt
 from octobert.tasks._metrics import CLASSES, LABELS, named, probabilities
 from octobert.tasks._task import NOTHING

@@ -14,7 +14,7 @@ import numpy as np
 from octobert.config.training import Training, TrainingSettings
 from octobert.core.errors import ModelError
 from octobert.core.files import digest_or_none, digests_of, read_sealed, write_sealed
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of
 from octobert.models.checkpoint import inputs_of
 from octobert.training.distributed import is_first, rank, world_size
 

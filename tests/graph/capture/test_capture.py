@@ -111,6 +111,7 @@ def test_the_graph_is_canonical(captured, family: str) -> None:
     # RMS norms have no operator in this opset; a window, or an order of tokens, is looked up by positions.
     own = {
         "eurobert": {"ReduceMean"},
+        "gemma3-text": {"GatherND", "ReduceMean"},
         "modernbert": {"GatherND"},
         "qwen3": {"GatherND", "ReduceMean"},
     }
@@ -568,7 +569,7 @@ def test_remote_code_is_refused(golden, checkpoint, tmp_path) -> None:
         capture.capture(resolve(folder), "sequence-classification", batches())
 
 
-@pytest.mark.parametrize("model_type", ["robertson", "gemma3_text", "modernbert-decoder"])
+@pytest.mark.parametrize("model_type", ["robertson", "gemma4_text", "modernbert-decoder"])
 def test_another_model_type_is_refused_with_all_that_are_supported(
     golden, checkpoint, tmp_path, model_type: str
 ) -> None:

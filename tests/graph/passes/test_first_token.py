@@ -32,7 +32,7 @@ PRODUCTS = {
     # A linear layer for the gate.
     **dict.fromkeys(("gte", "nomic-bert"), WHOLE_LAYER + 1),
     # Their heads read other tokens.
-    **dict.fromkeys(("eurobert", "qwen3"), 0),
+    **dict.fromkeys(("eurobert", "gemma3-text", "qwen3"), 0),
 }
 
 

@@ -16,7 +16,7 @@ from octobert.core.errors import ModelError
 from octobert.core.heads import head_of
 from octobert.core.plan import Decision, QuantPlan
 from octobert.core.session import SessionOptions
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import shapes
 from octobert.graph.capture.capture import Captured

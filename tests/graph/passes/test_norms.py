@@ -19,7 +19,7 @@ from tests.support.checkpoints import FEW_HEADS, exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 # MobileBERT's norms are a scale and a shift, except the norm of its head; others have RMS norms.
-WITHOUT = ("mobilebert", "eurobert", "qwen3")
+WITHOUT = ("mobilebert", "eurobert", "gemma3-text", "qwen3")
 
 
 def vectorized(model: ir.Model) -> tuple[ir.Model, int]:

@@ -13,7 +13,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.session import ExportOptions, SessionOptions, WrittenOpset
-from octobert.data.tokenization import feeds_of
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import cpu
 from octobert.inspection import linter

@@ -7,8 +7,8 @@ feed-forwards around it. Recognized:
     attention   eager and SDPA; masks built by Add, Where or NaN guards; a scale on the scores or on Q and K; Q, K and V from
                 one linear layer or from three; heads of K and V that several heads of Q share; rotary embeddings;
                 relative-position terms in the scores
-    layers      pre-norm and post-norm, LayerNorm and RMS norm; gated feed-forwards with one linear layer or two before the
-                gate; several feed-forwards in sequence, bottlenecks (MobileBERT)
+    layers      pre-norm and post-norm, and norms at the ends of branches; LayerNorm and RMS norm; gated feed-forwards with one
+                linear layer or two before the gate; several feed-forwards in sequence, bottlenecks (MobileBERT)
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
-from octobert.graph.parts import Linear, Norm, is_weight, linear_at, linear_of, norm_behind, norm_of
+from octobert.graph.parts import (
+    Linear,
+    Norm,
+    branch_of,
+    is_weight,
+    linear_at,
+    linear_of,
+    norm_behind,
+    norm_of,
+)
 
 T = TypeVar("T")
 _LAYOUT_OPS = ("Transpose", "Reshape", "Identity", "Cast", "Unsqueeze", "Squeeze", "Flatten")
@@ -100,12 +109,14 @@ class FeedForward:
 
     Args:
         gate: the linear layer before the activation, which multiplies the output of `up`; None where `up` computes both.
+        norm: of the output of `down`, before the residual add.
     """
 
     up: Linear
     down: Linear
     add: ir.Node
     gate: Linear | None = None
+    norm: Norm | None = None
 
     @property
     def gated(self) -> bool:
@@ -155,10 +166,9 @@ def find_layers(graph: ir.Graph) -> list[EncoderLayer]:
 
 def _layer_around(attention: Attention) -> EncoderLayer:
     """Return the encoder layer that an attention belongs to."""
-    add = next(
-        (n for n in operators.consumers(attention.output.y, "Add") if norm_behind(n.outputs[0])),
-        None,
-    )
+    branch = norm_behind(attention.output.y)
+    end = attention.output.y if branch is None else branch.y
+    add = next((n for n in operators.consumers(end, "Add") if norm_behind(n.outputs[0])), None)
     if add is None:
         raise _not_an_encoder(attention, "no residual add and norm follow the attention")
     norm = norm_behind(add.outputs[0])
@@ -166,12 +176,14 @@ def _layer_around(attention: Attention) -> EncoderLayer:
     linears = {"attention_output": attention.output}
     projections = {"query": attention.query, "key": attention.key, "value": attention.value}
     linears |= {"qkv": attention.query} if attention.fused else projections
-    skip = next(v for v in add.inputs if v is not attention.output.y)
+    skip = next(v for v in add.inputs if v is not end)
     assert skip is not None
     pre_norm = _feed_forward(norm.y, add.outputs[0])
     if pre_norm is not None:
         before = norm_of(attention.query.x) if attention.query.x is not skip else None
         norms = {"ffn_norm": norm} | ({"attention_norm": before} if before else {})
+        norms |= {"branch_norm.attention": branch} if branch else {}
+        norms |= {"branch_norm": pre_norm.norm} if pre_norm.norm else {}
         return _layer(attention, linears, norms, [pre_norm], pre_norm.add.outputs[0])
     norms = {"attention_norm": norm}
     state, feed_forwards, behind = norm.y, [], []
@@ -233,7 +245,7 @@ def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:
     """Return the feed-forward that reads `x` and is added to `skip`, or None. Blocks that contain attention do not count."""
     for add in operators.consumers(skip, "Add"):
         other = [v for v in add.inputs if v is not skip]
-        down = linear_of(other[0]) if len(other) == 1 else None
+        down = branch_of(other[0]) if len(other) == 1 else None
         if down is None:
             continue
         inside = operators.ancestors(down.x) - operators.ancestors(x)
@@ -244,13 +256,13 @@ def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:
             for node in operators.consumers(x, "MatMul")
             if is_weight(node.inputs[1]) and node.outputs[0] in inside
         ]
-        product = operators.producer(down.x, "Mul")
+        product, norm = operators.producer(down.x, "Mul"), norm_of(other[0])
         if len(ups) == 1:
-            return FeedForward(ups[0], down, add)
+            return FeedForward(ups[0], down, add, norm=norm)
         if len(ups) == 2 and product is not None:
             # The gate passes through the activation, the other layer does not.
             gate, up = sorted(ups, key=lambda linear: linear.y in product.inputs)
-            return FeedForward(up, down, add, gate)
+            return FeedForward(up, down, add, gate, norm)
     return None
 
 

@@ -14,7 +14,8 @@ from octobert.core.heads import head_of
 from octobert.core.model_config import MODULES
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
-from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
+from octobert.data.encoded import feeds_of
+from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.models import heads, late_interaction, weights
