@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args, runtime_checkable
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from octobert.core import environment
 from octobert.core.errors import RecipeError
@@ -47,10 +48,44 @@ class StaticShape(FrozenModel):
     Args:
         batch: rows of a batch. Larger batches run in parts; smaller ones are filled up.
         sequence: tokens of a row. Shorter rows are padded.
+        shorter: further lengths, each with a file of its own beside that of `sequence`; a row takes the next longer one. `auto`
+            chooses at most three by the lengths of the calibration rows. It is the default where the recipe has no shape.
     """
 
     batch: int = Field(default=1, ge=1)
     sequence: int = Field(ge=2)
+    shorter: tuple[Annotated[int, Field(ge=2)], ...] | Literal["auto"] = ()
+
+    @model_validator(mode="after")
+    def _ascending(self) -> StaticShape:
+        if self.shorter != "auto" and [*self.shorter, self.sequence] != sorted(
+            {*self.shorter, self.sequence}
+        ):
+            raise ValueError("lengths of shorter ascend, and are below sequence")
+        return self
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """All lengths, the longest first."""
+        return (self.sequence, *(() if self.shorter == "auto" else reversed(self.shorter)))
+
+    def of(self, length: int) -> StaticShape:
+        """The shape of one length alone."""
+        return StaticShape(batch=self.batch, sequence=length)
+
+
+# In the metadata of the file of the longest rows: lengths of the other ones beside it, with commas.
+SHORTER_METADATA = "octobert.shorter"
+
+
+def file_of(path: Path, length: int) -> Path:
+    """The file for rows of another length, beside that of the longest ones.
+
+    Example:
+        >>> file_of(Path("onnx/model_quantized.onnx"), 64).as_posix()
+        'onnx/model_quantized.64.onnx'
+    """
+    return path.with_name(f"{path.stem}.{length}{path.suffix}")
 
 
 class WrittenOpset(FrozenModel):

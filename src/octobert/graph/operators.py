@@ -430,6 +430,27 @@ def save(model: ir.Model, path: Path) -> None:
     ir.save(model, path, external_data=f"{path.name}.data" if beside else None)
 
 
+def save_all(models: Mapping[Path, ir.Model]) -> None:
+    """Write models of the same weights; those of several are in one file, `<name>.data` beside the first."""
+    (first, model), *others = models.items()
+    if not others:
+        save(model, first)
+        return
+    for each in models.values():
+        ir.external_data.load_to_model(each)
+        _set_version_(each)
+    ir.save(model, first, external_data=f"{first.name}.data")
+    stored = ir.load(first).graph.initializers
+    for path, each in others:
+        for name, value in each.graph.initializers.items():
+            twin = stored[name].const_value if name in stored else None
+            if isinstance(twin, ir.ExternalTensor) and np.array_equal(
+                twin.numpy(), constant_of(value)
+            ):
+                value.const_value = twin
+        ir.save(each, path)
+
+
 def _set_version_(model: ir.Model) -> None:
     opset = onnx.helper.make_opsetid("", model.opset_imports[""])
     model.ir_version = max(LEAST_IR_VERSION, int(onnx.helper.find_min_ir_version_for([opset])))

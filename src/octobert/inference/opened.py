@@ -37,6 +37,7 @@ from octobert.core.session import (
     Session,
     SessionEntries,
     SessionOptions,
+    file_of,
     read_outputs,
 )
 from octobert.data.tokenization import Tokenizer
@@ -119,6 +120,18 @@ class FinishedModel:
         config, fixed = read_config(self.folder), self.shape[1]
         limits = ([longest_input(config)] if config else []) + ([fixed] if fixed > 0 else [])
         return min(limits, default=None)
+
+    def fitting(self, tokens: int) -> tuple[Path, tuple[int, int]]:
+        """The file that a row of so many tokens takes, and the fixed sizes of its axes; -1 for a free one."""
+        names = self.manifest.files if self.manifest is not None else ()
+        lengths = [
+            int(length)
+            for name in names
+            if (length := Path(name).stem.removeprefix(f"{self.file.stem}.")).isdecimal()
+        ]
+        length = min((n for n in lengths if n >= tokens), default=None)
+        file = self.file if length is None else file_of(self.file, length)
+        return file, _shape(_ports(file, None)[0])
 
     @property
     def shape_facts(self) -> list[Any]:
@@ -364,9 +377,13 @@ def _file(
     if reference is not None:
         _check_suffix(reference, target)
         floating = FloatModel(reference, _ports(reference, facts)[1])
+    return FinishedModel(path, path, target, folder, facts, outputs, _shape(ports), floating)
+
+
+def _shape(ports: ModelSignature) -> tuple[int, int]:
     ids = next(port for port in ports.inputs if input_named(port.name) == "input_ids")
     batch, sequence = ids.shape or _FREE
-    return FinishedModel(path, path, target, folder, facts, outputs, (batch, sequence), floating)
+    return batch, sequence
 
 
 def _check_suffix(path: Path, target: str) -> None:

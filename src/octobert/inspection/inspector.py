@@ -65,9 +65,9 @@ def inspect(
         )
     tokens = sequence or min(DEFAULT_TOKENS, model.longest or DEFAULT_TOKENS)
     # The profilers run the file itself, without the session that pads to its fixed axes.
+    file, shape = model.fitting(tokens)
     batch, tokens = (
-        fixed if fixed > 0 else asked
-        for fixed, asked in zip(model.shape, (batch, tokens), strict=True)
+        fixed if fixed > 0 else asked for fixed, asked in zip(shape, (batch, tokens), strict=True)
     )
     workload = latency.random_workload(batch, tokens, model.vocabulary or _FEW_IDS, seed=0)
     family = model.manifest.model.family if model.manifest is not None else None
@@ -76,7 +76,7 @@ def inspect(
         options = SessionOptions(threads=threads, entries=entries)
         return executed(model.target, path, options, workload, runs=repeats, family=family)
 
-    ours = run(model.file, model.entries_on())
+    ours = run(file, model.entries_on())
     theirs = run(model.floating.path, model.entries).profile if model.floating else None
     floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
     timed = latency.measure(

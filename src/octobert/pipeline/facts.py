@@ -189,13 +189,13 @@ class RunFacts:
         )
 
     def shape(self, capabilities: Capabilities) -> StaticShape | None:
-        """The shape that a target's model is made for, or the largest one; None where it is free."""
+        """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""
         if capabilities.shapes == "dynamic":
             return None
         if self.recipe.shape is not None or capabilities.shapes == "either":
             return self.recipe.shape
         if capabilities.shapes == "fixed":
-            return StaticShape(sequence=self.max_length)
+            return StaticShape(sequence=self.max_length, shorter="auto")
         # A profile holds what is timed as well.
         lengths = (length for length in self.benchmark.sequence if length != "data")
         batch = max(self.benchmark.batch)

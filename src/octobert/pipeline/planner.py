@@ -308,7 +308,14 @@ def _targets(facts: RunFacts) -> list[Step]:
         steps.append(planned(facts, f"quantize/{target}", quantize.run, sensitivity=estimated))
         if recipe.accuracy is not None:
             steps.append(planned(facts, f"search/{target}", search.run))
-        steps.append(planned(facts, f"export/{target}", export.run, form=_form(facts, target)))
+        form = _form(facts, target)
+        chooses = form.shape is not None and form.shape.shorter == "auto"
+        by = (
+            {"tokens": facts.capture, "rows": facts.data}
+            if chooses
+            else {"tokens": None, "rows": None}
+        )
+        steps.append(planned(facts, f"export/{target}", export.run, form=form, **by))
     return steps
 
 

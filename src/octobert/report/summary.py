@@ -155,6 +155,11 @@ def exports(report: Report) -> list[str]:
         done = stage.summary if stage is not None else {}
         if done.get("opset"):
             changes.append(f"the ONNX file was converted to another opset, {done['opset']}.")
+        if len(done.get("lengths", ())) > 1:
+            lengths = ", ".join(map(str, done["lengths"]))
+            changes.append(
+                f"there is a file for rows of each of {lengths} tokens, and a row takes the next longer one."
+            )
         opened = report.recipe.get("session", {}).get(target)
         if opened is not None:
             options = ", ".join(

@@ -10,9 +10,10 @@ it has to match for compiled blobs.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import onnx_ir as ir
@@ -20,7 +21,7 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError
 from octobert.core.files import content_of
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
-from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.core.session import ExportOptions, Session, SessionOptions, file_of
 from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.targets import openvino_cpu, openvino_gpu
@@ -42,6 +43,9 @@ CAPABILITIES = openvino_gpu.CAPABILITIES.but(
 RUNTIME_OPTIONS = NO_OPTIONS
 
 Device = Literal["CPU", "GPU", "NPU"]
+
+# Bytes at multiples of which constants begin in the file of an IR.
+_ALIGNED = 64
 
 SOURCE = "OpenVINOExecutionProvider"
 OP_TYPE = "EPContext"
@@ -73,13 +77,45 @@ probe, model_file = _DEVICE.probe, openvino_cpu.model_file
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph with a static shape, its IR, and an ONNX file with an EPContext node that refers to the IR."""
-    openvino_cpu.convert(files.write(quantized, folder, options, (npu.STATIC,)), model_file(folder))
+    path, file = files.write(quantized, folder, options, (npu.STATIC,)), model_file(folder)
+    openvino_cpu.convert(path, file)
+    for length in () if options.shape is None else options.shape.lengths[1:]:
+        openvino_cpu.convert(file_of(path, length), file_of(file, length))
+        share_weights(file_of(file, length), file)
     write_context(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file, in float16 whatever `options` name: the device has no other float type."""
     return _DEVICE.open_session(path, options.replaced(precision="f16"))
+
+
+def share_weights(xml: Path, longest: Path) -> None:
+    """Let an IR read its constants from the file of another one, which gets those that it lacks; its own file is removed.
+
+    Args:
+        xml, longest: both IRs; those that OpenVINO has just written.
+    """
+    own, shared = xml.with_suffix(".bin"), longest.with_suffix(".bin")
+    tree, others = ElementTree.parse(xml), ElementTree.parse(longest)
+    places = {part: data.get("offset", "0") for data, part in _constants(others, shared)}
+    with shared.open("ab") as file:
+        for data, part in _constants(tree, own):
+            if part not in places:
+                file.write(b"\0" * (-file.tell() % _ALIGNED))
+                places[part] = str(file.tell())
+                file.write(part)
+            data.set("offset", places[part])
+    tree.write(xml, xml_declaration=True)
+    own.unlink()
+
+
+def _constants(ir_of: Any, weights: Path) -> Iterator[tuple[ElementTree.Element, bytes]]:
+    """The constants of an IR: where it says where they are, and their bytes."""
+    held = weights.read_bytes()
+    for data in ir_of.iterfind("layers/layer[@type='Const']/data"):
+        start, size = int(data.get("offset", 0)), int(data.get("size", 0))
+        yield data, held[start : start + size]
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,10 @@ def _is_constant(value: ir.Value | None, number: float) -> bool:
 
 
 STATIC = Pass(
-    make_static_, lambda form: form.shape.model_dump() if form.shape is not None else None
+    make_static_,
+    lambda form: (
+        form.shape.model_dump(include={"batch", "sequence"}) if form.shape is not None else None
+    ),
 )
 GEMM = Pass(matmul_add_to_gemm_)
 GELU = Pass(fuse_gelu_)

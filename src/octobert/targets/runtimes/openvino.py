@@ -19,6 +19,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.onnx_files import ModelSignature, TensorInfo
 from octobert.core.session import (
+    SHORTER_METADATA,
     Feeds,
     RuntimeOption,
     Session,
@@ -223,7 +224,14 @@ def ports_of(path: Path) -> ModelSignature:
 
 def _read(path: Path) -> Any:
     with sessions.runtime_errors("openvino cannot read the model", path):
-        return _core("an IR is read by openvino", str(path)).read_model(str(path))
+        return _model_at(_core("an IR is read by openvino", str(path)), path)
+
+
+def _model_at(core: Any, path: Path) -> Any:
+    """Read an IR, which may have its weights in the file of the IR for longer rows, or an ONNX file."""
+    longest = path.with_name(f"{path.name.partition('.')[0]}.bin")
+    shares = path.suffix == ".xml" and not path.with_suffix(".bin").exists() and longest.exists()
+    return core.read_model(str(path), str(longest)) if shares else core.read_model(str(path))
 
 
 def integers_of(path: Path) -> str | None:
@@ -329,7 +337,9 @@ class OpenvinoDevice:
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Compile an IR or an ONNX file. Batches are padded to the axes that are fixed in it."""
         precise = options.replaced(precision=options.precision or self.precision)
-        return sessions.static_if_fixed(OpenvinoSession(path, precise, self.name))
+        return sessions.static_if_fixed(
+            path, lambda file: OpenvinoSession(file, precise, self.name)
+        )
 
 
 class OpenvinoSession:
@@ -357,7 +367,7 @@ class OpenvinoSession:
             options = sessions.with_streams(options)
         core, self._path, self._chosen = new_core(), path, options.device
         with sessions.runtime_errors("openvino cannot compile the model", path):
-            model = core.read_model(str(path))
+            model = _model_at(core, path)
             # Once compiled, an output also has the names of values that were merged into it.
             inputs = [port_of(port) for port in model.inputs]
             reads = options.outputs_of([port_of(port).name for port in model.outputs])
@@ -392,6 +402,8 @@ class OpenvinoSession:
         }
         self._reads = {name: places[output] for name, output in reads.items()}
         self.outputs, self.shape = tuple(reads), self._inputs.shape
+        place = ["framework", SHORTER_METADATA]
+        self.shorter = str(model.get_rt_info(place).value) if model.has_rt_info(place) else ""
         types = {
             "<Type: 'float32'>": "f32",
             "<Type: 'bfloat16'>": "bf16",

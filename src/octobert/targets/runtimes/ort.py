@@ -21,9 +21,16 @@ from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
 from octobert.core.files import canonical_digest, file_digest, remove, sync
-from octobert.core.onnx_files import TensorInfo
+from octobert.core.onnx_files import TensorInfo, external_files
 from octobert.core.plain import preview
-from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions
+from octobert.core.session import (
+    SHORTER_METADATA,
+    Feeds,
+    RuntimeOption,
+    Session,
+    SessionEntries,
+    SessionOptions,
+)
 from octobert.targets.shared import sessions
 
 TITLE = "ONNX Runtime"
@@ -176,16 +183,20 @@ class Provider:
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
         """Open an ONNX file. Batches are padded to the axes that are fixed in it."""
-        session = OrtSession(
-            path,
-            options,
-            self.name,
-            self.settings(path, options),
-            devices=_plugin_devices(self.plugin, self.name) if self.plugin else None,
-            optimize=self.optimize,
-            refuse_fallback=self.refuse_fallback,
-        )
-        return sessions.static_if_fixed(session)
+        devices = _plugin_devices(self.plugin, self.name) if self.plugin else None
+
+        def opened(file: Path) -> OrtSession:
+            return OrtSession(
+                file,
+                options,
+                self.name,
+                self.settings(file, options),
+                devices=devices,
+                optimize=self.optimize,
+                refuse_fallback=self.refuse_fallback,
+            )
+
+        return sessions.static_if_fixed(path, opened)
 
 
 def _plugin_devices(package: str, provider: str) -> list[Any]:
@@ -288,6 +299,7 @@ class OrtSession:
         self._inputs = sessions.Inputs([port_of(port) for port in session.get_inputs()], path)
         self._reads = options.outputs_of([o.name for o in session.get_outputs()])
         self.outputs, self.shape = tuple(self._reads), self._inputs.shape
+        self.shorter = session.get_modelmeta().custom_metadata_map.get(SHORTER_METADATA, "")
         # Free axes (batch, sequence) have names, the others are numbers.
         self.per_token = {
             o.name
@@ -412,7 +424,7 @@ def _cached(path: Path, options: SessionOptions) -> Path:
 def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
     import onnxruntime as ort
 
-    content = {file.name: file_digest(file) for file in sorted(path.parent.glob(f"{path.name}*"))}
+    content = {file.name: file_digest(file) for file in [path, *external_files(path)]}
     machine = [platform.machine(), environment.current().features]
     made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.core.files import link_or_copy
-from octobert.core.session import ExportOptions
+from octobert.core.session import SHORTER_METADATA, ExportOptions, file_of
 
 if TYPE_CHECKING:
     from octobert.graph.passes import Pass
@@ -46,20 +46,29 @@ def write(
 
     path = model_file(folder)
     before = (cpu.INTEGERS,) if passes is None else passes
-    calls = [
-        (graph_pass.apply_, settings)
-        for graph_pass in (*before, float16.FLOAT_PARTS, opset.OPSET)
-        if (settings := graph_pass.options(options)) is not None
-    ]
-    if not calls:
-        for file in quantized.parent.glob(f"{quantized.name}*"):
-            link_or_copy(file, path.with_name(file.name))
-        return path
-    model = ir.load(quantized)
-    for apply_, settings in calls:
-        apply_(model, **settings)
+    models: dict[Path, ir.Model] = {}
+    for length in (None,) if options.shape is None else options.shape.lengths:
+        form, file = options, path
+        if options.shape is not None and length is not None:
+            form = options.replaced(shape=options.shape.of(length))
+            file = path if length == options.shape.sequence else file_of(path, length)
+        calls = [
+            (graph_pass.apply_, settings)
+            for graph_pass in (*before, float16.FLOAT_PARTS, opset.OPSET)
+            if (settings := graph_pass.options(form)) is not None
+        ]
+        if not calls:
+            for whole in quantized.parent.glob(f"{quantized.name}*"):
+                link_or_copy(whole, path.with_name(whole.name))
+            return path
+        models[file] = ir.load(quantized)
+        for apply_, settings in calls:
+            apply_(models[file], **settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    operators.save(model, path)
+    if options.shape is not None and len(models) > 1:
+        lengths = ",".join(map(str, options.shape.lengths[1:]))
+        models[path].metadata_props[SHORTER_METADATA] = lengths
+    operators.save_all(models)
     return path
 
 

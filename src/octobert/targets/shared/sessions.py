@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
 from octobert.core.heads import HEADS
 from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, TensorInfo, input_named
-from octobert.core.session import Feeds, Session, SessionOptions
+from octobert.core.session import Feeds, Session, SessionOptions, file_of
 
 _LONGEST = 300
 # Two-dimensional outputs with one value per token. Outputs with three dimensions always have one vector per token.
@@ -133,6 +134,10 @@ class SessionWithShape(Session, Protocol):
     def shape(self) -> tuple[int, ...]:
         """The shape, [batch, sequence]; -1 for a free axis."""
 
+    @property
+    def shorter(self) -> str:
+        """`SHORTER_METADATA` of the model; empty for none."""
+
 
 class StaticShapeSession:
     """A session that runs batches of any size on a model of one static shape; padding is cut off the outputs.
@@ -142,10 +147,17 @@ class StaticShapeSession:
     Args:
         session: a session of the model. Its token ids have its `shape`, and so have its other inputs.
         largest: [batch, sequence] that a model with free axes takes at most: larger batches run in parts, nothing is padded.
+        shorter: sessions of the model for shorter rows, by their lengths.
     """
 
-    def __init__(self, session: SessionWithShape, largest: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        session: SessionWithShape,
+        largest: tuple[int, int] | None = None,
+        shorter: Mapping[int, Session] = MappingProxyType({}),
+    ) -> None:
         self._session, self._pads = session, largest is None
+        self._shorter = dict(sorted(shorter.items()))
         self._batch, self._sequence = largest or session.shape
         self.outputs, self.precision = session.outputs, session.precision
         self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
@@ -162,6 +174,8 @@ class StaticShapeSession:
             TargetError: a row is longer than the static shape.
         """
         rows, length = feeds["input_ids"].shape
+        if (fitting := next((n for n in self._shorter if n >= length), None)) is not None:
+            return self._shorter[fitting].run(feeds)
         if length > self._sequence >= 0:
             raise TargetError(
                 "a row is longer than the model's shape",
@@ -186,9 +200,15 @@ class StaticShapeSession:
         }
 
 
-def static_if_fixed(session: SessionWithShape) -> Session:
-    """Return a `StaticShapeSession`, or the session itself if both axes are free, as in float graphs."""
-    return session if tuple(session.shape) == (-1, -1) else StaticShapeSession(session)
+def static_if_fixed(path: Path, open_: Callable[[Path], SessionWithShape]) -> Session:
+    """Open a model: a `StaticShapeSession`, with the files for shorter rows beside it, or the session itself if both axes are
+    free, as in float graphs."""
+    session = open_(path)
+    if tuple(session.shape) == (-1, -1):
+        return session
+    lengths = [int(length) for length in session.shorter.split(",") if length.isdecimal()]
+    others = {length: StaticShapeSession(open_(file_of(path, length))) for length in lengths}
+    return StaticShapeSession(session, shorter=others)
 
 
 def _without_padding(parts: list[np.ndarray], name: str, rows: int, length: int) -> np.ndarray:
