@@ -29,6 +29,7 @@ from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
 from octobert.quantization.methods import dynamic, static
 from octobert.targets.runtimes import openvino as _openvino
+from octobert.targets.shared import ir_files
 from tests.support.checkpoints import exact_options
 
 FEATURES = frozenset(environment.current().features)
@@ -236,7 +237,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
     session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
     theirs = session._compiled
     model = runtime.Core().read_model(str(path))
-    settings = _openvino.settings_of(SessionOptions(threads=1), _openvino.group_of(model))
+    settings = _openvino.settings_of(SessionOptions(threads=1), ir_files.group_of(model))
     ours = runtime.Core().compile_model(model, "CPU", settings)
     for name in (
         "INFERENCE_PRECISION_HINT",

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from octobert import targets
 from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
-from octobert.core.heads import Head, head_of
+from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, read_config
 from octobert.core.onnx_files import (
     ModelSignature,
@@ -33,7 +31,6 @@ from octobert.core.onnx_files import (
 )
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import (
-    Feeds,
     Session,
     SessionEntries,
     SessionOptions,
@@ -42,6 +39,7 @@ from octobert.core.session import (
 )
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
+from octobert.inference.pooled import PooledSession
 from octobert.models.heads import outputs_of
 from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
@@ -124,13 +122,10 @@ class FinishedModel:
     def fitting(self, tokens: int) -> tuple[Path, tuple[int, int]]:
         """The file that a row of so many tokens takes, and the fixed sizes of its axes; -1 for a free one."""
         names = self.manifest.files if self.manifest is not None else ()
-        lengths = [
-            int(length)
-            for name in names
-            if (length := Path(name).stem.removeprefix(f"{self.file.stem}.")).isdecimal()
-        ]
-        length = min((n for n in lengths if n >= tokens), default=None)
-        file = self.file if length is None else file_of(self.file, length)
+        stems = (Path(name).stem.removeprefix(f"{self.file.stem}.") for name in names)
+        lengths = [int(stem) for stem in stems if stem.isdecimal()]
+        fitting = min((length for length in lengths if length >= tokens), default=None)
+        file = self.file if fitting is None else file_of(self.file, fitting)
         return file, _shape(_ports(file, None)[0])
 
     @property
@@ -453,60 +448,3 @@ def files_of(path: Path) -> list[Path]:
     return (
         [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
     )
-
-
-class PooledSession:
-    """A session whose outputs for tokens become vectors as the files beside the model say, by ONNX Runtime.
-
-    Args:
-        session: gives the states of all tokens, or their logits.
-        folder: of the files that state the pooling.
-        head: of the model.
-
-    Raises:
-        ModelError: the pooling is not supported.
-    """
-
-    def __init__(self, session: Session, folder: Path, head: Head) -> None:
-        import onnx_ir as ir
-
-        from octobert.graph.capture import shapes
-        from octobert.graph.capture.pooling import append_pooling_
-        from octobert.models.pooling import pooler_of
-
-        states = ir.Value(
-            name=head.pools,
-            type=ir.TensorType(ir.DataType.FLOAT),
-            shape=ir.Shape(["batch", "sequence", "width"]),
-        )
-        mask = ir.Value(
-            name="attention_mask",
-            type=ir.TensorType(ir.DataType.INT64),
-            shape=ir.Shape(["batch", "sequence"]),
-        )
-        graph = ir.Graph([states, mask], [], nodes=[], opset_imports={"": 18}, name="pooling")
-        model = ir.Model(graph, ir_version=8)
-        append_pooling_(model, states, pooler_of(folder, head), head.outputs[-1])
-        self._pooling = shapes.open_session(model)
-        self._session, self._pools, self.outputs = session, head.pools, read_outputs(head.outputs)
-        self.precision, self.threads = session.precision, session.threads
-        self.streams, self.prepares_shapes = session.streams, session.prepares_shapes
-
-    @property
-    def device(self) -> str | None:
-        """The hardware that runs the model, where the user chose the device."""
-        return self._session.device
-
-    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """Return the vectors of one batch, [batch, width]."""
-        states = self._session.run(feeds)[self._pools]
-        inputs = {self._pools: states, "attention_mask": feeds["attention_mask"]}
-        try:
-            (vectors,) = self._pooling.run(list(self.outputs), inputs)
-        except Exception as error:  # onnxruntime has no base class for its errors
-            raise ModelError(
-                "the token states cannot be pooled",
-                got=f"states of shape {states.shape}",
-                expected="the width that modules.json states",
-            ) from error
-        return {self.outputs[0]: vectors}

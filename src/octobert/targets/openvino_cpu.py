@@ -34,7 +34,7 @@ from octobert.core.capability import (
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.core.session import ExportOptions
 from octobert.targets.runtimes import openvino
-from octobert.targets.shared import files
+from octobert.targets.shared import files, ir_files
 
 CAPABILITIES = Capabilities(
     name="openvino-cpu",
@@ -92,7 +92,7 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
     xml_path.parent.mkdir(parents=True, exist_ok=True)
     model = Core().read_model(str(onnx_path))
     # Else OpenVINO would quantize the activations of all layers with float inputs and 8-bit weights, in groups of 32.
-    model.set_rt_info(openvino.group_of(model), list(openvino.GROUP_OPTION))
+    model.set_rt_info(ir_files.group_of(model), list(ir_files.GROUP_OPTION))
     separate_norms_(model)
     try:
         save_model(model, str(xml_path), compress_to_fp16=False)

@@ -14,7 +14,7 @@ from octobert.core.profile import Kind, Operand, Operator, Product, Profile, spl
 from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection.profilers import placed, reason_in_file
 from octobert.targets.runtimes import openvino as _openvino
-from octobert.targets.shared import sessions
+from octobert.targets.shared import ir_files, sessions
 
 _IDLE = {"Input", "Const", "Output", "Result", "Parameter", "Constant"}
 _PRODUCTS = {
@@ -44,10 +44,10 @@ def profile(
     try:
         core = _openvino.new_core()
         model = core.read_model(str(path))
-        settings = {**_openvino.settings_of(options, _openvino.group_of(model)), "PERF_COUNT": True}
+        settings = {**_openvino.settings_of(options, ir_files.group_of(model)), "PERF_COUNT": True}
         compiled: Any = core.compile_model(model, "CPU", settings)
         inputs = sessions.Inputs(
-            [_openvino.port_of(port) for port in model.inputs], path
+            [ir_files.port_of(port) for port in model.inputs], path
         ).model_feeds(feeds)
         request = compiled.create_infer_request()
         whole, sums = [], []

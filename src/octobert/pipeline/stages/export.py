@@ -87,7 +87,8 @@ def shorter_lengths(tokens: Sequence[int], longest: int) -> tuple[int, ...]:
     most = -(-int(np.quantile(counts, _COVERED, method="inverted_cdf")) // _STEP) * _STEP
     if most >= longest:
         return ()
-    chosen, padded = (most,), _padded(counts, (most, longest))
+    chosen: tuple[int, ...] = (most,)
+    padded = _padded(counts, (most, longest))
     for count in range(1, _MOST_SHORTER):
         found = min(
             (

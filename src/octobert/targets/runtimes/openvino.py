@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment, logs, plan
+from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.onnx_files import ModelSignature, TensorInfo
+from octobert.core.onnx_files import ModelSignature
 from octobert.core.session import (
     SHORTER_METADATA,
     Feeds,
@@ -28,13 +28,12 @@ from octobert.core.session import (
     static_lengths,
 )
 from octobert.targets.shared import sessions
+from octobert.targets.shared.ir_files import GROUP_OPTION, group_of, model_at, port_of
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
-# Place in an IR of the group of channels that activations are quantized in per token.
-GROUP_OPTION = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 _LOG_LEVELS = {
     "debug": "LOG_DEBUG",
     "info": "LOG_INFO",
@@ -200,18 +199,6 @@ def check_entries(entries: SessionEntries, device: str) -> None:
             )
 
 
-def port_of(port: Any) -> TensorInfo:
-    """Return an input or an output as OpenVINO describes it."""
-    name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
-    shape, dtype = port.get_partial_shape(), np.dtype(port.get_element_type().to_dtype()).name
-    sizes = (
-        tuple(size.get_length() if size.is_static else -1 for size in shape)
-        if shape.rank.is_static
-        else None
-    )
-    return TensorInfo(name=name, dtype=dtype, shape=sizes)
-
-
 def ports_of(path: Path) -> ModelSignature:
     """Return the inputs and outputs of an IR.
 
@@ -224,14 +211,7 @@ def ports_of(path: Path) -> ModelSignature:
 
 def _read(path: Path) -> Any:
     with sessions.runtime_errors("openvino cannot read the model", path):
-        return _model_at(_core("an IR is read by openvino", str(path)), path)
-
-
-def _model_at(core: Any, path: Path) -> Any:
-    """Read an IR, which may have its weights in the file of the IR for longer rows, or an ONNX file."""
-    longest = path.with_name(f"{path.name.partition('.')[0]}.bin")
-    shares = path.suffix == ".xml" and not path.with_suffix(".bin").exists() and longest.exists()
-    return core.read_model(str(path), str(longest)) if shares else core.read_model(str(path))
+        return model_at(_core("an IR is read by openvino", str(path)), path)
 
 
 def integers_of(path: Path) -> str | None:
@@ -266,19 +246,6 @@ def _check_process(path: Path) -> None:
             where=str(path),
             fix="load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target",
         )
-
-
-def group_of(model: Any) -> str:
-    """Return the group of channels in which a model wants float activations quantized per token; `0` where it says nothing.
-
-    Args:
-        model: an `openvino.Model`, of an IR or of an ONNX file.
-    """
-    places = (GROUP_OPTION, ("framework", plan.GROUP_METADATA))
-    return next(
-        (str(model.get_rt_info(list(at)).value) for at in places if model.has_rt_info(list(at))),
-        "0",
-    )
 
 
 def settings_of(options: SessionOptions, group: str = "0") -> dict[str, Any]:
@@ -367,7 +334,7 @@ class OpenvinoSession:
             options = sessions.with_streams(options)
         core, self._path, self._chosen = new_core(), path, options.device
         with sessions.runtime_errors("openvino cannot compile the model", path):
-            model = _model_at(core, path)
+            model = model_at(core, path)
             # Once compiled, an output also has the names of values that were merged into it.
             inputs = [port_of(port) for port in model.inputs]
             reads = options.outputs_of([port_of(port).name for port in model.outputs])
