@@ -79,6 +79,8 @@ class EncoderFamily:
             the config's `pad_token_id`.
         shared_layer: module path of the layer that holds the weights, where all layers share them.
         final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
+        whole: the encoder and its head are the whole graph; False where layers are a part of a graph of any kind, which else
+            stays as it is.
         windowed: some layers attend to a window around each token, or to what precedes it, so that masks encode more than
             padding.
         native: turns the `config.json` of a checkpoint from before transformers had the family into that of transformers. Such
@@ -95,6 +97,7 @@ class EncoderFamily:
     position_offset: int | None = 0
     shared_layer: str = ""
     final_norm: str = ""
+    whole: bool = True
     windowed: bool = False
     native: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     without_heads: tuple[str, ...] = ()
@@ -115,6 +118,24 @@ class EncoderFamily:
     def strip_prefix(self, path: str) -> str:
         """Return a module path without the prefix of the base model."""
         return path.removeprefix(f"{self.prefix}.")
+
+
+# Layers in a graph of any kind: the names of its modules are not known.
+GRAPH = EncoderFamily(
+    model_types=("graph",),
+    prefix="",
+    layer="encoder.{}",
+    parts={
+        role: role
+        for role in (
+            *("query", "key", "value", "qkv", "attention", "attention_output", "attention_norm"),
+            *("ffn_up.gate", "ffn_up", "activation", "ffn_down", "ffn_norm"),
+            *("branch_norm.attention", "branch_norm"),
+        )
+    },
+    embeddings_norm="",
+    whole=False,
+)
 
 
 def part_of(role: str) -> str:
@@ -138,6 +159,8 @@ def families() -> dict[str, str]:
 
 def family_of(model_type: str) -> EncoderFamily | None:
     """Return the family of a `model_type`, or None."""
+    if model_type in GRAPH.model_types:
+        return GRAPH
     name = families().get(model_type)
     return plugins.load("families", name).FAMILY if name else None
 

@@ -21,7 +21,7 @@ class Head:
         auto_class: the class of `transformers` that loads a model with this head.
         outputs: names of the graph's outputs, in transformers' order.
         shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
-            per token; `states` [B, S, D], a vector of each token; `embedding`: the vector [B, E] of a text. Before
+            per token; `states` [B, S, D], a vector of each token; `embedding`: the vector [B, E] of a text; `any`. Before
             vectors that octobert makes stands what they are made of, for programs that do it themselves.
         pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
         pretrained: the head belongs to pre-training. A checkpoint often has it whatever its config names, and loses nothing
@@ -31,7 +31,7 @@ class Head:
             output of the model in transformers; else empty.
         pools: the output that they are made of.
         input: what a user gives: `texts`, one or a pair; a `named` text, which is a query or a document; `words` of a sentence,
-            and a `question` with a context, which are read in windows; a `masked` text.
+            and a `question` with a context, which are read in windows; a `masked` text; `feeds`, arrays for all inputs.
         taught: what a model with the head gives, where only a teacher can train it; else empty.
         wide: outputs have one number for each entry of the vocabulary, so that few rows take much memory.
     """
@@ -39,13 +39,13 @@ class Head:
     name: str
     auto_class: str
     outputs: tuple[str, ...]
-    shape: Literal["classes", "token-classes", "tokens", "states", "embedding"]
+    shape: Literal["classes", "token-classes", "tokens", "states", "embedding", "any"]
     pooler: bool = False
     pretrained: bool = False
     families: tuple[str, ...] = ()
     encoder: Literal["", "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"] = ""
     pools: str = STATES
-    input: Literal["texts", "named", "words", "question", "masked"] = "texts"
+    input: Literal["texts", "named", "words", "question", "masked", "feeds"] = "texts"
     taught: str = ""
     wide: bool = False
 
@@ -150,6 +150,7 @@ HEADS = {
             input="named",
             taught="token vectors",
         ),
+        Head("graph", "", (), "any", input="feeds"),
     )
 }
 

@@ -115,6 +115,22 @@ def first_of(name: str, measurements: Iterable[M]) -> M | None:
     return next((one for one in measurements if one.candidate == name), None)
 
 
+class OutputCloseness(FrozenModel):
+    """How near an output of a graph is to float, over all rows.
+
+    Args:
+        output: its name.
+        relative_error: root mean square difference, divided by the root mean square of float.
+        cosine: the mean over the rows; None for outputs of one number.
+        same_largest: share of the largest numbers of the last axis that are the same ones, for outputs that are scores.
+    """
+
+    output: str
+    relative_error: float
+    cosine: float | None = None
+    same_largest: float | None = None
+
+
 class Comparison(OfCandidate):
     """A quantized model compared with a float baseline on the same rows.
 
@@ -140,6 +156,7 @@ class Comparison(OfCandidate):
         direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
         probe: how near it is to the reference on texts that nothing was fitted to; None in older reports.
+        outputs: of a graph of any kind, each of its outputs.
     """
 
     reference: str
@@ -159,6 +176,7 @@ class Comparison(OfCandidate):
     direction: str = ""
     simulated: bool = False
     probe: Closeness | None = None
+    outputs: tuple[OutputCloseness, ...] = ()
 
     _both = model_validator(mode="after")(both_ends)
 
@@ -429,9 +447,11 @@ def check_models(models: Sequence[Figures]) -> None:
     if len(set(names)) < len(names):
         raise ValueError("a model is listed twice")
     timed = [figures for figures in models if figures.footprint is not None]
+    # Rows without labels give no scores.
+    judged = any(figures.scores for figures in models)
     for figures in models:
         compared = figures.against_float
-        scored = () if compared is None else (compared.reference,)
+        scored = () if compared is None or not judged else (compared.reference,)
         for name, field in (
             *((name, "scores") for name in scored),
             *((over.reference, "footprint") for over in (*figures.speedups, *figures.ratios)),
@@ -439,7 +459,7 @@ def check_models(models: Sequence[Figures]) -> None:
             if not any(each.model == name and getattr(each, field) for each in models):
                 raise ValueError(f'figures name the model "{name[:60]}", which has no {field}')
     for figures in timed:
-        if not figures.scores or any(
+        if (judged and not figures.scores) or any(
             [one.shape for one in getattr(figures, field) if one.samples_ms]
             != [one.shape for one in getattr(timed[0], field)]
             for field in ("times", "throughputs")

@@ -48,6 +48,49 @@ class Encoded:
         return {name: array[: len(self)] for name, array in outputs.items()}
 
 
+# Begins the name of what is kept of an output's shape: the number of axes and their sizes, for at most so many axes.
+_SHAPE, _MOST_AXES = "#", 8
+
+
+@dataclass(frozen=True)
+class FeedRow(Encoded):
+    """What a graph of any kind reads. It runs alone: nothing is known of its axes.
+
+    Args:
+        feeds: input → array, as the graph takes it.
+    """
+
+    feeds: Feeds
+
+    @property
+    def numbers(self) -> int:
+        """So many that no batch holds two rows."""
+        return 1 << 62
+
+    def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """The numbers of each output one after another, and beside them its shape: `outputs_of` reads them."""
+        kept: dict[str, np.ndarray] = {}
+        for name, output in outputs.items():
+            array = np.asarray(output)
+            shape = np.zeros((1, 1 + _MOST_AXES), np.int64)
+            shape[0, : 1 + array.ndim] = array.ndim, *array.shape
+            kept |= {name: array.reshape(-1), f"{_SHAPE}{name}": shape}
+        return kept
+
+
+def outputs_of(kept: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """What `FeedRow.kept` left of several rows, one behind the other, as the outputs of each row."""
+    rows: list[dict[str, np.ndarray]] = []
+    for name, values in kept.items():
+        place = 0
+        for index, (axes, *sizes) in enumerate(kept.get(f"{_SHAPE}{name}", ())):
+            count = int(np.prod(sizes[:axes]))
+            rows += [{}] if index == len(rows) else []
+            rows[index][name] = values[place : place + count].reshape(sizes[:axes])
+            place += count
+    return rows
+
+
 @dataclass(frozen=True)
 class TokenOffsets:
     """All tokens of a text, without special tokens.
@@ -92,6 +135,8 @@ class Frame:
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
+    if isinstance(rows[0], FeedRow):
+        return rows[0].feeds
     # An empty text may have no tokens.
     width = max(length, 1, *(len(row) for row in rows))
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
@@ -103,8 +148,17 @@ def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
+def size_of(feeds: Feeds) -> tuple[int, int]:
+    """Rows and tokens of a batch, without padding; of a graph of any kind, one row of as many as its longest second axis."""
+    if "attention_mask" in feeds and "input_ids" in feeds:
+        return len(feeds["input_ids"]), int(feeds["attention_mask"].sum())
+    return 1, max((array.shape[1] for array in feeds.values() if array.ndim > 1), default=1)
+
+
 def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> Iterator[list[int]]:
     """Indices of rows, longest first, grouped so that rows × longest stays within `max_tokens` (at least one row each)."""
+    if rows and isinstance(rows[0], FeedRow):
+        max_rows = 1
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     group: list[int] = []
     for index in order:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError, each, unreadable
+from octobert.core.errors import DataError, each, reason, unreadable
 from octobert.core.files import content_of
 from octobert.core.plain import parsed_json, preview
 from octobert.data.sampling import Row
@@ -80,6 +80,49 @@ def texts_in(folder: Path) -> list[Path]:
     return sorted(
         file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED
     )
+
+
+def rows_in(folder: Path) -> list[Path]:
+    """The files of a folder that are a row each: texts by their classes, or feeds of a graph (`.npz`); else none."""
+    return texts_in(folder) or sorted(folder.glob("[!.]*.npz"))
+
+
+def feed_folder(files: Sequence[Path]) -> list[Row]:
+    """One row for each `.npz` file, with its arrays as columns.
+
+    Raises:
+        DataError: a file cannot be read, or holds something else than arrays of numbers.
+    """
+    return [arrays_of(file, read(file)) for file in files]
+
+
+def arrays_of(path: Path, content: bytes | bytearray) -> Row:
+    """The arrays of an `.npz` file with this content; pickled objects are refused.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    import io
+
+    import numpy as np
+
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            # Of a compressed file, before anything is unpacked.
+            size = sum(part.file_size for part in arrays.zip.infolist())
+            if size > MOST_BYTES:
+                raise ValueError(f"{size / 2**30:.0f} GiB of arrays")
+            return {name: arrays[name] for name in arrays.files}
+    except (
+        Exception
+    ) as error:  # of zip files, of headers, and of NumPy, which has no base class for them
+        raise DataError(
+            "the file holds no arrays of numbers",
+            where=str(path),
+            got=reason(error),
+            expected="an .npz file, as numpy.savez writes it",
+            fix="write it again, without objects",
+        ) from error
 
 
 def text_folder(folder: Path) -> list[Row]:

@@ -137,13 +137,15 @@ def find_splits(source: str) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise DataError("there is no such file or folder", where=source, fix="check the path")
     splits: dict[str, list[Path]] = {}
+    if formats.rows_in(path) and not formats.texts_in(path):
+        return {"all": [path]}
     if judged := beir.splits_of(path):
         *judged, corpus = judged
         splits = {file.stem: [file] for file in judged} | {"corpus": [corpus]}
         return {("validation" if name == "dev" else name): files for name, files in splits.items()}
     for file in sorted(path.iterdir()):
         for split in _splits_in(file.name):
-            if formats.texts_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
+            if formats.rows_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
                 splits.setdefault(split, []).append(file)
     if not splits:
         raise DataError(
@@ -272,7 +274,7 @@ def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], 
             summaries[place] = [of(file) for file in beir.files_of(place)]
         else:
             summaries[place] = {
-                str(file.relative_to(place)): of(file) for file in formats.texts_in(place)
+                str(file.relative_to(place)): of(file) for file in formats.rows_in(place)
             }
     return canonical_digest([summaries[place] for place in places] + [list(spans)] * any(spans))
 

@@ -309,6 +309,13 @@ class Tokenizer:
             ) from error
 
 
+class NoTokenizer(Tokenizer):
+    """In place of a tokenizer, for graphs that read no texts."""
+
+    def __init__(self) -> None:
+        self.max_length, self.pad_id = 1 << 30, 0
+
+
 def _stated_masks(folder: Path) -> Iterator[str]:
     """The mask tokens that the files beside a tokenizer name."""
     for file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):

@@ -20,6 +20,7 @@ from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.frozen import Row, Tabular
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, Turn
+from octobert.data.encoded import size_of
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave
@@ -204,8 +205,7 @@ def _throughput(
     worker: Worker, workload: Workload, requests: int, saturated: Sequence[Saturated]
 ) -> Throughput:
     """The record of a candidate's turns."""
-    rows = np.array([len(feeds["input_ids"]) for feeds in workload.rounds])
-    tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
+    rows, tokens = np.array([size_of(feeds) for feeds in workload.rounds]).T
     return Throughput(
         candidate=worker.candidate.title,
         batch=workload.batch,

@@ -22,7 +22,7 @@ from octobert.core.errors import ModelError
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 from octobert.core.session import Feeds
-from octobert.data.encoded import Encoded, feeds_of
+from octobert.data.encoded import Encoded, feeds_of, size_of
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave
@@ -273,14 +273,13 @@ class CpuTimes:
 
 def _latency(candidate: str, workload: Workload, samples_ms: Sequence[float]) -> Latency:
     """The record of a candidate's samples. One that was hopelessly slow has those of the first rounds."""
-    feeds = [workload.feeds(number) for number in range(len(samples_ms))]
-    tokens = [int(one["attention_mask"].sum()) for one in feeds]
+    rows, tokens = np.array([size_of(workload.feeds(n)) for n in range(len(samples_ms))]).T.tolist()
     return Latency(
         candidate=candidate,
         batch=workload.batch,
         sequence=workload.sequence,
         samples_ms=tuple(samples_ms),
-        rows=sum(len(one["input_ids"]) for one in feeds),
+        rows=sum(rows),
         tokens=sum(tokens),
         sample_tokens=tuple(tokens) if len(workload.rounds) > 1 else (),
     )

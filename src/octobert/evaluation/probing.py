@@ -13,7 +13,9 @@ from octobert.tasks import Outputs, Result, Task
 
 
 def rows_like(text: Text, task: Task, tokenizer: Tokenizer) -> EncodedTexts:
-    """What a model reads for the texts, in the form of `text`."""
+    """What a model reads for the texts, in the form of `text`; nothing where it reads no texts."""
+    if not task.reads_texts:
+        return EncodedTexts([], [])
     return task.encode(tokenizer, task.inputs_like(text, other_texts.probe(tokenizer)))
 
 

@@ -143,6 +143,7 @@ def compare(
         fidelity_chance=fidelity.chance,
         output_error=fidelity.error,
         divergence=fidelity.divergence,
+        outputs=fidelity.outputs,
         differences=differences,
         changed=tuple(
             (i, expected[i] if expected else "", before, after)

@@ -93,6 +93,8 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
         sites.extend(_layer_sites(nodes, family, index, branches))
     if family.final_norm:
         sites.extend(_norm_sites(nodes, family.final_norm, "final_norm", None, branches))
+    if not family.whole:
+        return tuple(sites)
     inside = {site.node for site in sites}
     lookups = [node for node in graph if looks_words_up(node)]
     words = {len(operators.constant_of(node.inputs[0])) for node in lookups}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octobert.core.session import MAX_RUN_TOKENS, Feeds, Session
-from octobert.data.encoded import Encoded, feeds_of
+from octobert.data.encoded import Encoded, FeedRow, feeds_of
 from octobert.inference.cost_model import BLOCK, CostModel, default_cost_model
 
 MAX_ROWS = 64
@@ -166,10 +166,9 @@ def collected(
     slots: dict[str, list[np.ndarray]] = {}
     for batch, arrays in outputs:
         for position, index in enumerate(batch.rows):
-            row, row_outputs = (
-                rows[index],
-                {name: array[position] for name, array in arrays.items()},
-            )
+            row, row_outputs = rows[index], dict(arrays)
+            if not isinstance(row, FeedRow):
+                row_outputs = {name: array[position] for name, array in arrays.items()}
             if per_token:
                 parts = row.kept(row_outputs)
                 # Copied, because a view would keep the whole padded batch in memory.

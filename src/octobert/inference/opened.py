@@ -162,6 +162,8 @@ class FinishedModel:
         Ranges of a batch include all tokens, padding too; those of a token do not. The behaviour of a file of another tool is
         not known.
         """
+        if self.head and head_of(self.head).input == "feeds":
+            return False
         return self.manifest is not None and not any(
             quantizer.dynamic and quantizer.group is None
             for _, quantizer in self.manifest.plan.quantized
@@ -231,7 +233,7 @@ class FinishedModel:
         Raises:
             ModelError: there is none, or the task's texts are longer than the model takes.
         """
-        tokenizer, fixed = Tokenizer(self.folder, task.max_length), self.shape[1]
+        tokenizer, fixed = task.tokenizer(self.folder), self.shape[1]
         if not 0 < fixed < tokenizer.max_length:
             return tokenizer
         if task.max_length is not None:

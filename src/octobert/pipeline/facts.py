@@ -83,7 +83,12 @@ class RunFacts:
     @property
     def supplement(self) -> bool:
         """Whether smoothing and ranges are calibrated on octobert's own texts, too."""
-        return self.recipe.data.supplement
+        return self.recipe.data.supplement and self.spec.build().reads_texts
+
+    @property
+    def feeds(self) -> StepResult | None:
+        """The step whose rows a graph of any kind is captured with."""
+        return None if self.spec.build().reads_texts else self.data
 
     @property
     def integer_targets(self) -> tuple[str, ...]:
@@ -225,6 +230,9 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         places = replace(places, corpus=None)
     longest = _longest(recipe, model, available)
     timed = fit_lengths(recipe.benchmark, longest)
+    if not task.reads_texts:
+        # Rows run alone, and nothing but rows fits.
+        timed = timed.replaced(batch=(1,), sequence=("data",))
     measures = metric_specs(recipe.metric, recipe.postprocess, task)
     preflight.check(recipe, model, measured(task, measures), places)
     if recipe.measure:

@@ -329,6 +329,7 @@ def _form(facts: RunFacts, target: str) -> export.FileForm:
         shape=facts.shape(capabilities),
         opset=recipe.opset,
         format=recipe.format,
+        encoder=facts.feeds is None,
     )
 
 
@@ -348,7 +349,7 @@ def _measuring(facts: RunFacts) -> list[Step]:
         exports = {target: facts.export(target) for target in recipe.targets}
         session = {name: facts.entries(name) for name in facts.candidates}
         steps.append(planned(facts, "benchmark", benchmark.run, exports=exports, session=session))
-    if recipe.measure and recipe.profile:
+    if recipe.measure and recipe.profile and facts.feeds is None:
         # The shape that is timed too, so that times can be compared.
         lengths = [length for length in timed.sequence if length != "data"]
         shape = {

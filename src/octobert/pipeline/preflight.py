@@ -10,7 +10,7 @@ from octobert.config.recipe import Recipe
 from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
 from octobert.core.capability import Capabilities
-from octobert.core.errors import RecipeError, TargetError, did_you_mean
+from octobert.core.errors import ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.heads import head_of
 from octobert.core.session import SessionEntries
 from octobert.data import sources
@@ -33,6 +33,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
             the report's page that is missing.
     """
     vendor.scripts()
+    if not task.reads_texts:
+        _check_graph(recipe, model)
     for name in recipe.targets:
         module = targets.load(name)
         probe = module.probe()
@@ -96,6 +98,26 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
             expected=f"{most}, which is the task's max_length, to {model.longest_input}, the longest that the model takes",
             fix="make it longer, or set the task's max_length to it",
         )
+
+
+def _check_graph(recipe: Recipe, model: ModelSource) -> None:
+    """Refuse what a graph of any kind does not have: a checkpoint, training, searches by a metric, fixed shapes of tokens."""
+    if model.is_checkpoint:
+        raise ModelError(
+            "the task graph takes an ONNX file",
+            where=str(model.path),
+            got="a checkpoint",
+            fix="export it, or choose the task that it was trained for",
+        )
+    keys = ("finetune", "qat", "accuracy", "opset", "shape", "search", "tune")
+    for key in keys:
+        if getattr(recipe, key, None):
+            raise RecipeError(
+                f"the task graph has no {key}",
+                where=key,
+                got=str(getattr(recipe, key))[:60],
+                fix="leave it out",
+            )
 
 
 def absent_targets(recipe: Recipe) -> dict[str, str]:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
-from octobert.data.encoded import Encoded, batches, feeds_of
+from octobert.data.encoded import Encoded, FeedRow, batches, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 
@@ -116,7 +116,11 @@ def sample(
         for index, part in zip(indices, parts, strict=True):
             low, high = ends.get(name, (np.inf, -np.inf))
             ends[name] = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
-            samples[name].append(part[chosen[index]])
+            # A graph of any kind may read texts of different lengths at once.
+            places = chosen[index]
+            samples[name].append(
+                part[places % len(part) if len(part) < len(rows[index]) else places]
+            )
 
     stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
@@ -148,14 +152,19 @@ def stream(
     """
     if not values:
         return
-    session, layouts = open_with_outputs(model_path, values, provider)
+    alone = isinstance(rows[0], FeedRow)
+    session, layouts = open_with_outputs(model_path, values, provider, padded=not alone)
     names = {value.name for value in session.get_inputs()}
 
     def run(group: Sequence[int]) -> None:
         feeds, lengths = feeds_of([rows[i] for i in group], pad_id), [len(rows[i]) for i in group]
         outputs = session.run(list(values), {k: v for k, v in feeds.items() if k in names})
         for name, output in zip(values, outputs, strict=True):
-            take(name, group, list(real_rows(output, layouts[name], lengths)))
+            # Of a graph of any kind the last axis is known alone.
+            real = [output.reshape(-1, output.shape[-1])]
+            if not alone:
+                real = list(real_rows(output, layouts[name], lengths))
+            take(name, group, real)
 
     done = 0
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
@@ -192,7 +201,7 @@ def check_provider(provider: str) -> None:
 
 
 def open_with_outputs(
-    model_path: Path, values: Sequence[str], provider: str = CPU
+    model_path: Path, values: Sequence[str], provider: str = CPU, *, padded: bool = True
 ) -> tuple[Any, dict[str, Layout]]:
     """Open a session whose outputs are these values.
 
@@ -200,6 +209,7 @@ def open_with_outputs(
         model_path: a canonical float graph.
         values: names of values of the graph.
         provider: the execution provider; what it does not support runs on the CPU.
+        padded: which axes are batch and sequence is asked for; otherwise nothing is said of them.
 
     Returns:
         The session; and name of a value → its axes, with "batch" and "sequence" marked.
@@ -218,7 +228,7 @@ def open_with_outputs(
             fix="capture the model again",
         )
     outputs = [by_name[name] for name in values]
-    layouts = shapes.measure(model, outputs)
+    layouts = shapes.measure(model, outputs) if padded else {}
     chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
     session = shapes.open_session(model, outputs, arena=False, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from octobert.core import wording
-from octobert.core.measurements import Figures, Score, StoredScore, TimedShape, shapes
+from octobert.core.measurements import Comparison, Figures, Score, StoredScore, TimedShape, shapes
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
 from octobert.report import choices, summary, times
@@ -44,6 +44,9 @@ def quality_tables(report: Report) -> list[ReportTable]:
     found = [quality_table(report)]
     if summary.main_metrics(report) != summary.metrics(report):
         found.append(score_table({name: figures.scores for name, figures in models.items()}))
+    compared = {figures.model: figures.against_float for figures in report.models}
+    if any(pair is not None and pair.outputs for pair in compared.values()):
+        found.append(outputs_table(compared))
     if stored := [form for figures in report.models for form in figures.stored]:
         found.append(stored_table(stored))
     return found
@@ -133,6 +136,19 @@ def score_table(scores: Mapping[str, Sequence[Score]]) -> ReportTable:
 
 def _score(score: Score | None) -> str:
     return "" if score is None else breakable(wording.score_text(score))
+
+
+def outputs_table(compared: Mapping[str, Comparison | None]) -> ReportTable:
+    """Return every output of every model beside the float model's."""
+    table = table_of("Outputs beside float", ("model",))
+    table.add_column("output")
+    table.add_numbers({"relative error": 0, "cosine": 0, "same largest": 0})
+    for name, pair in compared.items():
+        for one in pair.outputs if pair is not None else ():
+            shares = (one.cosine, one.same_largest)
+            numbers = ("" if share is None else f"{share:.4f}" for share in shares)
+            table.add_row(name, one.output, f"{one.relative_error:.4f}", *numbers)
+    return table
 
 
 def stored_table(stored: Sequence[StoredScore]) -> ReportTable:

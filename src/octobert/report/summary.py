@@ -361,6 +361,12 @@ def caveats(report: Report) -> list[str]:
             f"({report.model.left_out}) is left out. If it is a sparse encoder (SPLADE), whose vectors that head makes, they "
             "mean nothing; its language model is quantized by the task fill-mask."
         )
+    if report.model.family == "graph":
+        rest = report.model.rest or "nothing that takes time"
+        sentences.append(
+            f"{report.model.sizes.layers} encoder layers were found and quantized. What else the graph computes stays as it "
+            f"is, in float: {rest}."
+        )
     if report.recipe.get("quick") and report.times:
         rounds = max(len(latency.samples_ms) for latency in report.times)
         sentences.append(

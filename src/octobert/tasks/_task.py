@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from octobert.core.closeness import Measure
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.measurements import FidelityKind
+from octobert.core.measurements import FidelityKind, OutputCloseness
 from octobert.core.plain import as_json
 from octobert.core.results import ModelMetadata
 from octobert.data.sampling import Row
@@ -86,6 +87,7 @@ class Fidelity:
             no such answer.
         divergence: mean Kullback-Leibler divergence from the other model's distributions in nats, where the task measures it.
         kind: of `agreement`; a `correlation` is of all items together, and no mean over them.
+        outputs: of a graph of any kind, each of its outputs.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Fidelity:
     chance: float | None = None
     divergence: float | None = None
     kind: FidelityKind = "share"
+    outputs: tuple[OutputCloseness, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Task(ABC):
     # Whether several rows, or lists in them, are answered together; and whether documents of a corpus are searched.
     together: ClassVar[bool] = False
     searches: ClassVar[bool] = False
+    # Whether a tokenizer makes its rows of texts.
+    reads_texts: ClassVar[bool] = True
     # Texts of an input that people are shown whole, by their places.
     shown_whole: ClassVar[tuple[int, ...]] = ()
     head: str
@@ -150,6 +155,10 @@ class Task(ABC):
     def offered(self) -> Mapping[str, Metric | None]:
         """All metrics that a recipe can name; None for AUROC."""
         return self.metrics
+
+    def tokenizer(self, folder: Path) -> Tokenizer:
+        """What makes rows of the texts, of a model's folder."""
+        return Tokenizer(folder, self.max_length)
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         """The texts of rows, in order; possibly several for each row.

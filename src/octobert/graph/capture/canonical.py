@@ -227,6 +227,8 @@ def name_(model: ir.Model, layers: list[EncoderLayer], family: EncoderFamily) ->
         for role, feed_forward in layer.feed_forwards.items():
             names.activation_(feed_forward, family.part(index, role))
         names.heads_(layer.attention, family.part(index, "attention"))
+        if not family.whole:
+            names.attention_(layer.attention, family.part(index, "attention"))
     if family.embeddings_norm:
         found = (parts.norm_of(node.outputs[0]) for node in graph)
         names.norm_(next(norm for norm in found if norm is not None), family.embeddings_norm)
@@ -234,7 +236,8 @@ def name_(model: ir.Model, layers: list[EncoderLayer], family: EncoderFamily) ->
     if family.final_norm and last is not None:
         names.norm_(last, family.final_norm)
         names.residual_(last, family.final_norm)
-    names.rest_(family)
+    if family.whole:
+        names.rest_(family)
     common.ClearMetadataAndDocStringPass()(model)
     operators.clean_(model)
 
@@ -329,6 +332,14 @@ class _Names:
             node = source.heads.producer() if source.heads is not None else None
             if node is not None:
                 self.node_(node, f"{path}.{part}_heads")
+
+    def attention_(self, attention: Attention, path: str) -> None:
+        """Name the operators of an attention that was not rebuilt."""
+        merged = operators.producer(attention.output.x)
+        ends = {"scores": attention.scores, "probs": attention.softmax}
+        for part, node in {**ends, "context_heads": attention.context, "context": merged}.items():
+            if node is not None:
+                self.node_(node, f"{path}.{part}")
 
     def rest_(self, family: EncoderFamily) -> None:
         """Name the nodes and weights outside the encoder layers."""

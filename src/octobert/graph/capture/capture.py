@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError
-from octobert.core.family import EncoderFamily
+from octobert.core.family import GRAPH, EncoderFamily
 from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Parity, Sizes
-from octobert.graph import operators, parity
+from octobert.core.session import Feeds
+from octobert.graph import operators, parity, parts, sites
 from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, weights
@@ -28,16 +30,20 @@ from octobert.models.heads import outputs_of
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 
+# Operators that take time, besides linear layers.
+_HEAVY = ("LSTM", "GRU", "RNN", "Conv", "ConvTranspose", "Einsum", "Gemm", "Loop", "Scan", "If")
+
 
 @dataclass(frozen=True)
 class Captured:
-    """A canonical graph, its family and sizes, its comparison with the source, and how it pools."""
+    """A canonical graph, its family and sizes, its comparison with the source, how it pools, and what stays as it is."""
 
     model: ir.Model
     family: EncoderFamily
     sizes: Sizes
     parity: Parity
     pooling: Pooling | None = None
+    rest: str = ""
 
 
 def capture(
@@ -87,6 +93,93 @@ def capture(
     del original
     compared = parity.compare(model, feeds, reference, against)
     return Captured(model, family, sizes, compared, pooler.pooling if pooler else None)
+
+
+def capture_graph(path: Path, feeds: parity.Batches) -> Captured:
+    """Return a graph of any kind whose encoder layers have names; all else stays as it is.
+
+    Args:
+        path: an ONNX file.
+        feeds: inputs for it, on which the result is compared with the file.
+
+    Raises:
+        ModelError: the feeds do not fit, the file has no encoder layer, or it is broken.
+        ParityError: the graph and the file compute different outputs.
+    """
+    model, original = read_onnx(path), read_onnx(path)
+    for number, feed in enumerate(feeds, start=1):
+        check_feed(original, feed, where=f"feed {number}")
+    lowering.prepare_(model, whole=False)
+    found, others = structure.layers_in(model.graph)
+    layers = [layer for layer in found if layer.roles <= GRAPH.parts.keys()]
+    if not layers:
+        why = next((str(error) for error in others.values() if error is not None), "no attention")
+        raise ModelError(
+            "the graph has no encoder layer",
+            where=str(path),
+            got=why,
+            expected="attention, residual add, feed-forward, residual add, and a norm before or after each",
+            fix="export it in plain ONNX operators, with eager attention",
+        )
+    canonical.name_(model, layers, GRAPH)
+    names = [str(value.name) for value in original.graph.outputs]
+    reference = parity.onnx_outputs(original, feeds, names)
+    compared = parity.compare(model, feeds, reference, "the original ONNX file", padded=False)
+    probs = layers[0].attention.softmax.outputs[0]
+    shape = parity.onnx_outputs(model, feeds[:1], [str(probs.name)], values=[probs])[0][0].shape
+    sizes = Sizes(
+        layers=len(layers), heads=shape[1] if len(shape) == 4 else 1, hidden=layers[0].width
+    )
+    return Captured(
+        model, GRAPH, sizes, compared, rest=_rest(model.graph, len(found) - len(layers), others)
+    )
+
+
+def check_feed(model: ir.Model, feed: Feeds, *, where: str) -> None:
+    """Check that a feed has the inputs of a graph, in their types and with as many axes.
+
+    Raises:
+        ModelError: with the input.
+    """
+    ports = ports_of(model).inputs
+    for port in ports:
+        array = feed.get(port.name)
+        if array is None:
+            raise ModelError(
+                f'the feed has no input "{port.name}"',
+                where=where,
+                got=", ".join(feed) or "nothing",
+                expected=", ".join(each.name for each in ports),
+                fix="give an array for each input of the graph, under its name",
+            )
+        axes = None if port.shape is None else len(port.shape)
+        fixed = zip(port.shape or (), array.shape, strict=False)
+        if (
+            array.dtype.name != port.dtype
+            or axes not in (None, array.ndim)
+            or any(size not in (-1, other) for size, other in fixed)
+        ):
+            raise ModelError(
+                f'the array of the input "{port.name}" is of another type or shape',
+                where=where,
+                got=f"{array.dtype} {list(array.shape)}",
+                expected=str(port),
+                fix="convert it, or export the graph with free axes",
+            )
+
+
+def _rest(graph: ir.Graph, apart: int, others: Mapping[str, ModelError | None]) -> str:
+    """What is not part of an encoder layer, in words."""
+    inside = {site.node for site in sites.find_sites(graph, GRAPH)}
+    linears = [linear.matmul for linear in parts.all_linears(graph)]
+    outside = Counter(
+        node.op_type for node in graph if node.op_type in _HEAVY and node.name not in inside
+    )
+    outside["linear layer"] = sum(node.name not in inside for node in linears)
+    outside["attention without an encoder layer"] = apart + sum(
+        error is not None for error in others.values()
+    )
+    return ", ".join(f"{count} {name}" for name, count in outside.items() if count)
 
 
 def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:

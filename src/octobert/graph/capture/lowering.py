@@ -43,8 +43,11 @@ _BY_NUMBER = (
 )
 
 
-def prepare_(model: ir.Model) -> None:
+def prepare_(model: ir.Model, *, whole: bool = True) -> None:
     """Normalize opset, inputs, linear layers and norms of a raw graph, in place, so that `structure` can read it.
+
+    Args:
+        whole: the graph is an encoder; otherwise inputs, and operators that are not part of ONNX, stay as they are.
 
     Raises:
         ModelError: the model is quantized or in half precision, its opset cannot be converted, or its inputs are not those of
@@ -56,21 +59,23 @@ def prepare_(model: ir.Model) -> None:
     _unshare_(model)
     lower_fused_(model.graph)
     order_gelu_(model.graph)
-    _refuse(
-        "the model has operators that are not part of ONNX",
-        sorted(
-            {
-                f"{n.domain}.{n.op_type}"
-                for n in model.graph.all_nodes()
-                if n.domain not in ("", "ai.onnx")
-            }
-        )[:5],
-        f"plain ONNX operators, or {', '.join(FUSED)}",
-        "use the file as it was exported, before optimization for a runtime",
-    )
+    if whole:
+        _refuse(
+            "the model has operators that are not part of ONNX",
+            sorted(
+                {
+                    f"{n.domain}.{n.op_type}"
+                    for n in model.graph.all_nodes()
+                    if n.domain not in ("", "ai.onnx")
+                }
+            )[:5],
+            f"plain ONNX operators, or {', '.join(FUSED)}",
+            "use the file as it was exported, before optimization for a runtime",
+        )
     _refuse_half(model.graph)
     _set_opset_(model)
-    name_inputs_(model.graph)
+    if whole:
+        name_inputs_(model.graph)
     _gemm_to_matmul_(model.graph)
     _bias_second_(model.graph)
     _fuse_layer_norms_(model.graph)
@@ -79,7 +84,8 @@ def prepare_(model: ir.Model) -> None:
     operators.clean_(model)
     _join_feed_forwards_(model.graph)
     operators.clean_(model)
-    shapes.fold_linears_(model)
+    if whole:
+        shapes.fold_linears_(model)
 
 
 def prepare_pairs_(model: ir.Model) -> None:

@@ -71,9 +71,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Attention:
-    """Scaled dot-product attention and its linear layers; `scale` is the total factor on the scores."""
+    """Scaled dot-product attention and its linear layers; `scale` is the total factor on the scores.
+
+    Args:
+        softmax, scores, context: the Softmax, Q·Kᵀ, and the product with V.
+    """
 
     softmax: ir.Node
+    scores: ir.Node
+    context: ir.Node
     inputs: tuple[AttentionInput, AttentionInput, AttentionInput]
     output: Linear
     scale: float
@@ -141,6 +147,11 @@ class EncoderLayer:
     output: ir.Value
 
     @property
+    def roles(self) -> set[str]:
+        """The roles of its parts."""
+        return {*self.linears, *self.norms, *self.feed_forwards}
+
+    @property
     def width(self) -> int:
         """Channels of the hidden state between layers."""
         return self.linears.get("bottleneck", self.linears["ffn_down"]).sizes[1]
@@ -152,16 +163,34 @@ def find_layers(graph: ir.Graph) -> list[EncoderLayer]:
     Raises:
         ModelError: the graph has no attention, or the nodes around one do not form an encoder layer.
     """
-    candidates = [find_attention(node) for node in operators.of_type(graph, "Softmax")]
-    attentions = [attention for attention in candidates if attention is not None]
-    if not attentions:
+    layers, others = layers_in(graph)
+    refused = [why for why in others.values() if isinstance(why, ModelError)]
+    if refused:
+        raise refused[0]
+    if not layers:
         raise ModelError(
             "the graph contains no supported encoder",
             got=f"{len(graph)} nodes and no attention of the form MatMul, scale, mask, Softmax, MatMul",
             expected="a BERT-family encoder in plain ONNX operators",
             fix="export the float model without fused operators of a runtime",
         )
-    return [_layer_around(attention) for attention in attentions]
+    return layers
+
+
+def layers_in(graph: ir.Graph) -> tuple[list[EncoderLayer], dict[str, ModelError | None]]:
+    """Return the encoder layers in order, and of each Softmax that is in none, why; None for no attention."""
+    layers: list[EncoderLayer] = []
+    others: dict[str, ModelError | None] = {}
+    for node in operators.of_type(graph, "Softmax"):
+        attention = find_attention(node)
+        try:
+            if attention is not None:
+                layers.append(_layer_around(attention))
+                continue
+            others[str(node.name)] = None
+        except ModelError as error:
+            others[str(node.name)] = error
+    return layers, others
 
 
 def _layer_around(attention: Attention) -> EncoderLayer:
@@ -294,7 +323,13 @@ def find_attention(softmax: ir.Node) -> Attention | None:
         query = AttentionInput(query.linear, 1.0, matmul.inputs[0])
         key = AttentionInput(key.linear, 1.0, matmul.inputs[1])
     return Attention(
-        softmax, (query, key, value), output, scale * query.scale * key.scale, tuple(terms)
+        softmax,
+        matmul,
+        product,
+        (query, key, value),
+        output,
+        scale * query.scale * key.scale,
+        tuple(terms),
     )
 
 

@@ -14,8 +14,9 @@ from octobert.core.family import family_of as family_of_type
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
-from octobert.core.session import Tuned
+from octobert.core.session import Feeds, Tuned
 from octobert.data import other_texts
+from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation.judging import TuningPart
 from octobert.models import source
@@ -89,7 +90,7 @@ def arrays_in(path: Path) -> Outputs:
 
 def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:
     """The tokenizer of the captured model, which cuts at the task's length."""
-    return Tokenizer(capture.path(""), task.max_length)
+    return task.tokenizer(capture.path(""))
 
 
 def calibration_rows(
@@ -98,6 +99,12 @@ def calibration_rows(
     """(The tokenizer of the captured model, what the model reads for the calibration rows)."""
     tokenizer = tokenizer_of(capture, task)
     return tokenizer, encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
+
+
+def batches(folder: Path, data: StepResult, task: Task) -> list[Feeds]:
+    """The calibration rows one by one, as a graph reads them."""
+    rows = encoded(data.read_json("calibration.json")["inputs"], task, task.tokenizer(folder))
+    return [feeds_of([row], 0) for row in rows.flat]
 
 
 def supplement(

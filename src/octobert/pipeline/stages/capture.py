@@ -24,6 +24,7 @@ from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
+from octobert.tasks import build
 
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
@@ -42,6 +43,8 @@ PARITY_TEXTS = (
 )
 # Only two rows are as long as the model's limit; with eight of them PyTorch took most of the time of parity.
 _BATCHES = ((0,), (1, 2), (0, 3, 4), (2, 5), (6,), (6, 7), (0, 1, 2, 3, 4, 6, 7))
+# Feeds on which a graph of any kind is compared with its file.
+_FEEDS = 8
 # For logits over a vocabulary, which take half a megabyte for a token of multilingual models: no rows of padding.
 _SMALL_BATCHES = _BATCHES[:-1]
 
@@ -49,6 +52,7 @@ _SMALL_BATCHES = _BATCHES[:-1]
 def run(
     context: Context,
     trained: StepResult | None,
+    feeds: StepResult | None,
     *,
     model: ModelSource,
     head: str,
@@ -58,7 +62,10 @@ def run(
 
     Args:
         trained: what a step trained, which is captured in place of it.
+        feeds: rows for a graph of any kind.
     """
+    if feeds is not None:
+        return _graph(context, feeds, model, head)
     source = _artifacts.trained_source(model, trained)
     save_tokenizer(source.tokenizer_folder, context.work)
     config = context.work / "config.json"
@@ -97,6 +104,26 @@ def run(
     )
     context.write(_artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
+    return facts.model_dump(mode="json")
+
+
+def _graph(context: Context, rows: StepResult, model: ModelSource, head: str) -> Summary:
+    """Capture a graph of any kind."""
+    batches = _artifacts.batches(context.work, rows, build(head, {}))
+    captured = capture.capture_graph(model.path, batches[:_FEEDS])
+    operators.save(captured.model, context.work / _artifacts.FLOAT)
+    context.write_json("config.json", {"model_type": "graph"})
+    facts = CaptureFacts(
+        family=captured.family.model_types[0],
+        head=head,
+        sizes=captured.sizes,
+        parity=captured.parity,
+        source_bytes=sum(
+            file.stat().st_size for file in weights.files_of(model.path, allow_pickle=False)
+        ),
+        rest=captured.rest,
+    )
+    context.write(_artifacts.CAPTURED, facts)
     return facts.model_dump(mode="json")
 
 

@@ -37,6 +37,7 @@ class FileForm(FrozenModel):
         shape: of targets that want it fixed.
         opset: of the ONNX file; None for that of the quantized graph.
         format: products are integer operators in the file (`qoperator`), Q/DQ, or what the target runs faster (`auto`).
+        encoder: the graph is an encoder. Any other one is written as it is, with Q/DQ.
     """
 
     target: str
@@ -45,6 +46,7 @@ class FileForm(FrozenModel):
     shape: StaticShape | None
     opset: int | None = None
     format: Literal["auto", "qdq", "qoperator"] = "auto"
+    encoder: bool = True
 
 
 def run(
@@ -132,7 +134,9 @@ def write(plan: QuantPlan, written: Path, form: FileForm, folder: Path) -> Summa
             form.fast_norms and is_for_it_alone(plan, capabilities),
         ),
     )
-    changed = {name: apply_(model) if applies else 0 for name, apply_, applies in passes}
+    changed = {
+        name: apply_(model) if applies and form.encoder else 0 for name, apply_, applies in passes
+    }
     rewriting = folder / "rewritten"
     if any(changed.values()):
         rewriting.mkdir()
@@ -149,7 +153,9 @@ def write(plan: QuantPlan, written: Path, form: FileForm, folder: Path) -> Summa
     as_integers = {
         "qdq": False,
         "qoperator": bool(plan.quantized),
-        "auto": takes_integer_operators(plan, capabilities) and cpu.count_products(model) > 0,
+        "auto": form.encoder
+        and takes_integer_operators(plan, capabilities)
+        and cpu.count_products(model) > 0,
     }[form.format]
     details = ExportOptions(
         shape=form.shape, float_parts=parts, opset=opset_written, qoperator=as_integers

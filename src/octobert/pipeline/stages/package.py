@@ -61,9 +61,11 @@ def run(
     measured = report.read(REPORT, Report)
     task, pooling = measured.task, measured.model.pooling
     head = head_of(task.head)
-    # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
-    longest = Tokenizer(work, None if head.windowed else rebuild(task).max_length).max_length
-    state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
+    longest = 0
+    if head.input != "feeds":
+        # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
+        longest = Tokenizer(work, None if head.windowed else rebuild(task).max_length).max_length
+        state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
     if task.activation is not None:
         sentence_transformers.write_activation(work, task.activation)
     if pooling is not None and head.pools in exported.summary["outputs"]:

@@ -262,8 +262,10 @@ def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Compari
 
 def _probed(
     task: Task, steps: Mapping[str, StepResult], candidate: str, reference: str
-) -> Closeness:
-    """How near a candidate is to its reference on texts that nothing was fitted to."""
+) -> Closeness | None:
+    """How near a candidate is to its reference on texts that nothing was fitted to; None for what reads no texts."""
+    if not task.reads_texts:
+        return None
     tokenizer, encoded, _ = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
     rows = probing.rows_like(encoded.texts[0], task, tokenizer)
     ours, theirs = (

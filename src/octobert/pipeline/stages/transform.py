@@ -14,6 +14,7 @@ from octobert.config.recipe import Choice
 from octobert.core.evidence import Smoothed
 from octobert.core.ranges import held_out
 from octobert.core.results import AppliedTransform, TransformFacts
+from octobert.data.encoded import feeds_of
 from octobert.graph import operators, parity
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
@@ -23,6 +24,8 @@ from octobert.quantization.transforms import load
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 1024
+# Rows of a graph of any kind on which the result is compared.
+COMPARED = 8
 # Channels of a group whose magnitudes are kept.
 KEPT_CHANNELS = 128
 
@@ -96,11 +99,18 @@ def run(
         before = path
     if before == source:
         operators.save(model, path)
-    batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
+    batches = [
+        parity.only(batch, model)
+        for batch in (
+            parity_batches(tokenizer, task.head)
+            if task.reads_texts
+            else [feeds_of([row], 0) for row in encoded.flat[:COMPARED]]
+        )
+    ]
     reference = parity.onnx_outputs(
         ir.load(source), batches, [str(v.name) for v in model.graph.outputs]
     )
-    proof = parity.compare(model, batches, reference, "the captured graph")
+    proof = parity.compare(model, batches, reference, "the captured graph", padded=task.reads_texts)
     context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
     return {

@@ -97,8 +97,10 @@ class Inputs:
     def __init__(self, ports: Sequence[TensorInfo], path: Path) -> None:
         self._path = path
         self._ports = tuple(ports)
-        ids = next((port for port in ports if input_named(port.name) == INPUTS[0]), ports[0])
-        self.shape = ids.shape or (-1, -1)
+        named = {input_named(port.name): port for port in ports}
+        # Of a graph of any kind nothing is padded.
+        is_encoder = {*named} <= {*INPUTS, ROW_NUMBERS} and INPUTS[0] in named
+        self.shape = (named[INPUTS[0]].shape if is_encoder else None) or (-1, -1)
 
     def model_feeds(self, feeds: Feeds) -> Feeds:
         """Return the feeds that the model reads, under its names and in its types.
