@@ -100,8 +100,10 @@ class _PreNorm(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
-def span_feeds(generator: np.random.Generator) -> dict[str, np.ndarray]:
-    tokens, words = int(generator.integers(8, 30)), int(generator.integers(3, 7))
+def span_feeds(
+    generator: np.random.Generator, sizes: tuple[int, int] | None = None
+) -> dict[str, np.ndarray]:
+    tokens, words = sizes or (int(generator.integers(8, 30)), int(generator.integers(3, 7)))
     spans = words + 2
     ids = generator.integers(1, VOCABULARY, (1, tokens))
     picked = np.zeros((1, words, tokens), np.float32)

@@ -161,6 +161,8 @@ class _Writer:
     def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Any:
         if node.op_type == "Cast" and attribute.name == "to":
             return self._type(ir.DataType(attribute.value), node)
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.value.numpy().item()
         return (
             tuple(attribute.value)
             if isinstance(attribute.value, (list, tuple))

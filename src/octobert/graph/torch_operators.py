@@ -112,6 +112,10 @@ def _expand(x: Value, shape: Size, *, device: torch.device) -> Tensor:
     return tensor.expand(torch.broadcast_shapes(tensor.shape, _tuple(shape)))  # type: ignore[no-untyped-call]
 
 
+def _constant_of_shape(shape: Size, *, value: float = 0.0, device: torch.device) -> Tensor:
+    return torch.full(_tuple(shape), value, device=device)
+
+
 def _gather(x: Value, index: Value, *, axis: int = 0) -> Any:
     if not isinstance(x, Tensor):
         numbers = _tuple(x)
@@ -267,6 +271,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "CumSum": _cumsum,
     "Div": _pairwise(_divide),
     "Equal": _pairwise(operator.eq),
+    "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _gather_elements,

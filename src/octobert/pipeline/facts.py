@@ -86,6 +86,11 @@ class RunFacts:
         return self.recipe.data.supplement and self.spec.build().reads_texts
 
     @property
+    def axes(self) -> dict[str, int]:
+        """Axes of a graph of any kind that are fixed."""
+        return {} if self.feeds is None else dict(self.recipe.task.options.get("axes", {}))
+
+    @property
     def feeds(self) -> StepResult | None:
         """The step whose rows a graph of any kind is captured with."""
         return None if self.spec.build().reads_texts else self.data
@@ -200,7 +205,9 @@ class RunFacts:
         if self.recipe.shape is not None or capabilities.shapes == "either":
             return self.recipe.shape
         if capabilities.shapes == "fixed":
-            return StaticShape(sequence=self.max_length, shorter="auto")
+            # A graph of any kind has its own.
+            shorter: Any = "auto" if self.feeds is None else ()
+            return StaticShape(sequence=self.max_length, shorter=shorter)
         # A profile holds what is timed as well.
         lengths = (length for length in self.benchmark.sequence if length != "data")
         batch = max(self.benchmark.batch)

@@ -109,6 +109,14 @@ def _check_graph(recipe: Recipe, model: ModelSource) -> None:
             got="a checkpoint",
             fix="export it, or choose the task that it was trained for",
         )
+    fused = [name for name in recipe.targets if not targets.load(name).CAPABILITIES.qdq]
+    if fused:
+        raise RecipeError(
+            f"the target {fused[0]} takes fused operators of whole encoders only",
+            where="targets",
+            got="the task graph",
+            fix="choose another target",
+        )
     keys = ("finetune", "qat", "accuracy", "opset", "shape", "search", "tune")
     for key in keys:
         if getattr(recipe, key, None):

@@ -19,6 +19,7 @@ from octobert.core.capability import (
     Weights,
 )
 from octobert.core.model_config import read_object
+from octobert.core.onnx_files import INPUTS
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import ort
@@ -112,9 +113,11 @@ def write_profiled(
     path = files.write(quantized, folder, options)
     largest = (options.shape.batch, options.shape.sequence)
     inputs = files.inputs_of(path)
+    # What the axes of other graphs are is not known.
+    bounds = {"min": (1, 1), "opt": largest, "max": largest} if {*inputs} <= {*INPUTS} else {}
     shapes = {
         end: ",".join(f"{name}:{batch}x{length}" for name in inputs)
-        for end, (batch, length) in {"min": (1, 1), "opt": largest, "max": largest}.items()
+        for end, (batch, length) in bounds.items()
     }
     profile = {entry.format(end): text for end, text in shapes.items()}
     (path.parent / OPTIONS).write_text(json.dumps({**profile, **others}, indent=1))

@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from octobert.core.closeness import Measure
 from octobert.core.errors import DataError, each
@@ -46,10 +47,13 @@ class Options(FrozenModel):
     """Args:
     references: columns that are no inputs of the graph; a metric of your own gets them as references.
     scores: outputs whose largest number on the last axis is an answer.
+    axes: sizes of free axes of the inputs, by their names in the file: fixed for targets that take files of one shape. All rows
+        have these sizes.
     """
 
     references: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
+    axes: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
 
 def build(options: Options, metadata: ModelMetadata = NOTHING) -> GraphTask:

@@ -42,8 +42,8 @@ class ModuleNames:
         tables: id of a weight → path of its embedding.
         calls: path of a module → its names in the graph, one for each use in a forward pass.
         reader: part whose output one linear layer reads → that linear layer.
-        branch: residual add → the linear layer that is one of its summands.
-        branches: all linear layers in `branch`.
+        branch: residual add → the linear layer, or the norm behind it, that is one of its summands.
+        branches: all of these.
         attention: linear layer of Q, K or V → its attention.
     """
 
@@ -129,7 +129,7 @@ class Interceptor(TorchFunctionMode):
         # Operators whose inputs are quantized.
         self._around: dict[Any, Callable[..., Any]] = {
             F.linear: self._linear,
-            **dict.fromkeys((torch.Tensor.add, torch.add), self._add),
+            **dict.fromkeys((torch.Tensor.add, torch.Tensor.__radd__, torch.add), self._add),
             **dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul), self._product),
         }
         # Operators whose outputs are quantized, or marked for the operators that read them.
@@ -146,7 +146,7 @@ class Interceptor(TorchFunctionMode):
             F.softmax: self._softmax,
             torch.Tensor.mul: self._scale,
             torch.Tensor.div: self._divide,
-            **dict.fromkeys((F.dropout, torch.Tensor.to, *moves), self._same),
+            **dict.fromkeys((F.dropout, torch.Tensor.to, torch.Tensor.type_as, *moves), self._same),
         }
 
     def start(self, mask: Any) -> None:
@@ -200,11 +200,16 @@ class Interceptor(TorchFunctionMode):
 
     def _normed(self, weight: Any, output: Any) -> Any:
         path = self._names.at_call(self._names.norms.get(id(weight)), self._count(id(weight)))
-        return output if path is None else self._quantized("norm.output", path, output)
+        if path is None:
+            return output
+        output = self._quantized("norm.output", path, output)
+        if path in self._names.branches:
+            output.octobert_path = path
+        return output
 
     def _scale(self, output: Any, args: Any, _: Any) -> Any:
         """The end of an RMS norm, or the first half of a norm that scales and shifts in operators of its own."""
-        for factor in args:
+        for factor in (getattr(each, "octobert_weight", each) for each in args):
             if id(factor) in self._names.unshifted:
                 return self._normed(factor, output)
             if id(factor) in self._names.norms:
@@ -255,6 +260,12 @@ class Interceptor(TorchFunctionMode):
 
     def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
         left, right, *rest = args
+        weight = next((each for each in args if id(each) in self._names.unshifted), None)
+        if weight is not None:
+            # Gemma multiplies by one more than the weight of a norm.
+            output = func(*args, **kwargs)
+            output.octobert_weight = weight
+            return output
         scaled = getattr(left, "octobert_scaled", None)
         if scaled is not None:
             return self._normed(scaled, func(*args, **kwargs))

@@ -106,7 +106,16 @@ class _Masks:
                 self.written[key] = padding(chain, self.mask, name)
                 self.graph.insert_before(self.graph[0], chain.nodes)
             else:
-                _bound_(self.graph, key, self.mask)
+                ancestors = operators.ancestors(key)
+                _bound_(
+                    self.graph,
+                    [
+                        node
+                        for node in self.graph
+                        if node.outputs[0] in ancestors
+                        and operators.follows(node.outputs[0], self.mask)
+                    ],
+                )
                 node = key.producer()
                 assert node is not None
                 node.name = key.name = f"attention_mask.{name}"
@@ -115,14 +124,17 @@ class _Masks:
         return self.written[key]
 
 
-def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
+def bound_masks_(graph: ir.Graph, layers: list[EncoderLayer]) -> None:
+    """Raise the constants of masks that are not rebuilt to at least `MASK_VALUE`, in place."""
+    for attention in (layer.attention for layer in layers):
+        between = operators.ancestors(operators.input_of(attention.softmax, 0))
+        between -= operators.ancestors(attention.scores.outputs[0])
+        _bound_(graph, [node for node in graph if node.outputs[0] in between])
+
+
+def _bound_(graph: ir.Graph, nodes: list[ir.Node]) -> None:
     """Raise the constants of a mask to at least `MASK_VALUE`."""
-    ancestors = operators.ancestors(value)
-    for node in [
-        node
-        for node in graph
-        if node.outputs[0] in ancestors and operators.follows(node.outputs[0], mask)
-    ]:
+    for node in nodes:
         for index, constant in enumerate(node.inputs):
             array = operators.const_array(constant)
             if (

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import GRAPH, EncoderFamily
 from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
@@ -95,18 +96,23 @@ def capture(
     return Captured(model, family, sizes, compared, pooler.pooling if pooler else None)
 
 
-def capture_graph(path: Path, feeds: parity.Batches) -> Captured:
+def capture_graph(
+    path: Path, feeds: parity.Batches, axes: Mapping[str, int] = MappingProxyType({})
+) -> Captured:
     """Return a graph of any kind whose encoder layers have names; all else stays as it is.
 
     Args:
         path: an ONNX file.
         feeds: inputs for it, on which the result is compared with the file.
+        axes: sizes of free axes of its inputs that are fixed, by their names.
 
     Raises:
         ModelError: the feeds do not fit, the file has no encoder layer, or it is broken.
         ParityError: the graph and the file compute different outputs.
     """
     model, original = read_onnx(path), read_onnx(path)
+    for graph in (model.graph, original.graph):
+        _fix_(graph, axes)
     for number, feed in enumerate(feeds, start=1):
         check_feed(original, feed, where=f"feed {number}")
     lowering.prepare_(model, whole=False)
@@ -121,6 +127,7 @@ def capture_graph(path: Path, feeds: parity.Batches) -> Captured:
             expected="attention, residual add, feed-forward, residual add, and a norm before or after each",
             fix="export it in plain ONNX operators, with eager attention",
         )
+    canonical.bound_masks_(model.graph, layers)
     canonical.name_(model, layers, GRAPH)
     names = [str(value.name) for value in original.graph.outputs]
     reference = parity.onnx_outputs(original, feeds, names)
@@ -133,6 +140,32 @@ def capture_graph(path: Path, feeds: parity.Batches) -> Captured:
     return Captured(
         model, GRAPH, sizes, compared, rest=_rest(model.graph, len(found) - len(layers), others)
     )
+
+
+def _fix_(graph: ir.Graph, axes: Mapping[str, int]) -> None:
+    """Fix free axes of the inputs, in place.
+
+    Raises:
+        ModelError: there is no axis of that name.
+    """
+    shapes_ = [value.shape for value in graph.inputs if value.shape is not None]
+    free = {str(size.value) for shape in shapes_ for size in shape if not isinstance(size, int)}
+    for name in axes:
+        if name not in free:
+            raise ModelError(
+                f'no input of the graph has a free axis "{name}"',
+                where="task.graph.axes",
+                got=", ".join(sorted(free)) or "no free axes",
+                fix=did_you_mean(name, free),
+            )
+    for value in graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [
+                    size if isinstance(size, int) else axes.get(str(size.value), size.value)
+                    for size in value.shape
+                ]
+            )
 
 
 def check_feed(model: ir.Model, feed: Feeds, *, where: str) -> None:

@@ -122,7 +122,7 @@ def fold_(
     Args:
         values: they depend on the shapes of the inputs at most.
         inside: the outputs of operators that are gone then.
-        size: rows and tokens of the inputs, which are filled with ones.
+        size: rows and tokens of inputs with free axes. All are filled with ones.
     """
     ends = [
         value
@@ -132,7 +132,13 @@ def fold_(
     if not ends:
         return
     session = open_session(model, ends)
-    feeds = {value.name: np.ones(size, dtype=np.int64) for value in session.get_inputs()}
+    feeds = {
+        str(value.name): np.ones(
+            size if value.shape is None or not value.shape.is_static() else value.shape.numpy(),
+            dtype=np.int64 if value.dtype is None else value.dtype.numpy(),
+        )
+        for value in model.graph.inputs
+    }
     arrays = session.run([str(value.name) for value in ends], feeds)
     for value, array in zip(ends, arrays, strict=True):
         ir.convenience.replace_all_uses_with(

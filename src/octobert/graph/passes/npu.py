@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
+from octobert.core.onnx_files import INPUTS
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.graph.passes import Pass, opset
@@ -75,6 +76,19 @@ def make_static_(model: ir.Model, *, batch: int, sequence: int) -> int:
 
 def _set_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
     static = (batch, sequence)
+    if not {str(value.name) for value in graph.inputs} <= {*INPUTS}:
+        free = [
+            value for value in graph.inputs if value.shape is None or not value.shape.is_static()
+        ]
+        if free:
+            raise ModelError(
+                "the target takes files of one shape, and an input has free axes",
+                where=str(free[0].name),
+                got=str(free[0].shape),
+                expected="sizes of all axes",
+                fix="fix them: task: {graph: {axes: {NAME: SIZE}}}, or export the graph with them",
+            )
+        return
     for value in graph.inputs:
         shape = value.shape
         if (

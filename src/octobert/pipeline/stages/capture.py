@@ -57,15 +57,17 @@ def run(
     model: ModelSource,
     head: str,
     allow_pickle: bool,
+    axes: dict[str, int],
 ) -> Summary:
     """Capture the user's model.
 
     Args:
         trained: what a step trained, which is captured in place of it.
         feeds: rows for a graph of any kind.
+        axes: of its inputs that are fixed.
     """
     if feeds is not None:
-        return _graph(context, feeds, model, head)
+        return _graph(context, feeds, model, head, axes)
     source = _artifacts.trained_source(model, trained)
     save_tokenizer(source.tokenizer_folder, context.work)
     config = context.work / "config.json"
@@ -107,10 +109,12 @@ def run(
     return facts.model_dump(mode="json")
 
 
-def _graph(context: Context, rows: StepResult, model: ModelSource, head: str) -> Summary:
+def _graph(
+    context: Context, rows: StepResult, model: ModelSource, head: str, axes: dict[str, int]
+) -> Summary:
     """Capture a graph of any kind."""
     batches = _artifacts.batches(context.work, rows, build(head, {}))
-    captured = capture.capture_graph(model.path, batches[:_FEEDS])
+    captured = capture.capture_graph(model.path, batches[:_FEEDS], axes)
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     context.write_json("config.json", {"model_type": "graph"})
     facts = CaptureFacts(
