@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from octobert.config.loading import parse
@@ -16,6 +17,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from tests.support import any_graphs
 from tests.support.beir import write_beir
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.retrieval import recipe_of, rows_in
@@ -36,6 +38,7 @@ TASKS = {
     "docs/guides/embeddings.md": "embedding",
     "docs/guides/sentence-pairs.md": "pairs",
     "docs/guides/sparse-and-late.md": "retrieval",
+    "docs/guides/any-graph.md": "graph",
 }
 HEADS = {
     "squad": "question-answering",
@@ -112,6 +115,31 @@ def write_texts(folder: Path, task: str) -> None:
     (folder / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
 
 
+def write_graph(folder: Path) -> None:
+    """A graph with an encoder in it, its feeds, code that reads them, and what a run wrote."""
+    any_graphs.write("spans", folder / "model.onnx")
+    (folder / "feeds").mkdir()
+    for index, feed in enumerate(any_graphs.feeds_of("spans", 40)):
+        np.savez(folder / "feeds" / f"{index:03}.npz", **feed)
+    (folder / "mine.py").write_text(
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "def rows(split):\n"
+        "    for path in sorted(Path(__file__).with_name('feeds').glob('*.npz')):\n"
+        "        if (int(path.stem) % 2 == 0) == (split == 'train'):\n"
+        "            yield dict(np.load(path), entities=1)\n"
+        "def f1(predictions, references):\n"
+        "    return 1.0\n"
+    )
+    recipe = {
+        "model": str(folder / "model.onnx"),
+        "task": "graph",
+        "data": {"source": str(folder / "feeds"), "calibrate": {"samples": 16}},
+        "targets": ["ort-cpu"],
+    }
+    runner.run(brief(parse(recipe)), folder / "out", executor=inline.run)
+
+
 @pytest.fixture(scope="session")
 def workspace(
     checkpoint: Callable[[str, str], Path],
@@ -131,6 +159,9 @@ def workspace(
                 ("out", finished[1]),
             ):
                 (folder / name).symlink_to(place)
+            return folder
+        if task == "graph":
+            write_graph(folder)
             return folder
         if task == "retrieval":
             rows_in(folder / "my-data")

@@ -100,3 +100,19 @@ class BatchEffect(FrozenModel):
             return "answers are the same to the last bit alone, padded and in any batch"
         how = "depend on the batch" if self.state == "depends" else "change by rounding in batches"
         return f"answers {how}: by up to {self.difference:.1g} of the largest output; octobert.load(…, alone=True) is exact"
+
+
+class OutputCloseness(FrozenModel):
+    """How near an output of a graph is to float, over all rows.
+
+    Args:
+        output: its name.
+        relative_error: root mean square difference, divided by the root mean square of float.
+        cosine: the mean over the rows; None for outputs of one number.
+        same_largest: share of the largest numbers of the last axis that are the same ones, for outputs that are scores.
+    """
+
+    output: str
+    relative_error: float
+    cosine: float | None = None
+    same_largest: float | None = None

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, computed_field, model_validator
 
-from octobert.core.closeness import Closeness
+from octobert.core.closeness import Closeness, OutputCloseness
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
@@ -113,22 +113,6 @@ M = TypeVar("M", bound=OfCandidate)
 def first_of(name: str, measurements: Iterable[M]) -> M | None:
     """The first measurement of a model; None where it has none."""
     return next((one for one in measurements if one.candidate == name), None)
-
-
-class OutputCloseness(FrozenModel):
-    """How near an output of a graph is to float, over all rows.
-
-    Args:
-        output: its name.
-        relative_error: root mean square difference, divided by the root mean square of float.
-        cosine: the mean over the rows; None for outputs of one number.
-        same_largest: share of the largest numbers of the last axis that are the same ones, for outputs that are scores.
-    """
-
-    output: str
-    relative_error: float
-    cosine: float | None = None
-    same_largest: float | None = None
 
 
 class Comparison(OfCandidate):

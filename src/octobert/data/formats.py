@@ -84,7 +84,12 @@ def texts_in(folder: Path) -> list[Path]:
 
 def rows_in(folder: Path) -> list[Path]:
     """The files of a folder that are a row each: texts by their classes, or feeds of a graph (`.npz`); else none."""
-    return texts_in(folder) or sorted(folder.glob("[!.]*.npz"))
+    return texts_in(folder) or feeds_in(folder)
+
+
+def feeds_in(folder: Path) -> list[Path]:
+    """The `.npz` files of a folder, in order."""
+    return sorted(folder.glob("[!.]*.npz"))
 
 
 def feed_folder(files: Sequence[Path]) -> list[Row]:

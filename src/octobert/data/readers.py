@@ -100,8 +100,8 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     """
     # `os.path` does not raise for names that no file system takes.
     if os.path.isdir(path):
-        rows = [file for file in formats.rows_in(path) if file.suffix == ".npz"]
-        return formats.feed_folder(rows) if rows else formats.text_folder(path)
+        feeds = formats.feeds_in(path)
+        return formats.feed_folder(feeds) if feeds else formats.text_folder(path)
     if not os.path.isfile(path):
         raise DataError("there is no such file", where=str(path), fix="check the path")
     _format(path)

@@ -132,13 +132,11 @@ def find_splits(source: str) -> dict[str, list[Path]]:
         DataError: no such path, or no recognised file.
     """
     path = Path(source)
-    if path.is_file():
+    if is_one(path):
         return {"all": [path]}
     if not path.is_dir():
         raise DataError("there is no such file or folder", where=source, fix="check the path")
     splits: dict[str, list[Path]] = {}
-    if formats.rows_in(path) and not formats.texts_in(path):
-        return {"all": [path]}
     if judged := beir.splits_of(path):
         *judged, corpus = judged
         splits = {file.stem: [file] for file in judged} | {"corpus": [corpus]}
@@ -157,6 +155,11 @@ def find_splits(source: str) -> dict[str, list[Path]]:
             fix="name the files: train=… validation=…",
         )
     return splits
+
+
+def is_one(path: Path) -> bool:
+    """Whether a path has no splits: a file, or a folder of feeds of a graph."""
+    return path.is_file() or bool(formats.feeds_in(path))
 
 
 def pick_split(

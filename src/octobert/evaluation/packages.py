@@ -201,7 +201,7 @@ def rows_of(
             got=data["source"],
             fix="give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)",
         )
-    if Path(data["source"]).is_file():
+    if sources.is_one(Path(data["source"])):
         # All rows of a file, whatever the split is called.
         place = data["source"] + sampling.split_of(split)[1]
         return readers.read(place, hub=None, revision=None, columns=columns)

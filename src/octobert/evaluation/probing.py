@@ -26,7 +26,7 @@ def closeness(task: Task, ours: Outputs, floating: Outputs, encoded: EncodedText
 
 
 def probed(model: FinishedModel) -> Closeness | None:
-    """Run a model and its float model; None where it has no float model beside it.
+    """Run a model and its float model; None where it has no float model beside it, or reads no texts.
 
     Raises:
         ModelError: a model cannot be opened for its task.
@@ -36,6 +36,8 @@ def probed(model: FinishedModel) -> Closeness | None:
         return None
     with Predictor(model, measure=False) as predictor:
         task = predictor.task
+        if not task.reads_texts:
+            return None
         tokenizer = model.tokenizer(task)
         encoded = rows_like(("",) * max(1, model.facts().texts), task, tokenizer)
         ours = predictor.outputs(encoded.flat)

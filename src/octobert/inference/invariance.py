@@ -9,6 +9,7 @@ import numpy as np
 
 from octobert import targets
 from octobert.core.closeness import BatchEffect
+from octobert.core.heads import head_of
 from octobert.core.session import Session, SessionOptions
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.inference.opened import FinishedModel
@@ -21,14 +22,16 @@ _VOCABULARY = 1000
 _BATCHES = (2, 2, 3, 3, 4, 5, 7, 8)
 
 
-def batch_effect(model: FinishedModel) -> BatchEffect:
-    """Run rows alone, padded, and in batches, and compare their outputs.
+def batch_effect(model: FinishedModel) -> BatchEffect | None:
+    """Run rows alone, padded, and in batches, and compare their outputs; None for a graph whose rows run alone.
 
     Raises:
         TargetError: the target does not run here.
         ModelError: the model has other outputs than its task reads.
     """
     model.check_runs()
+    if model.head and head_of(model.head).input == "feeds":
+        return None
     session, longest = model.session(SessionOptions()), model.longest or max(_LENGTHS)
     generator = np.random.default_rng(0)
     most = model.vocabulary or _VOCABULARY

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from octobert.core.closeness import Measure
+from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.measurements import FidelityKind, OutputCloseness
+from octobert.core.measurements import FidelityKind
 from octobert.core.plain import as_json
 from octobert.core.results import ModelMetadata
 from octobert.data.sampling import Row

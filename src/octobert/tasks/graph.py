@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,13 +16,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from octobert.core.closeness import Measure
+from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import OutputCloseness
-from octobert.core.plain import beginning, preview
+from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
 from octobert.data import formats
 from octobert.data.encoded import FeedRow, outputs_of, size_of
@@ -97,7 +97,7 @@ class GraphTask(Unscored):
         return [{name: _plain(row[name]) for name in self.references} for row in table.rows]
 
     def parse(self, user_input: Any, *, where: str) -> Text:
-        """Input → array or nested lists, or the path of an `.npz` file.
+        """Input → array or nested lists, the same as JSON, or the path of an `.npz` file.
 
         Raises:
             DataError: it is neither.
@@ -105,6 +105,9 @@ class GraphTask(Unscored):
         if isinstance(user_input, (str, Path)) and str(user_input).endswith(".npz"):
             path = Path(user_input)
             user_input = formats.arrays_of(path, content_of(path))
+        elif isinstance(user_input, str):
+            with suppress(ValueError):
+                user_input = parsed_json(user_input)
         if not isinstance(user_input, Mapping):
             raise DataError(
                 "the input is not a feed of the graph",
@@ -139,6 +142,10 @@ class GraphTask(Unscored):
     def outputs(self, result: Result) -> list[dict[str, np.ndarray]]:
         """The outputs of each row."""
         return outputs_of(result.outputs)
+
+    def items(self, result: Result) -> np.ndarray:
+        """[rows, 0]: what is right a function of the user says."""
+        return np.empty((len(result.gold), 0))
 
     def judged(self, result: Result) -> Predictions:
         """The outputs of each row by name, and its references by name."""

@@ -209,10 +209,12 @@ def _rest(graph: ir.Graph, apart: int, others: Mapping[str, ModelError | None]) 
         node.op_type for node in graph if node.op_type in _HEAVY and node.name not in inside
     )
     outside["linear layer"] = sum(node.name not in inside for node in linears)
-    outside["attention without an encoder layer"] = apart + sum(
-        error is not None for error in others.values()
+    outside["other attention"] = apart + sum(error is not None for error in others.values())
+    return ", ".join(
+        f"{count} {name}{'s' * (count > 1 and name.islower())}"
+        for name, count in outside.items()
+        if count
     )
-    return ", ".join(f"{count} {name}" for name, count in outside.items() if count)
 
 
 def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
