@@ -189,6 +189,12 @@ def test_a_package_answers_feeds_in_every_form(made, kind: str) -> None:
     with octobert.load(root / "out/ort-cpu") as model:
         answers = model([feed, nested, json.dumps(nested), str(root / "one.npz")])
         streamed = list(model.stream([feed, nested]))
+    missing = dict(list(feed.items())[:-1])
+    with (
+        octobert.load(root / "out/ort-cpu") as model,
+        pytest.raises(DataError, match=r'the feed has no input "\w+" \(got'),
+    ):
+        model([missing])
     for answer in (*answers, *streamed):
         assert answer.keys() == expected.keys()
         for name, array in expected.items():

@@ -135,7 +135,7 @@ class Frame:
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
-    if isinstance(rows[0], FeedRow):
+    if rows and isinstance(rows[0], FeedRow):
         return rows[0].feeds
     # An empty text may have no tokens.
     width = max(length, 1, *(len(row) for row in rows))

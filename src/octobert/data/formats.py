@@ -118,9 +118,7 @@ def arrays_of(path: Path, content: bytes | bytearray) -> Row:
             if size > MOST_BYTES:
                 raise ValueError(f"{size / 2**30:.0f} GiB of arrays")
             return {name: arrays[name] for name in arrays.files}
-    except (
-        Exception
-    ) as error:  # of zip files, of headers, and of NumPy, which has no base class for them
+    except Exception as error:  # zipfile, NumPy and its headers have no base class for theirs
         raise DataError(
             "the file holds no arrays of numbers",
             where=str(path),

@@ -12,6 +12,7 @@ from octobert.core import environment
 from octobert.core.capability import Capabilities
 from octobert.core.errors import ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.heads import head_of
+from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
@@ -109,7 +110,18 @@ def _check_graph(recipe: Recipe, model: ModelSource) -> None:
             got="a checkpoint",
             fix="export it, or choose the task that it was trained for",
         )
-    fused = [name for name in recipe.targets if not targets.load(name).CAPABILITIES.qdq]
+    tables = {name: targets.load(name).CAPABILITIES for name in recipe.targets}
+    fixed = [name for name, table in tables.items() if table.shapes == "fixed"]
+    if fixed and not recipe.task.options.get("axes"):
+        ports = ports_of(read_onnx(model.path)).inputs
+        if free := [port for port in ports if port.shape is None or -1 in port.shape]:
+            raise ModelError(
+                f"the target {fixed[0]} takes files of one shape, and an input has free axes",
+                where=str(model.path),
+                got=str(free[0]),
+                fix="fix them: task: {graph: {axes: {NAME: SIZE}}}, or export the graph with them",
+            )
+    fused = [name for name in recipe.targets if not tables[name].qdq]
     if fused:
         raise RecipeError(
             f"the target {fused[0]} takes fused operators of whole encoders only",

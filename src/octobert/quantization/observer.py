@@ -152,7 +152,7 @@ def stream(
     """
     if not values:
         return
-    alone = isinstance(rows[0], FeedRow)
+    alone = bool(rows) and isinstance(rows[0], FeedRow)
     session, layouts = open_with_outputs(model_path, values, provider, padded=not alone)
     names = {value.name for value in session.get_inputs()}
 

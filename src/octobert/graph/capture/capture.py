@@ -97,13 +97,18 @@ def capture(
 
 
 def capture_graph(
-    path: Path, feeds: parity.Batches, axes: Mapping[str, int] = MappingProxyType({})
+    path: Path,
+    feeds: parity.Batches,
+    axes: Mapping[str, int] = MappingProxyType({}),
+    *,
+    compared: int | None = None,
 ) -> Captured:
     """Return a graph of any kind whose encoder layers have names; all else stays as it is.
 
     Args:
         path: an ONNX file.
-        feeds: inputs for it, on which the result is compared with the file.
+        feeds: inputs for it.
+        compared: on how many of them the result is compared with the file; None for all.
         axes: sizes of free axes of its inputs that are fixed, by their names.
 
     Raises:
@@ -129,16 +134,17 @@ def capture_graph(
         )
     canonical.bound_masks_(model.graph, layers)
     canonical.name_(model, layers, GRAPH)
+    feeds = feeds[:compared]
     names = [str(value.name) for value in original.graph.outputs]
     reference = parity.onnx_outputs(original, feeds, names)
-    compared = parity.compare(model, feeds, reference, "the original ONNX file", padded=False)
+    found_parity = parity.compare(model, feeds, reference, "the original ONNX file", padded=False)
     probs = layers[0].attention.softmax.outputs[0]
     shape = parity.onnx_outputs(model, feeds[:1], [str(probs.name)], values=[probs])[0][0].shape
     sizes = Sizes(
         layers=len(layers), heads=shape[1] if len(shape) == 4 else 1, hidden=layers[0].width
     )
     return Captured(
-        model, GRAPH, sizes, compared, rest=_rest(model.graph, len(found) - len(layers), others)
+        model, GRAPH, sizes, found_parity, rest=_rest(model.graph, len(found) - len(layers), others)
     )
 
 

@@ -114,7 +114,7 @@ def _graph(
 ) -> Summary:
     """Capture a graph of any kind."""
     batches = _artifacts.batches(context.work, rows, build(head, {}))
-    captured = capture.capture_graph(model.path, batches[:_FEEDS], axes)
+    captured = capture.capture_graph(model.path, batches, axes, compared=_FEEDS)
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     context.write_json("config.json", {"model_type": "graph"})
     facts = CaptureFacts(

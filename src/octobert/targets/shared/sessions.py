@@ -14,7 +14,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import Probe
-from octobert.core.errors import ModelError, OctobertError, TargetError, reason
+from octobert.core.errors import DataError, ModelError, OctobertError, TargetError, reason
 from octobert.core.heads import HEADS
 from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, TensorInfo, input_named
 from octobert.core.session import Feeds, Session, SessionOptions, file_of
@@ -107,6 +107,7 @@ class Inputs:
 
         Raises:
             ModelError: the model has another input.
+            DataError: the feed of a graph of any kind lacks one.
         """
         return {port.name: self._fed(port, feeds) for port in self._ports}
 
@@ -114,6 +115,13 @@ class Inputs:
         usual = port.name if port.name in feeds else input_named(port.name)
         if usual == ROW_NUMBERS and INPUTS[0] in feeds:
             return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
+        if usual not in feeds and not {*feeds} <= {*INPUTS}:
+            raise DataError(
+                f'the feed has no input "{port.name[:_LONGEST]}"',
+                got=", ".join(feeds)[:_LONGEST],
+                expected=", ".join(each.name for each in self._ports)[:_LONGEST],
+                fix="give an array for each input of the graph, under its name",
+            )
         if usual not in feeds:
             raise ModelError(
                 "the model has other inputs than an encoder",
