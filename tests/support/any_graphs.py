@@ -100,6 +100,26 @@ class _PreNorm(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
+class Branching(nn.Module):
+    """An encoder without a mask, used twice, and an If whose branches pass on what the graph computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = _encoder(1, 4)
+
+    def forward(self, first_ids, second_ids, flag):
+        first = self.encoder(first_ids).last_hidden_state[:, 0]
+        second = self.encoder(second_ids).last_hidden_state[:, 0]
+        return _either(first, second, flag), (first * second).sum(-1) > 0
+
+
+@torch.jit.script
+def _either(first: torch.Tensor, second: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
+    if bool(flag):
+        return first
+    return second
+
+
 def span_feeds(
     generator: np.random.Generator, sizes: tuple[int, int] | None = None
 ) -> dict[str, np.ndarray]:
@@ -126,6 +146,13 @@ def tower_feeds(generator: np.random.Generator) -> dict[str, np.ndarray]:
     return sides
 
 
+def branching_feeds(generator: np.random.Generator) -> dict[str, np.ndarray]:
+    first, second = (
+        generator.integers(1, VOCABULARY, (1, int(generator.integers(4, 20)))) for _ in "ab"
+    )
+    return {"first_ids": first, "second_ids": second, "flag": np.array(generator.random() > 0.5)}
+
+
 def speech_feeds(generator: np.random.Generator) -> dict[str, np.ndarray]:
     phonemes = generator.integers(0, 50, (1, int(generator.integers(5, 30))))
     return {"phonemes": phonemes, "speed": np.array([generator.uniform(0.8, 1.2)], np.float32)}
@@ -149,6 +176,12 @@ KINDS = {
         tower_feeds,
         ["query", "document", "score"],
         {f"{side}_{kind}": {1: side} for side in ("query", "document") for kind in ("ids", "mask")},
+    ),
+    "branching": (
+        Branching,
+        branching_feeds,
+        ["chosen", "alike"],
+        {"first_ids": {1: "first"}, "second_ids": {1: "second"}},
     ),
     "speech": (
         SpeechEncoder,

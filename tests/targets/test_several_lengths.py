@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 import octobert
 from octobert.config.loading import parse
 from octobert.core import plugins
-from octobert.core.errors import OctobertError, RecipeError
+from octobert.core.errors import ModelError, OctobertError, RecipeError
 from octobert.core.session import SHORTER_METADATA, Session, SessionOptions, StaticShape, file_of
 from octobert.graph import operators
+from octobert.inference.opened import files_of, open_model
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.stages.export import shorter_lengths
@@ -222,12 +224,81 @@ def test_lengths_that_do_not_ascend_are_refused(shorter: list[int]) -> None:
         parse({"model": "m", "task": "mrpc", "data": "d", "targets": ["qnn"], "shape": shape})
 
 
-def test_a_file_for_shorter_rows_that_is_gone_is_a_sentence(made, tmp_path: Path) -> None:
-    import shutil
+@pytest.fixture
+def copied(made, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "given/ort-cpu", tmp_path / "ort-cpu"))
 
-    package = shutil.copytree(made / "given/ort-cpu", tmp_path / "ort-cpu")
-    file_of(onnx_file(package), 16).unlink()
+
+def test_a_file_for_shorter_rows_that_is_gone_is_a_sentence(copied: Path) -> None:
+    file_of(onnx_file(copied), 16).unlink()
     with pytest.raises(OctobertError, match=r"model_quantized\.16\.onnx"):
-        octobert.load(package)
-    with pytest.raises(OctobertError, match=r"model_quantized\.16\.onnx"):
-        opened(package)
+        octobert.load(copied)
+
+
+def test_a_file_of_another_length_than_its_name_says_is_refused(copied: Path) -> None:
+    path = onnx_file(copied)
+    shutil.copy(file_of(path, 32), file_of(path, 16))
+    with pytest.raises(ModelError, match=r"made for other rows than its name says .*got \[2, 32\]"):
+        opened(copied)
+
+
+def test_a_file_that_the_package_does_not_list_is_not_opened(copied: Path) -> None:
+    manifest = json.loads((copied / "octobert.json").read_text())
+    for key in ("files", "sizes"):
+        manifest[key] = {n: v for n, v in manifest[key].items() if ".16." not in n}
+    (copied / "octobert.json").write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match=r"model_quantized.16.onnx is not listed in octobert.json"):
+        octobert.load(copied)
+
+
+@pytest.mark.parametrize("stated", ["9" * 5000, "\u0663\u0662", "../16", "-16", ",,", "17"])
+def test_lengths_that_a_file_names_open_nothing_else(copied: Path, stated: str) -> None:
+    path = onnx_file(copied)
+    model = ir.load(path)
+    model.metadata_props[SHORTER_METADATA] = stated
+    ir.save(model, path)
+    session = opened(copied)
+    assert not session._shorter
+    assert session.run(batch([5]))["logits"].shape == (1, 2)
+
+
+def test_the_longest_file_alone_takes_all_rows(made, tmp_path: Path) -> None:
+    path = onnx_file(made / "given/ort-cpu")
+    for name in (path.name, f"{path.name}.data"):
+        shutil.copy(path.with_name(name), tmp_path / name)
+    session = plugins.load("targets", "ort-cpu").open_session(
+        tmp_path / path.name, SessionOptions()
+    )
+    assert session.run(batch([5]))["logits"].shape == (1, 2)
+
+
+def test_a_cache_of_optimized_files_is_not_used_for_shared_weights(
+    copied: Path, tmp_path: Path
+) -> None:
+    with octobert.load(copied, cache=tmp_path / "cache", measure=False) as model:
+        assert model([("the of", "and")])[0]["label"]
+
+
+def test_all_files_of_a_model_are_known(made) -> None:
+    package = made / "given/ort-cpu"
+    path = onnx_file(package)
+    names = {file.name for file in files_of(path)}
+    assert names == {
+        path.name,
+        f"{path.name}.data",
+        "model_quantized.16.onnx",
+        "model_quantized.32.onnx",
+    }
+    package = made / "given/openvino-npu"
+    names = {file.name for file in files_of(model_file(package))}
+    stem = model_file(package).stem
+    assert names == {f"{stem}.xml", f"{stem}.16.xml", f"{stem}.32.xml", f"{stem}.bin"}
+    file, shape = open_model(package).fitting(10)
+    assert (file.name, shape) == (f"{stem}.16.xml", (2, 16))
+
+
+def test_long_models_choose_among_few_lengths() -> None:
+    assert shorter_lengths([], 512) == ()
+    assert shorter_lengths([0], 512) == (16,)
+    found = shorter_lengths(list(range(1, 8000, 3)), 8192)
+    assert all(length % 128 == 0 for length in found)

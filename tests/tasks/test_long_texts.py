@@ -101,6 +101,18 @@ def test_the_first_text_of_a_pair_stands_in_every_window(tokenizer, first: int, 
     assert set(np.concatenate([inside(row) for row in rows])) == set(two)
 
 
+@pytest.mark.parametrize(("first", "second"), [(12, 1), (30, 0), (30, 3), (3, 4)])
+def test_a_short_second_text_leaves_its_room_to_the_first(
+    tokenizer, first: int, second: int
+) -> None:
+    pair = (words(first), words(second, 3))
+    (rows,) = task_of(windows="mean").encode(tokenizer, [pair]).rows
+    ((plain,),) = task_of().encode(tokenizer, [pair]).rows
+    assert len(rows) == 1
+    assert len(rows[0]) == len(plain)
+    assert rows[0].truncated == plain.truncated
+
+
 def test_a_prompt_stands_before_every_window(tokenizer) -> None:
     metadata = ModelMetadata(prompts={"passage": "it was : ", "query": "it "})
     options = {"text": ["text"], "prompt": "passage", "windows": "mean"}

@@ -108,7 +108,7 @@ class OutputCloseness(FrozenModel):
     Args:
         output: its name.
         relative_error: root mean square difference, divided by the root mean square of float.
-        cosine: the mean over the rows; None for outputs of one number.
+        cosine: the mean over the rows; None for whole numbers, and for outputs of one number.
         same_largest: share of the largest numbers of the last axis that are the same ones, for outputs that are scores.
     """
 

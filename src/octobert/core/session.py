@@ -76,6 +76,9 @@ class StaticShape(FrozenModel):
 
 # In the metadata of the file of the longest rows: lengths of the other ones beside it, with commas.
 SHORTER_METADATA = "octobert.shorter"
+# In that of a graph of any kind: nothing is padded, or cut off its outputs.
+GRAPH_METADATA = "octobert.graph"
+_LENGTH = "[0-9]{1,6}"
 
 
 def file_of(path: Path, length: int) -> Path:
@@ -86,6 +89,14 @@ def file_of(path: Path, length: int) -> Path:
         'onnx/model_quantized.64.onnx'
     """
     return path.with_name(f"{path.stem}.{length}{path.suffix}")
+
+
+def shorter_files(path: Path) -> dict[int, Path]:
+    """Tokens → the file for rows of that length beside the file of the longest ones; empty for most models."""
+    name = re.compile(rf"{re.escape(path.stem)}\.({_LENGTH}){re.escape(path.suffix)}")
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    found = ((name.fullmatch(file.name), file) for file in beside)
+    return dict(sorted((int(match[1]), file) for match, file in found if match))
 
 
 class WrittenOpset(FrozenModel):
@@ -239,13 +250,15 @@ class SessionOptions(FrozenModel):
     entries: SessionEntries = SessionEntries()
     outputs: Mapping[str, str] = Field(default_factory=dict)
 
-    def outputs_of(self, names: Sequence[str]) -> dict[str, str]:
+    def outputs_of(self, names: Sequence[str], *, every: bool = False) -> dict[str, str]:
         """Return name in results → name in the file, of the outputs to compute.
 
         Args:
             names: of all outputs of the file.
+            every: all of them, of a graph of any kind.
         """
-        return dict(self.outputs) or {name: name for name in read_outputs(names)}
+        read = names if every else read_outputs(names)
+        return dict(self.outputs) or {name: name for name in read}
 
 
 class Session(Protocol):

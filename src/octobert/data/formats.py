@@ -112,6 +112,8 @@ def arrays_of(path: Path, content: bytes | bytearray) -> Row:
     import numpy as np
 
     try:
+        if not content.startswith(b"PK"):
+            raise ValueError("it is no zip file")
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             # Of a compressed file, before anything is unpacked.
             size = sum(part.file_size for part in arrays.zip.infolist())

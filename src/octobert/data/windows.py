@@ -104,13 +104,13 @@ class LongTextOptions(FrozenModel):
         frame, length = tokenizer.frame(len(text)), tokenizer.max_length
         *firsts, long = tokenizer.offsets(text)
         prompt = int(np.sum(long.spans[:, 1] <= characters))
-        # What stands in every window takes at most half of it.
-        most = (length - frame.size) // 2
+        # What stands in every window takes at most half of it, or what the long text leaves.
+        most = max((length - frame.size) // 2, length - frame.size - len(long.ids))
         every = firsts[0].ids if firsts else long.ids[:prompt]
         frame = frame.behind(every[:most])
         long = TokenOffsets(long.ids[prompt:], long.spans[prompt:])
         room, total = length - frame.size, len(long.ids)
-        if self.overlap >= room:
+        if self.overlap >= room and total > room:
             raise DataError(
                 "windows would not advance",
                 where="overlap",
@@ -118,8 +118,9 @@ class LongTextOptions(FrozenModel):
                 expected=f"less than the {room} tokens of text in a window",
                 fix="lower it",
             )
-        count = max(1, -(-(total - self.overlap) // (room - self.overlap)))
-        spare, gaps = max(total - room, 0), max(count - 1, 1)
+        spare = max(total - room, 0)
+        count = 1 + -(-spare // max(room - self.overlap, 1))
+        gaps = max(count - 1, 1)
         starts = [index * spare // gaps for index in range(count)]
         parts = [(start, min(start + room, total)) for start in starts]
         return windows(frame, long, parts, truncated=len(every) > most)

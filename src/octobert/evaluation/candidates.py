@@ -242,10 +242,7 @@ class Candidate(FrozenModel):
             return sum(
                 f.stat().st_size for f in weights.weight_files(path, allow_pickle=self.allow_pickle)
             )
-        if self.outputs:
-            return sum(file.stat().st_size for file in files_of(path))
-        stem = path.name.removesuffix(".xml")
-        return sum(f.stat().st_size for f in path.parent.iterdir() if f.name.startswith(stem))
+        return sum(file.stat().st_size for file in files_of(path))
 
 
 def import_runtime(candidate: Candidate) -> None:

@@ -383,6 +383,15 @@ def benchmark_models(
         else (min(_DEFAULT_TOKENS, limit),)
     )
     settings = settings.replaced(sequence=(*chosen, "data") if data else chosen)
+    if any(model.head and head_of(model.head).input == "feeds" for model in finished_models):
+        if data is None:
+            raise RecipeError(
+                "a graph is timed on rows of its own",
+                where="data",
+                got="no rows",
+                fix="give them: --data FEEDS",
+            )
+        settings = settings.replaced(batch=(1,), sequence=("data",))
     latency.check_lengths(settings, limit)
     rows, pad_id = ([], 0) if data is None else _rows_of(finished_models[0], data)[:2]
     vocabulary = min(model.vocabulary or _FEW_IDS for model in finished_models)

@@ -75,7 +75,8 @@ def split_(model: ir.Model, family: EncoderFamily, neurons: Mapping[str, np.ndar
     for module, indices in neurons.items():
         _split_(model.graph, found[module], np.asarray(indices))
     operators.clean_(model)
-    shapes.annotate_(model)
+    if family.whole:
+        shapes.annotate_(model)
 
 
 def _find(graph: ir.Graph, family: EncoderFamily) -> dict[str, _FeedForward]:

@@ -364,13 +364,25 @@ def drop_states_(model: ir.Model) -> int:
 
 def clean_(model: ir.Model) -> None:
     """Remove unused nodes, initializers and opset imports, and sort the graph topologically."""
+    drop_identities_(model)
     for graph_pass in (
-        common.IdentityEliminationPass(),
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedOpsetsPass(),
         common.TopologicalSortPass(),
     ):
         graph_pass(model)
+
+
+def drop_identities_(model: ir.Model) -> None:
+    """Remove Identity nodes, in place; of a graph with branches or loops, those of the graph itself that are no outputs."""
+    if len([*model.graph.all_nodes()]) == len(model.graph):
+        common.IdentityEliminationPass()(model)
+        return
+    # Inside of a branch, an Identity is how a value from outside becomes an output.
+    for node in of_type(model.graph, "Identity"):
+        if not node.outputs[0].is_graph_output():
+            ir.convenience.replace_all_uses_with(node.outputs[0], input_of(node, 0))
+            model.graph.remove(node, safe=True)
 
 
 def initializer_bytes(model: ir.Model) -> int:

@@ -204,8 +204,9 @@ def _reshape(x: Value, shape: Size, *, allowzero: int = 0) -> Any:
     return x.reshape(sizes)
 
 
-def _shape(x: Tensor, *, start: int = 0, end: int | None = None) -> tuple[int, ...]:
-    return tuple(x.shape)[start:end]
+def _shape(x: Value, *, start: int = 0, end: int | None = None) -> tuple[int, ...]:
+    sizes = x.shape if isinstance(x, Tensor) else (len(x),) if isinstance(x, tuple) else ()
+    return tuple(sizes)[start:end]
 
 
 def _slice(

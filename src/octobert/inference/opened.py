@@ -34,8 +34,8 @@ from octobert.core.session import (
     Session,
     SessionEntries,
     SessionOptions,
-    file_of,
     read_outputs,
+    shorter_files,
 )
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
@@ -44,6 +44,7 @@ from octobert.models.heads import outputs_of
 from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
+from octobert.targets.shared.ir_files import weights_at
 from octobert.tasks import Task, build, rebuild
 
 # Suffix → the target that opens a file if none is named.
@@ -121,11 +122,8 @@ class FinishedModel:
 
     def fitting(self, tokens: int) -> tuple[Path, tuple[int, int]]:
         """The file that a row of so many tokens takes, and the fixed sizes of its axes; -1 for a free one."""
-        names = self.manifest.files if self.manifest is not None else ()
-        stems = (Path(name).stem.removeprefix(f"{self.file.stem}.") for name in names)
-        lengths = [int(stem) for stem in stems if stem.isdecimal()]
-        fitting = min((length for length in lengths if length >= tokens), default=None)
-        file = self.file if fitting is None else file_of(self.file, fitting)
+        lengths = shorter_files(self.file)
+        file = next((file for length, file in lengths.items() if length >= tokens), self.file)
         return file, _shape(_ports(file, None)[0])
 
     @property
@@ -427,7 +425,7 @@ def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[st
     """The inputs and outputs of a file; and the outputs that the task's head reads."""
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
-    if path.suffix == ".xml" and not path.with_suffix(".bin").is_file():
+    if path.suffix == ".xml" and not weights_at(path).is_file():
         raise ModelError(
             "the weights of the IR are missing",
             where=str(path),
@@ -446,7 +444,9 @@ def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[st
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a model: an ONNX file with those of its external data, or an IR with its weights."""
-    return (
-        [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
-    )
+    """The files of a model, also those for shorter rows: ONNX files with their external data, or IRs with their weights."""
+    files = [path, *shorter_files(path).values()]
+    weights = [
+        [weights_at(each)] if each.suffix == ".xml" else external_files(each) for each in files
+    ]
+    return list(dict.fromkeys([*files, *(file for held in weights for file in held)]))

@@ -37,7 +37,7 @@ from octobert.core.files import (
 from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.onnx_files import external_files
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import RuntimeOption, Tuned
+from octobert.core.session import RuntimeOption, Tuned, shorter_files
 
 TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
@@ -269,7 +269,8 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
         ModelError: a file is not listed, is missing or has another size.
     """
     wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
-    wrong += _unlisted(folder, manifest, (model_file, weights_of(model_file)))
+    opened = (model_file, weights_of(model_file), *shorter_files(model_file).values())
+    wrong += _unlisted(folder, manifest, opened)
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -284,8 +285,11 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
 
 
 def weights_of(model_file: Path) -> Path:
-    """The file with the weights of a model: an OpenVINO IR has one beside it."""
-    return model_file.with_suffix(".bin") if model_file.suffix == ".xml" else model_file
+    """The file with the weights of a model: an OpenVINO IR has one beside it, and so have large ONNX files."""
+    if model_file.suffix == ".xml":
+        return model_file.with_suffix(".bin")
+    data = model_file.with_name(f"{model_file.name}.data")
+    return data if data.is_file() else model_file
 
 
 def _unlisted(package: Path, manifest: PackageManifest, files: Iterable[Path]) -> list[str]:

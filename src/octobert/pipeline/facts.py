@@ -244,14 +244,18 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     preflight.check(recipe, model, measured(task, measures), places)
     if recipe.measure:
         check_lengths(timed, longest)
-    baselines = candidates.baselines_of(available, recipe.baselines)
+    # Runtimes that nobody asks for may not take what else a graph computes.
+    others, every = (
+        each.baselines if task.reads_texts else each.baselines or () for each in (recipe, full)
+    )
+    baselines = candidates.baselines_of(available, others)
     absent = {
         baseline.name: candidates.why_not(baseline, is_checkpoint=model.is_checkpoint)
         for baseline in baselines
     }
-    left_out = {
-        baseline.name for baseline in candidates.baselines_of(available, full.baselines)
-    } - set(absent)
+    left_out = {baseline.name for baseline in candidates.baselines_of(available, every)} - set(
+        absent
+    )
     absent |= dict.fromkeys(sorted(left_out), "left out by quick: true")
     absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
     return RunFacts(

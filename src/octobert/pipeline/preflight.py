@@ -35,7 +35,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     """
     vendor.scripts()
     if not task.reads_texts:
-        _check_graph(recipe, model)
+        _check_graph(recipe, model, task)
     for name in recipe.targets:
         module = targets.load(name)
         probe = module.probe()
@@ -101,7 +101,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         )
 
 
-def _check_graph(recipe: Recipe, model: ModelSource) -> None:
+def _check_graph(recipe: Recipe, model: ModelSource, task: Task) -> None:
     """Refuse what a graph of any kind does not have: a checkpoint, training, searches by a metric, fixed shapes of tokens."""
     if model.is_checkpoint:
         raise ModelError(
@@ -110,10 +110,20 @@ def _check_graph(recipe: Recipe, model: ModelSource) -> None:
             got="a checkpoint",
             fix="export it, or choose the task that it was trained for",
         )
+    signature = ports_of(read_onnx(model.path))
+    outputs = [port.name for port in signature.outputs]
+    for name in recipe.task.options.get("scores", ()):
+        if name not in outputs:
+            raise RecipeError(
+                f'the graph has no output "{name}"',
+                where="task.graph.scores",
+                expected=", ".join(outputs),
+                fix=did_you_mean(name, outputs),
+            )
     tables = {name: targets.load(name).CAPABILITIES for name in recipe.targets}
     fixed = [name for name, table in tables.items() if table.shapes == "fixed"]
     if fixed and not recipe.task.options.get("axes"):
-        ports = ports_of(read_onnx(model.path)).inputs
+        ports = signature.inputs
         if free := [port for port in ports if port.shape is None or -1 in port.shape]:
             raise ModelError(
                 f"the target {fixed[0]} takes files of one shape, and an input has free axes",
@@ -129,7 +139,7 @@ def _check_graph(recipe: Recipe, model: ModelSource) -> None:
             got="the task graph",
             fix="choose another target",
         )
-    keys = ("finetune", "qat", "accuracy", "opset", "shape", "search", "tune")
+    keys = ("finetune", "qat", "accuracy", "opset", "shape", "search", "choose", "tune")
     for key in keys:
         if getattr(recipe, key, None):
             raise RecipeError(

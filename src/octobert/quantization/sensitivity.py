@@ -116,6 +116,8 @@ def estimate(
             progress(done + 1, len(rows))
     except ModelError as error:
         return _unknown(f"{error.what} ({error.got})")
+    except Exception as error:  # noqa: BLE001  # of what no encoder computes; the estimate is not needed
+        return _unknown(f"PyTorch cannot run the graph ({reason(error)})")
     # Modules of torch.fx refer to themselves: their weights would stay until cycles are collected.
     for buffer in dict(module.named_buffers()):
         delattr(module, buffer)
@@ -165,7 +167,7 @@ def _derived(
     try:
         results = module(*map(torch.from_numpy, inputs))
         signed = torch.zeros(())
-        for output in (results[index] for index in read):
+        for output in (results[index] for index in read if results[index].is_floating_point()):
             signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
             signed = signed + (output * signs).sum()
         return results, torch.autograd.grad(signed, results[outputs:], allow_unused=True)

@@ -219,7 +219,7 @@ def _relative(ours: np.ndarray, reference: np.ndarray) -> float:
 
 
 def _cosines(ours: Sequence[Named], reference: Sequence[Named]) -> dict[str, np.ndarray]:
-    """Output → [rows] its cosine with the other model's; NaN for one number, whose cosine is its sign."""
+    """Output → [rows] its cosine with the other model's; NaN for whole numbers, and for one, whose cosine is its sign."""
     found = {name: np.full(len(reference), np.nan) for name in reference[0]}
     for index, (after, before) in enumerate(zip(ours, reference, strict=True)):
         for name, other in before.items():
@@ -232,7 +232,8 @@ def _cosines(ours: Sequence[Named], reference: Sequence[Named]) -> dict[str, np.
                     expected=str(list(other.shape)),
                     fix="take outputs whose shapes follow from the inputs, not from scores",
                 )
-            if array.size > 1:
+            # Class numbers have no angle between them.
+            if array.size > 1 and array.dtype.kind == "f":
                 both = (each.reshape(-1).astype(np.float64) for each in (array, other))
                 equal = np.array_equal(array, other)
                 found[name][index] = 1.0 if equal else np.sum(np.multiply(*map(unit, both)))

@@ -59,7 +59,7 @@ def test_a_float_graph_in_every_opset(captured, tmp_path: Path, name: str, wante
 FAMILY_OF = {"token-classification": "electra", "masked-lm": "roberta"}
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [name for name, head in HEADS.items() if head.auto_class])
 def test_every_head_holds_in_an_older_opset(captured, tmp_path: Path, head: str) -> None:
     copy = captured(FAMILY_OF.get(head, "bert"), head).model.clone()
     opset.convert_(copy, 14)

@@ -22,7 +22,7 @@ from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
 from octobert.core.onnx_files import ports_of, read_onnx
 from octobert.core.results import Parity, Sizes
-from octobert.core.session import Feeds
+from octobert.core.session import GRAPH_METADATA, Feeds
 from octobert.graph import operators, parity, parts, sites
 from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
@@ -133,6 +133,7 @@ def capture_graph(
             fix="export it in plain ONNX operators, with eager attention",
         )
     canonical.bound_masks_(model.graph, layers)
+    model.metadata_props[GRAPH_METADATA] = "1"
     canonical.name_(model, layers, GRAPH)
     feeds = feeds[:compared]
     names = [str(value.name) for value in original.graph.outputs]

@@ -130,7 +130,7 @@ def _unshare_(model: ir.Model) -> None:
         if array is not None and array.ndim == 1 and not value.is_graph_output():
             constant = operators.initializer(model.graph, str(value.name), array)
             ir.convenience.replace_all_uses_with(value, constant)
-    common.IdentityEliminationPass()(model)
+    operators.drop_identities_(model)
     common.RemoveUnusedNodesPass()(model)
 
 

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.onnx_files import INPUTS
 from octobert.core.session import KEEP_FLOAT
 from octobert.graph import operators, parts
 
@@ -61,9 +60,7 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
 
 
 def annotate_(model: ir.Model) -> None:
-    """Write the measured shape to every value of an encoder, in place; nothing to a graph with other inputs."""
-    if not {str(value.name) for value in model.graph.inputs} <= {*INPUTS}:
-        return
+    """Write the measured shape to every value of a graph, in place."""
     values = [v for node in model.graph for v in node.outputs]
     measured = measure(model, values)
     for value in values:

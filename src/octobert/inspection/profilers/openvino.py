@@ -43,7 +43,7 @@ def profile(
 
     try:
         core = _openvino.new_core()
-        model = core.read_model(str(path))
+        model = ir_files.model_at(core, path)
         settings = {**_openvino.settings_of(options, ir_files.group_of(model)), "PERF_COUNT": True}
         compiled: Any = core.compile_model(model, "CPU", settings)
         inputs = sessions.Inputs(

@@ -24,7 +24,7 @@ from octobert.pipeline.stages import _artifacts
 # Of the rows that the shorter lengths take; how many of these there are; and the tokens that one more of them has to leave.
 _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
 # Matrix units compute blocks of 16 rows.
-_STEP = 16
+_STEP, _STEPS = 16, 64
 
 
 class FileForm(FrozenModel):
@@ -84,10 +84,14 @@ def shorter_lengths(tokens: Sequence[int], longest: int) -> tuple[int, ...]:
         >>> shorter_lengths([12] * 50 + [60] * 50, 512)
         (16, 64)
     """
-    counts = np.sort(np.asarray(tokens))
+    # So many steps at most, for models of thousands of tokens.
+    step = _STEP * max(1, longest // (_STEP * _STEPS))
+    counts = np.sort(np.asarray([0, *tokens]))[1:]
     # The least multiple that takes 95 % of the rows.
-    most = -(-int(np.quantile(counts, _COVERED, method="inverted_cdf")) // _STEP) * _STEP
-    if most >= longest:
+    most = step
+    if len(counts):
+        most *= max(1, -(-int(np.quantile(counts, _COVERED, method="inverted_cdf")) // step))
+    if most >= longest or not len(counts):
         return ()
     chosen: tuple[int, ...] = (most,)
     padded = _padded(counts, (most, longest))
@@ -95,7 +99,7 @@ def shorter_lengths(tokens: Sequence[int], longest: int) -> tuple[int, ...]:
         found = min(
             (
                 (*smaller, most)
-                for smaller in itertools.combinations(range(_STEP, most, _STEP), count)
+                for smaller in itertools.combinations(range(step, most, step), count)
             ),
             key=lambda lengths: _padded(counts, (*lengths, longest)),
             default=chosen,

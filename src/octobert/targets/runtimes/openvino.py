@@ -19,6 +19,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.onnx_files import ModelSignature
 from octobert.core.session import (
+    GRAPH_METADATA,
     SHORTER_METADATA,
     Feeds,
     RuntimeOption,
@@ -337,7 +338,9 @@ class OpenvinoSession:
             model = model_at(core, path)
             # Once compiled, an output also has the names of values that were merged into it.
             inputs = [port_of(port) for port in model.inputs]
-            reads = options.outputs_of([port_of(port).name for port in model.outputs])
+            every = model.has_rt_info(["framework", GRAPH_METADATA])
+            names = [port_of(port).name for port in model.outputs]
+            reads = options.outputs_of(names, every=every)
             # Other outputs are for other programs, and would be computed and copied.
             for port in list(model.outputs):
                 if not {port_of(port).name, *port.get_names()} & {*reads.values()}:
@@ -368,7 +371,7 @@ class OpenvinoSession:
             for name in (outputs[i], *port.get_names())
         }
         self._reads = {name: places[output] for name, output in reads.items()}
-        self.outputs, self.shape = tuple(reads), self._inputs.shape
+        self.outputs, self.shape = tuple(reads), (-1, -1) if every else self._inputs.shape
         place = ["framework", SHORTER_METADATA]
         self.shorter = str(model.get_rt_info(place).value) if model.has_rt_info(place) else ""
         types = {

@@ -24,6 +24,7 @@ from octobert.core.files import canonical_digest, file_digest, remove, sync
 from octobert.core.onnx_files import TensorInfo, external_files
 from octobert.core.plain import preview
 from octobert.core.session import (
+    GRAPH_METADATA,
     SHORTER_METADATA,
     Feeds,
     RuntimeOption,
@@ -270,7 +271,8 @@ class OrtSession:
             **{name: _text(value) for name, value in entries.items()},
         }
         # Other providers compile the graph themselves and have their own caches.
-        caches = options.cache and optimize and provider == CPU
+        # An optimized file would name the weights outside of the first one as if they lay beside it.
+        caches = options.cache and optimize and provider == CPU and not external_files(path)
         file = _cached(path, options) if caches else path
         if file != path:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -297,9 +299,11 @@ class OrtSession:
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
         self._inputs = sessions.Inputs([port_of(port) for port in session.get_inputs()], path)
-        self._reads = options.outputs_of([o.name for o in session.get_outputs()])
-        self.outputs, self.shape = tuple(self._reads), self._inputs.shape
-        self.shorter = session.get_modelmeta().custom_metadata_map.get(SHORTER_METADATA, "")
+        stated = session.get_modelmeta().custom_metadata_map
+        every = GRAPH_METADATA in stated
+        self._reads = options.outputs_of([o.name for o in session.get_outputs()], every=every)
+        self.outputs, self.shorter = tuple(self._reads), stated.get(SHORTER_METADATA, "")
+        self.shape = (-1, -1) if every else self._inputs.shape
         # Free axes (batch, sequence) have names, the others are numbers.
         self.per_token = {
             o.name
@@ -424,7 +428,7 @@ def _cached(path: Path, options: SessionOptions) -> Path:
 def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
     import onnxruntime as ort
 
-    content = {file.name: file_digest(file) for file in [path, *external_files(path)]}
+    content = {path.name: file_digest(path)}
     machine = [platform.machine(), environment.current().features]
     made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"

@@ -14,11 +14,15 @@ from octobert.core.onnx_files import TensorInfo
 GROUP_OPTION = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 
 
+def weights_at(path: Path) -> Path:
+    """The file with the weights of an IR: its own, or that of the IR for longer rows."""
+    own, longest = path.with_suffix(".bin"), path.with_name(f"{path.name.partition('.')[0]}.bin")
+    return longest if longest.exists() and not own.exists() else own
+
+
 def model_at(core: Any, path: Path) -> Any:
-    """Read an IR, which may have its weights in the file of the IR for longer rows, or an ONNX file."""
-    longest = path.with_name(f"{path.name.partition('.')[0]}.bin")
-    shares = path.suffix == ".xml" and not path.with_suffix(".bin").exists() and longest.exists()
-    return core.read_model(str(path), str(longest)) if shares else core.read_model(str(path))
+    """Read an IR with its weights, or an ONNX file."""
+    return core.read_model(str(path), *([str(weights_at(path))] if path.suffix == ".xml" else []))
 
 
 def port_of(port: Any) -> TensorInfo:

@@ -17,7 +17,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError, reason
 from octobert.core.heads import HEADS
 from octobert.core.onnx_files import INPUTS, ROW_NUMBERS, TensorInfo, input_named
-from octobert.core.session import Feeds, Session, SessionOptions, file_of
+from octobert.core.session import Feeds, Session, SessionOptions, shorter_files
 
 _LONGEST = 300
 # Two-dimensional outputs with one value per token. Outputs with three dimensions always have one vector per token.
@@ -97,10 +97,8 @@ class Inputs:
     def __init__(self, ports: Sequence[TensorInfo], path: Path) -> None:
         self._path = path
         self._ports = tuple(ports)
-        named = {input_named(port.name): port for port in ports}
-        # Of a graph of any kind nothing is padded.
-        is_encoder = {*named} <= {*INPUTS, ROW_NUMBERS} and INPUTS[0] in named
-        self.shape = (named[INPUTS[0]].shape if is_encoder else None) or (-1, -1)
+        ids = next((port for port in ports if input_named(port.name) == INPUTS[0]), ports[0])
+        self.shape = ids.shape or (-1, -1)
 
     def model_feeds(self, feeds: Feeds) -> Feeds:
         """Return the feeds that the model reads, under its names and in its types.
@@ -115,7 +113,8 @@ class Inputs:
         usual = port.name if port.name in feeds else input_named(port.name)
         if usual == ROW_NUMBERS and INPUTS[0] in feeds:
             return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
-        if usual not in feeds and not {*feeds} <= {*INPUTS}:
+        # An encoder is given all of its usual inputs.
+        if usual not in feeds and {*feeds} != {*INPUTS}:
             raise DataError(
                 f'the feed has no input "{port.name[:_LONGEST]}"',
                 got=", ".join(feeds)[:_LONGEST],
@@ -212,13 +211,28 @@ class StaticShapeSession:
 
 def static_if_fixed(path: Path, open_: Callable[[Path], SessionWithShape]) -> Session:
     """Open a model: a `StaticShapeSession`, with the files for shorter rows beside it, or the session itself if both axes are
-    free, as in float graphs."""
+    free, as in float graphs. A file that was moved by itself takes all rows.
+
+    Raises:
+        ModelError: a file beside it is made for another length than its name says.
+    """
     session = open_(path)
     if tuple(session.shape) == (-1, -1):
         return session
-    lengths = [int(length) for length in session.shorter.split(",") if length.isdecimal()]
-    others = {length: StaticShapeSession(open_(file_of(path, length))) for length in lengths}
-    return StaticShapeSession(session, shorter=others)
+    named, shorter = session.shorter.split(","), dict[int, Session]()
+    for length, file in shorter_files(path).items():
+        if str(length) in named:
+            other = open_(file)
+            if tuple(other.shape) != (session.shape[0], length):
+                raise ModelError(
+                    "the file is made for other rows than its name says",
+                    where=str(file),
+                    got=str(list(other.shape)),
+                    expected=str([session.shape[0], length]),
+                    fix="download or copy the package again",
+                )
+            shorter[length] = StaticShapeSession(other)
+    return StaticShapeSession(session, shorter=shorter)
 
 
 def _without_padding(parts: list[np.ndarray], name: str, rows: int, length: int) -> np.ndarray:
