@@ -14,12 +14,13 @@ import json
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 import octobert
@@ -38,7 +39,9 @@ class SpanTagger(nn.Module):
         self.lstm = nn.LSTM(width, width // 2, bidirectional=True, batch_first=True)
         self.start, self.end, self.label = (nn.Linear(width, width) for _ in range(3))
 
-    def forward(self, input_ids, attention_mask, words_mask, span_idx):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, words_mask: Tensor, span_idx: Tensor
+    ) -> Tensor:
         states = self.encoder(input_ids, attention_mask).last_hidden_state
         words = self.lstm(torch.einsum("bwt,btd->bwd", words_mask, states))[0]
         index = span_idx.unsqueeze(-1).expand(-1, -1, -1, words.shape[-1])
@@ -48,7 +51,7 @@ class SpanTagger(nn.Module):
         return torch.einsum("bsd,bld->bsl", torch.relu(first + last), labels)
 
 
-def feed(tokenizer, text: str) -> dict[str, np.ndarray]:
+def feed(tokenizer: Any, text: str) -> dict[str, np.ndarray]:
     """The inputs for a text of at most `MOST_WORDS` words."""
     words = text.split()[:MOST_WORDS]
     encoded = tokenizer(words, is_split_into_words=True, return_tensors="np")
@@ -86,7 +89,7 @@ def main() -> None:
     texts = list(dict.fromkeys(json.loads(line)["text"] for line in lines))[: CALIBRATED + COMPARED]
     feeds = [feed(tokenizer, text) for text in texts]
     for index, one in enumerate(feeds):
-        np.savez(out / "feeds" / f"{index:03}.npz", **one)
+        np.savez(out / "feeds" / f"{index:03}.npz", **one)  # type: ignore[arg-type]
     axes = {name: {1: "tokens"} for name in ("input_ids", "attention_mask")}
     axes |= {"words_mask": {1: "words", 2: "tokens"}, "span_idx": {1: "spans"}}
     with warnings.catch_warnings():
@@ -122,7 +125,7 @@ def main() -> None:
     found = {
         name: [session.run(None, one)[0] for one in rows] for name, session in sessions.items()
     }
-    times = {name: [] for name in sessions}
+    times: dict[str, list[float]] = {name: [] for name in sessions}
     for number in range(ROUNDS * len(rows)):
         for name, session in sessions.items():
             session.run(None, rows[number % len(rows)])
