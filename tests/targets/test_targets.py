@@ -330,6 +330,9 @@ def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path:
         batch=4, sequence=24
     )
     assert shape_of("tensorrt", shape=SHAPE | {"sequence": 32}) == StaticShape(batch=2, sequence=32)
+    # One file takes all lengths, so there are no others beside it.
+    several = SHAPE | {"sequence": 32, "shorter": [16, 24]}
+    assert shape_of("tensorrt", shape=several) == StaticShape(batch=2, sequence=32)
     fixed = StaticShape(batch=1, sequence=24, shorter="auto")
     assert shape_of("migraphx", benchmark=timed) == fixed
     assert shape_of("ort-cpu", benchmark=timed) is None

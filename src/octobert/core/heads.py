@@ -55,6 +55,11 @@ class Head:
         return self.input in ("words", "question")
 
     @property
+    def reads_texts(self) -> bool:
+        """Return whether a tokenizer makes the rows; those of a graph of any kind are arrays."""
+        return self.input != "feeds"
+
+    @property
     def pooled(self) -> bool:
         """Return whether octobert adds modules of sentence-transformers to the model."""
         return bool(self.encoder)

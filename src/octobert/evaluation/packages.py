@@ -383,7 +383,7 @@ def benchmark_models(
         else (min(_DEFAULT_TOKENS, limit),)
     )
     settings = settings.replaced(sequence=(*chosen, "data") if data else chosen)
-    if any(model.head and head_of(model.head).input == "feeds" for model in finished_models):
+    if not all(model.reads_texts for model in finished_models):
         if data is None:
             raise RecipeError(
                 "a graph is timed on rows of its own",

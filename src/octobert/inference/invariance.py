@@ -9,7 +9,6 @@ import numpy as np
 
 from octobert import targets
 from octobert.core.closeness import BatchEffect
-from octobert.core.heads import head_of
 from octobert.core.session import Session, SessionOptions
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.inference.opened import FinishedModel
@@ -30,7 +29,7 @@ def batch_effect(model: FinishedModel) -> BatchEffect | None:
         ModelError: the model has other outputs than its task reads.
     """
     model.check_runs()
-    if model.head and head_of(model.head).input == "feeds":
+    if not model.reads_texts:
         return None
     session, longest = model.session(SessionOptions()), model.longest or max(_LENGTHS)
     generator = np.random.default_rng(0)

@@ -109,6 +109,11 @@ class FinishedModel:
         return self.task.head if self.task is not None else ""
 
     @property
+    def reads_texts(self) -> bool:
+        """False for a graph of any kind, whose rows are arrays that run alone."""
+        return not self.head or head_of(self.head).reads_texts
+
+    @property
     def vocabulary(self) -> int | None:
         """Token ids are below it, if it is known."""
         return read_config(self.folder).get("vocab_size")
@@ -160,11 +165,13 @@ class FinishedModel:
         Ranges of a batch include all tokens, padding too; those of a token do not. The behaviour of a file of another tool is
         not known.
         """
-        if self.head and head_of(self.head).input == "feeds":
-            return False
-        return self.manifest is not None and not any(
-            quantizer.dynamic and quantizer.group is None
-            for _, quantizer in self.manifest.plan.quantized
+        return (
+            self.reads_texts
+            and self.manifest is not None
+            and not any(
+                quantizer.dynamic and quantizer.group is None
+                for _, quantizer in self.manifest.plan.quantized
+            )
         )
 
     def entries_on(self, device: str | None = None) -> SessionEntries:

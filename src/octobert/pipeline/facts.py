@@ -16,6 +16,7 @@ from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
+from octobert.core.heads import head_of
 from octobert.core.plan import FloatType
 from octobert.core.results import ModelMetadata
 from octobert.core.session import SessionEntries, StaticShape
@@ -83,7 +84,7 @@ class RunFacts:
     @property
     def supplement(self) -> bool:
         """Whether smoothing and ranges are calibrated on octobert's own texts, too."""
-        return self.recipe.data.supplement and self.spec.build().reads_texts
+        return self.recipe.data.supplement and self.feeds is None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -93,7 +94,7 @@ class RunFacts:
     @property
     def feeds(self) -> StepResult | None:
         """The step whose rows a graph of any kind is captured with."""
-        return None if self.spec.build().reads_texts else self.data
+        return None if head_of(self.head).reads_texts else self.data
 
     @property
     def integer_targets(self) -> tuple[str, ...]:
@@ -202,6 +203,9 @@ class RunFacts:
         """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""
         if capabilities.shapes == "dynamic":
             return None
+        if self.recipe.shape is not None and capabilities.shapes == "profiles":
+            # One file takes all lengths up to the largest.
+            return self.recipe.shape.of(self.recipe.shape.sequence)
         if self.recipe.shape is not None or capabilities.shapes == "either":
             return self.recipe.shape
         if capabilities.shapes == "fixed":

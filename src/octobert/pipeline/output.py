@@ -118,7 +118,7 @@ def file_of(result: StepResult, name: str) -> Folder:
 def example(out: Path, report: Report) -> tuple[str, ...] | None:
     """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
     step = report.stages.get("data")
-    if step is None or head_of(report.task.head).input == "feeds":
+    if step is None or not head_of(report.task.head).reads_texts:
         return None
     path = Store(store_folder(out / HIDDEN)).path("data", step.key) / "evaluation.json"
     try:

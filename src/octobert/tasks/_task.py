@@ -18,9 +18,12 @@ import numpy as np
 
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.evidence import Answer, ChangedRow
+from octobert.core.frozen import lazy
+from octobert.core.heads import head_of
 from octobert.core.measurements import FidelityKind
 from octobert.core.plain import as_json
 from octobert.core.results import ModelMetadata
+from octobert.data.encoded import outputs_of
 from octobert.data.sampling import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._rows import Table
@@ -54,6 +57,11 @@ class Result:
     def logits(self) -> np.ndarray:
         """The only output of models that judge texts: [texts, classes], whatever the number of rows of a text."""
         return self.encoded.join(self.outputs["logits"])
+
+    @lazy
+    def by_row(self) -> list[dict[str, np.ndarray]]:
+        """The outputs of a graph of any kind, row by row."""
+        return outputs_of(self.outputs)
 
     @property
     def texts(self) -> Sequence[Text]:
@@ -134,8 +142,6 @@ class Task(ABC):
     # Whether several rows, or lists in them, are answered together; and whether documents of a corpus are searched.
     together: ClassVar[bool] = False
     searches: ClassVar[bool] = False
-    # Whether a tokenizer makes its rows of texts.
-    reads_texts: ClassVar[bool] = True
     # Texts of an input that people are shown whole, by their places.
     shown_whole: ClassVar[tuple[int, ...]] = ()
     head: str
@@ -155,6 +161,11 @@ class Task(ABC):
     def offered(self) -> Mapping[str, Metric | None]:
         """All metrics that a recipe can name; None for AUROC."""
         return self.metrics
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a tokenizer makes its rows."""
+        return head_of(self.head).reads_texts
 
     def tokenizer(self, folder: Path) -> Tokenizer:
         """What makes rows of the texts, of a model's folder."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -24,7 +24,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
 from octobert.data import formats
-from octobert.data.encoded import FeedRow, outputs_of, size_of
+from octobert.data.encoded import FeedRow, size_of
 from octobert.data.sampling import ROW_NUMBER
 from octobert.data.tokenization import EncodedTexts, NoTokenizer, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
@@ -70,7 +70,6 @@ class GraphTask(Unscored):
         scores: outputs whose largest number is an answer.
     """
 
-    reads_texts: ClassVar[bool] = False
     head: str = "graph"
     per_token: bool = True
     references: tuple[str, ...] = ()
@@ -139,21 +138,17 @@ class GraphTask(Unscored):
             "a graph is not trained here", where="finetune", fix="train it where it was made"
         )
 
-    def outputs(self, result: Result) -> list[dict[str, np.ndarray]]:
-        """The outputs of each row."""
-        return outputs_of(result.outputs)
-
     def items(self, result: Result) -> np.ndarray:
         """[rows, 0]: what is right a function of the user says."""
         return np.empty((len(result.gold), 0))
 
     def judged(self, result: Result) -> Predictions:
         """The outputs of each row by name, and its references by name."""
-        return Predictions(objects(self.outputs(result)), objects(list(result.gold)))
+        return Predictions(objects(result.by_row), objects(list(result.gold)))
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """The mean cosine of outputs; changed are rows where the largest of some scores is another one."""
-        after, before = self.outputs(ours), self.outputs(reference)
+        after, before = ours.by_row, reference.by_row
         changed: list[Change] = []
         for index, pair in enumerate(zip(before, after, strict=True)):
             old, new = map(self._answers, pair)
@@ -163,7 +158,7 @@ class GraphTask(Unscored):
         numbers = ({name: each.outputs[name] for name in before[0]} for each in (ours, reference))
         return Fidelity(
             "mean cosine of outputs",
-            float(np.nanmean(_of_rows(cosines))),
+            float(_of_rows(cosines).mean()),
             output_error(*numbers),
             tuple(changed),
             kind="cosine",
@@ -180,11 +175,11 @@ class GraphTask(Unscored):
 
     def closeness(self, ours: Result, reference: Result) -> tuple[Measure, np.ndarray]:
         """The mean cosine of the outputs of each row."""
-        return "cosine", _of_rows(_cosines(self.outputs(ours), self.outputs(reference)))
+        return "cosine", _of_rows(_cosines(ours.by_row, reference.by_row))
 
     def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
         """All outputs."""
-        return {name: array.tolist() for name, array in self.outputs(result)[index].items()}
+        return {name: array.tolist() for name, array in result.by_row[index].items()}
 
     def line(self, answer: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {list(np.shape(values))}" for name, values in answer.items())

@@ -44,7 +44,7 @@ PARITY_TEXTS = (
 # Only two rows are as long as the model's limit; with eight of them PyTorch took most of the time of parity.
 _BATCHES = ((0,), (1, 2), (0, 3, 4), (2, 5), (6,), (6, 7), (0, 1, 2, 3, 4, 6, 7))
 # Feeds on which a graph of any kind is compared with its file.
-_FEEDS = 8
+COMPARED = 8
 # For logits over a vocabulary, which take half a megabyte for a token of multilingual models: no rows of padding.
 _SMALL_BATCHES = _BATCHES[:-1]
 
@@ -114,7 +114,7 @@ def _graph(
 ) -> Summary:
     """Capture a graph of any kind."""
     batches = _artifacts.batches(context.work, rows, build(head, {}))
-    captured = capture.capture_graph(model.path, batches, axes, compared=_FEEDS)
+    captured = capture.capture_graph(model.path, batches, axes, compared=COMPARED)
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     context.write_json("config.json", {"model_type": "graph"})
     facts = CaptureFacts(

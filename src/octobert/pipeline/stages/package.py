@@ -62,7 +62,7 @@ def run(
     task, pooling = measured.task, measured.model.pooling
     head = head_of(task.head)
     longest = 0
-    if head.input != "feeds":
+    if head.reads_texts:
         # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
         longest = Tokenizer(work, None if head.windowed else rebuild(task).max_length).max_length
         state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])

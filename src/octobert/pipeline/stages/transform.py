@@ -18,14 +18,12 @@ from octobert.data.encoded import feeds_of
 from octobert.graph import operators, parity
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
-from octobert.pipeline.stages.capture import parity_batches
+from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.quantization import observer
 from octobert.quantization.transforms import load
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 1024
-# Rows of a graph of any kind on which the result is compared.
-COMPARED = 8
 # Channels of a group whose magnitudes are kept.
 KEPT_CHANNELS = 128
 
@@ -99,14 +97,9 @@ def run(
         before = path
     if before == source:
         operators.save(model, path)
-    batches = [
-        parity.only(batch, model)
-        for batch in (
-            parity_batches(tokenizer, task.head)
-            if task.reads_texts
-            else [feeds_of([row], 0) for row in encoded.flat[:COMPARED]]
-        )
-    ]
+    feeds = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
+    batches = parity_batches(tokenizer, task.head) if task.reads_texts else feeds
+    batches = [parity.only(batch, model) for batch in batches]
     reference = parity.onnx_outputs(
         ir.load(source), batches, [str(v.name) for v in model.graph.outputs]
     )
