@@ -117,10 +117,7 @@ def sample(
             low, high = ends.get(name, (np.inf, -np.inf))
             ends[name] = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
             # A graph of any kind may read texts of different lengths at once.
-            places = chosen[index]
-            samples[name].append(
-                part[places % len(part) if len(part) < len(rows[index]) else places]
-            )
+            samples[name].append(part[chosen[index] % len(part)])
 
     stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}

@@ -22,7 +22,7 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Sensitivity, SiteSensitivity
-from octobert.core.session import read_outputs
+from octobert.core.session import GRAPH_METADATA, read_outputs
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, qdq
 from octobert.quantization import search
@@ -116,7 +116,10 @@ def estimate(
             progress(done + 1, len(rows))
     except ModelError as error:
         return _unknown(f"{error.what} ({error.got})")
-    except Exception as error:  # noqa: BLE001  # of what no encoder computes; the estimate is not needed
+    except Exception as error:
+        # A graph of any kind computes what no encoder does, and needs no estimate.
+        if GRAPH_METADATA not in model.metadata_props:
+            raise
         return _unknown(f"PyTorch cannot run the graph ({reason(error)})")
     # Modules of torch.fx refer to themselves: their weights would stay until cycles are collected.
     for buffer in dict(module.named_buffers()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import GRAPH, EncoderFamily
 from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
-from octobert.core.onnx_files import ports_of, read_onnx
+from octobert.core.onnx_files import TensorInfo, ports_of, read_onnx
 from octobert.core.results import Parity, Sizes
 from octobert.core.session import GRAPH_METADATA, Feeds
 from octobert.graph import operators, parity, parts, sites
@@ -118,8 +118,9 @@ def capture_graph(
     model, original = read_onnx(path), read_onnx(path)
     for graph in (model.graph, original.graph):
         _fix_(graph, axes)
+    ports = ports_of(original).inputs
     for number, feed in enumerate(feeds, start=1):
-        check_feed(original, feed, where=f"feed {number}")
+        check_feed(ports, feed, where=f"feed {number}")
     lowering.prepare_(model, whole=False)
     found, others = structure.layers_in(model.graph)
     layers = [layer for layer in found if layer.roles <= GRAPH.parts.keys()]
@@ -175,13 +176,12 @@ def _fix_(graph: ir.Graph, axes: Mapping[str, int]) -> None:
             )
 
 
-def check_feed(model: ir.Model, feed: Feeds, *, where: str) -> None:
+def check_feed(ports: Sequence[TensorInfo], feed: Feeds, *, where: str) -> None:
     """Check that a feed has the inputs of a graph, in their types and with as many axes.
 
     Raises:
         ModelError: with the input.
     """
-    ports = ports_of(model).inputs
     for port in ports:
         array = feed.get(port.name)
         if array is None:

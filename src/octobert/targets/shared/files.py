@@ -46,12 +46,13 @@ def write(
 
     path = model_file(folder)
     before = (cpu.INTEGERS,) if passes is None else passes
+    forms, shape = {path: options}, options.shape
+    if shape is not None:
+        forms = {path: options.replaced(shape=shape.of(shape.sequence))}
+        for length in shape.lengths[1:]:
+            forms[file_of(path, length)] = options.replaced(shape=shape.of(length))
     models: dict[Path, ir.Model] = {}
-    for length in (None,) if options.shape is None else options.shape.lengths:
-        form, file = options, path
-        if options.shape is not None and length is not None:
-            form = options.replaced(shape=options.shape.of(length))
-            file = path if length == options.shape.sequence else file_of(path, length)
+    for file, form in forms.items():
         calls = [
             (graph_pass.apply_, settings)
             for graph_pass in (*before, float16.FLOAT_PARTS, opset.OPSET)
@@ -65,9 +66,8 @@ def write(
         for apply_, settings in calls:
             apply_(models[file], **settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if options.shape is not None and len(models) > 1:
-        lengths = ",".join(map(str, options.shape.lengths[1:]))
-        models[path].metadata_props[SHORTER_METADATA] = lengths
+    if shape is not None and shape.lengths[1:]:
+        models[path].metadata_props[SHORTER_METADATA] = ",".join(map(str, shape.lengths[1:]))
     operators.save_all(models)
     return path
 
