@@ -275,16 +275,16 @@ def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedText
     if not isinstance(pair.task, Embedding):
         return pair.task.fidelity(Result(ours, encoded), Result(theirs, encoded))
     form = pair.task.form
-    after, before = (form.read(outputs, encoded.flat) for outputs in (ours, theirs))
+    after, before = (form.read(outputs, encoded) for outputs in (ours, theirs))
     name, agreement, _ = form.agreement(after, before)
     return Fidelity(name, float(agreement.mean()), form.error(after, before), ())
 
 
 def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:
-    """The tokens of the first row, how many rows there are, and how much was cut."""
+    """The tokens of the first row, how many rows there are, and how much was cut; without a row those of the text."""
     rows = encoded.rows[0]
-    first = rows[0]
-    listed = first.ids[:_LISTED].tolist()
+    ids = rows[0].ids if rows else pair.tokenizer.offsets(encoded.texts[0][:1])[0].ids
+    listed = ids[:_LISTED].tolist()
     truncated = any(row.truncated for row in rows)
     total = (
         sum(len(tokens.ids) for tokens in pair.tokenizer.offsets(list(encoded.texts[0])))

@@ -12,7 +12,7 @@ import pytest
 
 import octobert
 from octobert import tasks
-from octobert.core.errors import DataError, RecipeError
+from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.heads import head_of
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import Encoded, feeds_of
@@ -29,6 +29,7 @@ from tests.support.runs import FAST
 # Sums of float32 in another order; the logarithm of 1 + x rounds x where it is small.
 SAME_FLOAT = 1e-5
 ROUNDING = 1e-12
+NO_TEXTS = EncodedTexts([], [])
 SETTINGS = [("max", "relu"), ("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")]
 
 
@@ -155,14 +156,14 @@ def sparse(count: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def test_similarities_are_those_of_dense_vectors(kind) -> None:
     form = SparseVectors(40)
     (first, one), (second, other) = sparse(7, 1), sparse(9, 2)
-    found = form.similarities(kind, form.read(one, ()), form.read(other, ()))
+    found = form.similarities(kind, form.read(one, NO_TEXTS), form.read(other, NO_TEXTS))
     np.testing.assert_allclose(found, similarities(kind, first, second), atol=SAME_FLOAT)
 
 
 def test_overlap_error_and_cost_by_loops() -> None:
     form = SparseVectors(40)
     (first, one), (second, other) = sparse(6, 1), sparse(6, 2)
-    ours, theirs = form.read(one, ()), form.read(other, ())
+    ours, theirs = form.read(one, NO_TEXTS), form.read(other, NO_TEXTS)
     has = first > 0, second > 0
     name, overlap, kind = form.agreement(ours, theirs)
     expected = [(a & b).sum() / (a | b).sum() for a, b in zip(*has, strict=True)]
@@ -209,15 +210,146 @@ def test_an_answer_reads_its_own_vector_alone(tokenizer_folder, monkeypatch) -> 
     read = SparseVectors.read
     seen: list[int] = []
 
-    def counted(form, outputs, rows):
-        seen.append(len(rows))
-        return read(form, outputs, rows)
+    def counted(form, outputs, encoded):
+        seen.append(len(encoded.texts))
+        return read(form, outputs, encoded)
 
     monkeypatch.setattr(SparseVectors, "read", counted)
     for index, vector in enumerate(dense):
         answer = task.answer(Result(outputs, encoded), index, None)
         assert answer["values"] == pytest.approx(sorted(vector[vector > 0], reverse=True))
     assert seen == [1, 1, 1]
+
+
+TABLE, ENCODER = "query_0_SparseStaticEmbedding", "document_0_MLMTransformer"
+
+
+def routed(checkpoint: Path, folder: Path, *, weights: int | None = None) -> Path:
+    """A SparseEncoder whose queries are a table, as sentence-transformers 6 writes it."""
+    import shutil
+
+    from safetensors.numpy import save_file
+
+    encoder = stated(shutil.copytree(checkpoint, folder / ENCODER))
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (encoder / name).unlink()
+    shutil.move(encoder / "1_SpladePooling", folder / "document_1_SpladePooling")
+    (folder / TABLE).mkdir()
+    shutil.copyfile(encoder / "tokenizer.json", folder / TABLE / "tokenizer.json")
+    (folder / TABLE / "config.json").write_text(json.dumps({"frozen": True}))
+    count = Tokenizer(encoder).vocabulary if weights is None else weights
+    table = np.random.default_rng(3).random(count).astype(np.float32)
+    save_file({"weight": table}, folder / TABLE / "model.safetensors")
+    kinds = {
+        TABLE: "SparseStaticEmbedding",
+        ENCODER: "MLMTransformer",
+        "document_1_SpladePooling": "SpladePooling",
+    }
+    package = "sentence_transformers.sparse_encoder.modules"
+    route = {
+        "types": {name: f"{package}.{kind.lower()}.{kind}" for name, kind in kinds.items()},
+        "structure": {"query": [TABLE], "document": [ENCODER, "document_1_SpladePooling"]},
+        "parameters": {"default_route": "document"},
+    }
+    (folder / "router_config.json").write_text(json.dumps(route))
+    router = {"idx": 0, "name": "0", "path": "", "type": f"{package}.Router"}
+    (folder / "modules.json").write_text(json.dumps([router]))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "SparseEncoder", "prompts": {"query": "", "document": ""}})
+    )
+    return folder
+
+
+def test_queries_of_a_table_need_no_row(checkpoint, tmp_path: Path) -> None:
+    from octobert.models.source import read_metadata, resolve
+
+    source = resolve(routed(checkpoint("bert", "masked-lm"), tmp_path / "model"))
+    assert pooling_of(source.tokenizer_folder, head_of("sparse-embedding")).modes == ("max",)
+    metadata = read_metadata(source)
+    assert metadata.query_table
+    task = tasks.build("sparse-embedding", {}, metadata)
+    tokenizer = Tokenizer(source.tokenizer_folder)
+    asked = ["the of", {"text": "of a the of", "prompt": "query"}, "and", "it was"]
+    asked.append({"text": "was", "prompt": "query"})
+    encoded = task.encode(tokenizer, [task.parse(text, where="input") for text in asked])
+    assert [len(rows) for rows in encoded.rows] == [1, 0, 1, 1, 0]
+    width = tokenizer.vocabulary
+    dense = np.maximum(np.random.default_rng(1).standard_normal((3, width)) - 1, 0)
+    kept = [
+        row.kept({"sentence_embedding": vector.astype(np.float32)})
+        for row, vector in zip(encoded.flat, dense, strict=True)
+    ]
+    outputs = {name: np.concatenate([each[name] for each in kept]) for name in kept[0]}
+    vectors = task.vectors(Result(outputs, encoded)).toarray()
+    np.testing.assert_allclose(vectors[[0, 2, 3], :width], dense, rtol=SAME_FLOAT)
+    weights = np.random.default_rng(3).random(width).astype(np.float32)
+    for place, words in ((1, ("of", "a", "the")), (4, ("was",))):
+        expected = np.zeros(width, np.float32)
+        ids = [tokenizer.id_of(word) for word in words]
+        expected[ids] = weights[ids]
+        np.testing.assert_array_equal(vectors[place, :width], expected)
+    alone = task.encode(tokenizer, encoded.texts[1:2])
+    empty = {"sentence_embedding": np.zeros((0,))}
+    assert len(task.answer(Result(empty, alone), 0, None)["values"]) == 3
+
+
+def test_tables_that_do_not_fit(checkpoint, tmp_path: Path, golden) -> None:
+    from octobert.models.source import resolve
+
+    folder = routed(checkpoint("bert", "masked-lm"), tmp_path / "a")
+    tokenizer = folder / TABLE / "tokenizer.json"
+    other = json.loads(tokenizer.read_text())
+    vocabulary = other["model"]["vocab"]
+    vocabulary["the"], vocabulary["of"] = vocabulary["of"], vocabulary["the"]
+    tokenizer.write_text(json.dumps(other))
+    with golden.raises(ModelError):
+        resolve(folder)
+    short = resolve(routed(checkpoint("bert", "masked-lm"), tmp_path / "b", weights=5))
+    with golden.raises(ModelError):
+        Tokenizer(short.tokenizer_folder)
+    (short.tokenizer_folder / TABLE / "model.safetensors").write_bytes(b"no")
+    with golden.raises(ModelError):
+        Tokenizer(short.tokenizer_folder)
+    # Two encoders: no route is the model.
+    route = json.loads((folder / "router_config.json").read_text())
+    route["structure"]["query"] = route["structure"]["document"]
+    (folder / "router_config.json").write_text(json.dumps(route))
+    with golden.raises(ModelError):
+        resolve(folder)
+    route["structure"]["query"] = ["../elsewhere"]
+    (folder / "router_config.json").write_text(json.dumps(route))
+    with golden.raises(ModelError):
+        resolve(folder)
+
+
+@pytest.mark.slow
+def test_a_model_with_a_table_of_queries_runs(checkpoint, tmp_path: Path) -> None:
+    folder = routed(checkpoint("bert", "masked-lm"), tmp_path / "model")
+    recipe = recipe_of(
+        folder,
+        "sparse-embedding",
+        rows_in(tmp_path / "data"),
+        targets=["ort-cpu"],
+        benchmark=FAST,
+    )
+    report = runner.run(recipe, tmp_path / "out", executor=inline.run)
+    assert {score.metric for score in report.of("ort-cpu").scores} >= {"ndcg@10", "flops"}
+    package = tmp_path / "out" / "ort-cpu"
+    assert (package / TABLE / "model.safetensors").read_bytes() == (
+        folder / TABLE / "model.safetensors"
+    ).read_bytes()
+    route = json.loads((package / "router_config.json").read_text())
+    assert route["structure"] == {"query": [TABLE], "document": ["", "1_SpladePooling"]}
+    model = octobert.load(package)
+    query, document = model([{"text": "of the", "prompt": "query"}, "of the"])
+    assert sorted(query["tokens"]) == ["of", "the"]
+    assert query["values"] != document["values"]
+    # Queries alone run nothing.
+    assert model([{"text": "of the", "prompt": "query"}]) == [query]
+    pq.write_table(pa.table({"text": ["of the", "a"]}), tmp_path / "corpus.parquet")
+    octobert.embed(package, tmp_path / "corpus.parquet", tmp_path / "v.parquet", prompt="query")
+    first = pq.read_table(tmp_path / "v.parquet")["embedding"].to_pylist()[0]
+    assert sorted(first["indices"]) == sorted(query["indices"])
 
 
 def test_a_cost_limits_nothing(checkpoint, tmp_path: Path, golden) -> None:

@@ -19,6 +19,8 @@ from octobert.core.plain import parsed_json, preview
 CONFIG = "config.json"
 # Of sentence-transformers: its modules, and what its encoder reads.
 MODULES, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+# Folder of the weights of tokens that make a query's sparse vector without a model.
+QUERY_TABLE = "query_0_SparseStaticEmbedding"
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _FIX = "download or copy the model again"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.

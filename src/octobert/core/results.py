@@ -276,6 +276,7 @@ class ModelMetadata(FrozenModel):
         similarity: how embeddings are compared; None where the model does not say, which means `cosine`, for sparse ones `dot`.
         most_active: of a sparse embedding, the largest so many entries are kept; None where the model does not say.
         reading: how a late-interaction model reads texts; None for all others.
+        query_table: of a sparse embedding, queries are made of weights of their tokens, without the model.
     """
 
     labels: tuple[str, ...] = ()
@@ -287,6 +288,7 @@ class ModelMetadata(FrozenModel):
     similarity: Similarity | None = None
     most_active: int | None = None
     reading: Reading | None = None
+    query_table: bool = False
 
 
 class TaskFacts(ModelMetadata):

@@ -18,6 +18,7 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
 from octobert.core.frozen import lazy
 from octobert.core.model_config import (
+    QUERY_TABLE,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
     read_config,
@@ -132,6 +133,8 @@ class Tokenizer:
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
+        # [vocabulary] the weight of each token in a query's sparse vector that is made without the model; None for all others.
+        self.query_weights = _query_weights(folder / QUERY_TABLE, self.vocabulary)
         # What texts are refused with after one took too long.
         self._late: TimeoutError | None = None
         # Truncation is a state of the tokenizer, which several threads use.
@@ -343,6 +346,38 @@ def check_length(max_length: int | None, folder: Path) -> None:
 def longest(folder: Path) -> int:
     """The largest number of tokens that the model of a folder has positions for."""
     return longest_input(read_config(folder))
+
+
+def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:
+    """The weights of a table of queries.
+
+    Raises:
+        ModelError: they cannot be read, or there is not one for each token.
+    """
+    if not folder.is_dir():
+        return None
+    from safetensors.numpy import load_file
+
+    # Not where it is linked to.
+    file = (folder / "model.safetensors").resolve()
+    try:
+        weights = load_file(file)["weight"].astype(np.float32)
+    except Exception as error:  # safetensors raises a type of its own for damaged files
+        raise ModelError(
+            "the weights of queries cannot be read",
+            where=str(file),
+            got=reason(error),
+            fix="download the model again",
+        ) from error
+    if weights.shape != (vocabulary,) or not np.isfinite(weights).all():
+        raise ModelError(
+            "not one weight for each token of queries",
+            where=str(file),
+            got=f"shape {list(weights.shape)}",
+            expected=f"[{vocabulary}], finite",
+            fix="download the model again",
+        )
+    return weights
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:

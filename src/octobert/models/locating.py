@@ -6,16 +6,18 @@ knows by its beginning (`https://…`, `package:NAME/PATH`, `azureml://…`), or
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import canonical_digest, looks_local, remove
-from octobert.core.model_config import CONFIG
+from octobert.core.model_config import MODULES, QUERY_TABLE, read_object
 from octobert.models import sources
-from octobert.models.sentence_transformers import modules_of
+from octobert.models.sentence_transformers import ABOUT, entries, modules_of, tabled
 from octobert.models.sources import PICKLES
 
 # Of a tokenizer, as transformers saves it.
@@ -74,34 +76,66 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise hub_error(ModelError, error, name) from error
 
 
-def completed(folder: Path, config: str, tokenizer: Path | None = None) -> Path:
-    """A folder in octobert's cache folder with the files of a checkpoint, and with another `config.json` or tokenizer.
+def flat(folder: Path) -> Path:
+    """The folder of a sparse encoder whose queries need no model (see `tabled`) as that of its encoder; any other as it is.
+
+    Raises:
+        ModelError: its files cannot be read, or queries have another vocabulary than documents.
+    """
+    route = tabled(folder)
+    if route is None:
+        return folder
+    ((kind, encoder), *others), table = route
+    vocabularies = [
+        read_object(place / "tokenizer.json").get("model") for place in (encoder, table)
+    ]
+    if vocabularies[0] != vocabularies[1]:
+        raise ModelError(
+            "queries have another vocabulary than documents",
+            where=str(table / "tokenizer.json"),
+            fix="download the model again",
+        )
+    modules = entries({"": kind, **{place.name: other for other, place in others}})
+    linked = {place.name: place for _, place in others} | {QUERY_TABLE: table}
+    if (folder / ABOUT).is_file():
+        linked[ABOUT] = folder / ABOUT
+    return completed(encoder, {MODULES: json.dumps(modules, indent=2), **linked})
+
+
+def completed(
+    folder: Path, others: Mapping[str, str | Path], tokenizer: Path | None = None
+) -> Path:
+    """A folder in octobert's cache folder with the files of a checkpoint, and with other ones or another tokenizer.
 
     Args:
         folder: the checkpoint. Its files are linked, or copied where links are not possible.
-        config: content of the file.
+        others: name → content of a file, or a file or folder that is linked.
         tokenizer: the folder of another tokenizer; None for that of the checkpoint.
     """
     places = [str(path.resolve()) for path in (folder, tokenizer) if path is not None]
+    named = {name: str(other) for name, other in others.items()}
     with environment.place_in_cache(
-        "checkpoints", canonical_digest([*places, config])[:16]
+        "checkpoints", canonical_digest([*places, named])[:16]
     ) as place:
         place.mkdir(exist_ok=True)
         files = {path.name: path for path in folder.iterdir()}
         if tokenizer is not None:
             files = {name: path for name, path in files.items() if not _of_tokenizer(path)}
             files |= {path.name: path for path in filter(_of_tokenizer, tokenizer.iterdir())}
-        files.pop(CONFIG, None)
+        files |= {name: other for name, other in others.items() if isinstance(other, Path)}
+        written = {name: other for name, other in others.items() if isinstance(other, str)}
+        files = {name: path for name, path in files.items() if name not in written}
         for path in place.iterdir():
-            if path.name not in {*files, CONFIG} or not path.exists():
+            if path.name not in {*files, *written} or not path.exists():
                 remove(path)
         for name, path in files.items():
             # What was copied may have changed since.
             if not (place / name).is_symlink():
                 remove(place / name)
                 _link(path.resolve(), place / name)
-        if not (place / CONFIG).exists():
-            (place / CONFIG).write_text(config, encoding="utf-8")
+        for name, content in written.items():
+            if not (place / name).exists():
+                (place / name).write_text(content, encoding="utf-8")
     return place
 
 

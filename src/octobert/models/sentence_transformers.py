@@ -25,6 +25,7 @@ from octobert.core.model_config import (
     CONFIG,
     MODE_KEYS,
     MODULES,
+    QUERY_TABLE,
     SENTENCE_CONFIG,
     TEMPLATE,
     TOKENIZER_CONFIG,
@@ -37,6 +38,7 @@ from octobert.core.model_config import (
 )
 
 ABOUT = "config_sentence_transformers.json"
+_ROUTER = "router_config.json"
 # What a file system can take, such as `1_Pooling`.
 _FOLDER = r"[\w .\-/]{0,200}"
 # Of a module, the safe form first.
@@ -61,6 +63,7 @@ _FIRST = {
         "sparse_encoder.models.SpladePooling",
     ),
 }
+_TABLE_OF_QUERIES = "sparse_encoder.models.SparseStaticEmbedding"
 # What SPLADE's pooling saturates by, once and twice.
 SATURATIONS = ("relu", "log1p_relu")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
@@ -130,22 +133,54 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
         raise ModelError(
             "modules.json is not a list of modules", where=str(path), fix="download it again"
         )
-    modules = []
-    for entry in entries:
-        stated = entry.get("path", "")
-        if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
-            raise ModelError(
-                "the path of a module is no folder",
-                where=str(path),
-                got=repr(stated),
-                fix="download it again",
-            )
-        if stated and not stays_inside(stated):
-            raise ModelError(
-                "a module lies outside of the model's folder", where=str(path), got=stated
-            )
-        modules.append((entry["type"], folder / stated))
-    return modules
+    return [(entry["type"], _place(path, entry.get("path", ""))) for entry in entries]
+
+
+def _place(file: Path, stated: Any) -> Path:
+    """The folder of a module that a file beside it states.
+
+    Raises:
+        ModelError: it is no folder of the model.
+    """
+    if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
+        raise ModelError(
+            "the path of a module is no folder",
+            where=str(file),
+            got=repr(stated),
+            fix="download it again",
+        )
+    if stated and not stays_inside(stated):
+        raise ModelError("a module lies outside of the model's folder", where=str(file), got=stated)
+    return file.parent / stated
+
+
+def tabled(folder: Path) -> tuple[list[tuple[str, Path]], Path] | None:
+    """(type, folder) of the modules that read documents, and the folder of the weights of tokens that make queries.
+
+    None for any folder but that of a sparse encoder whose queries need no model.
+
+    Raises:
+        ModelError: its files cannot be read.
+    """
+    if [_name_of(kind) for kind, _ in modules_of(folder)] != ["Router"]:
+        return None
+    path = folder / _ROUTER
+    stated = read_object(path, missing_ok=True)
+    types, routes = stated.get("types"), stated.get("structure")
+    if not isinstance(types, dict) or not isinstance(routes, dict):
+        return None
+    query, document = (
+        [(str(types.get(name)), _place(path, name)) for name in routes.get(side) or ()]
+        for side in ("query", "document")
+    )
+    kinds = [[_name_of(kind) for kind, _ in route] for route in (query, document)]
+    is_table = kinds[0] == ["SparseStaticEmbedding"] and kinds[1][:1] == ["MLMTransformer"]
+    return (document, query[0][1]) if is_table else None
+
+
+def _name_of(kind: str) -> str:
+    """The name of a class without its package."""
+    return kind.rpartition(".")[2]
 
 
 def entries(types: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -167,7 +202,7 @@ def check_kind(folder: Path, head: Head | None = None) -> None:
     # Without modules.json that library does not read the other file either.
     names = [str(about.get("model_type"))] if modules else []
     for kind, _ in modules:
-        names += [kind.partition(".")[0], kind.rpartition(".")[2]]
+        names += [kind.partition(".")[0], _name_of(kind)]
     names += [
         str(name) for name in (config.get("model_type"), *(config.get("architectures") or ()))
     ]
@@ -213,6 +248,7 @@ def module_files(folder: Path) -> list[str]:
     for _, module_folder in modules_of(folder):
         if module_folder.resolve() != folder.resolve() and module_folder.is_dir():
             files += [module_folder / name for name in ("config.json", *WEIGHTS)]
+    files += sorted((folder / QUERY_TABLE).glob("*"))
     return [path.relative_to(folder).as_posix() for path in files if path.is_file()]
 
 
@@ -254,14 +290,26 @@ def write(
         write_json(folder / SENTENCE_CONFIG, settings | {"max_seq_length": max_length} | opened)
         return
     kinds = list(_FIRST[head.encoder])
-    folders = ["", f"1_{kinds[1].rpartition('.')[2]}"]
+    folders = ["", f"1_{_name_of(kinds[1])}"]
     for number, step in enumerate(pooling.steps, start=2):
         name = _NAMES[step.kind]
         kinds.append(f"models.{name}")
         folders.append(f"{number}_{name}")
         if not isinstance(step, Normalize):
             shutil.copytree(source / step.folder, folder / folders[-1])
-    types = [f"sentence_transformers.{kind}" for kind in kinds]
+    types = {
+        place: f"sentence_transformers.{kind}" for place, kind in zip(folders, kinds, strict=True)
+    }
+    modules = types
+    if (source / QUERY_TABLE).is_dir():
+        shutil.copytree(source / QUERY_TABLE, folder / QUERY_TABLE)
+        modules = {"": "sentence_transformers.models.Router"}
+        routes = {
+            "types": types | {QUERY_TABLE: f"sentence_transformers.{_TABLE_OF_QUERIES}"},
+            "structure": {"query": [QUERY_TABLE], "document": list(types)},
+            "parameters": {"default_route": "document"},
+        }
+        write_json(folder / _ROUTER, routes)
     flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
     options: dict[str, Any] = {
         "word_embedding_dimension": hidden,
@@ -280,7 +328,7 @@ def write(
     about["model_type"] = head.encoder
     lower = bool(settings.get("do_lower_case", False))
     for name, content in (
-        (MODULES, entries(dict(zip(folders, types, strict=True)))),
+        (MODULES, entries(modules)),
         (f"{folders[1]}/config.json", options),
         (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower} | opened),
         (ABOUT, about),

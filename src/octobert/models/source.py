@@ -17,11 +17,11 @@ from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import MODULES, Similarity, read_object
+from octobert.core.model_config import MODULES, QUERY_TABLE, Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
-from octobert.models.locating import TOKENIZER_FILES, completed, locate
+from octobert.models.locating import TOKENIZER_FILES, completed, flat, locate
 from octobert.models.sentence_transformers import ABOUT, check_kind, module_files
 from octobert.models.weights import other_kind
 
@@ -137,6 +137,8 @@ def resolve(
             got=path.suffix,
             expected="a checkpoint folder or an .onnx file",
         )
+    if path.is_dir():
+        path = flat(path)
     folder = path if path.is_dir() else tokenizer_folder(path)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
@@ -147,7 +149,7 @@ def resolve(
     native = _native({**config, "model_type": kind} if kind or config else {}, where=where)
     if native != config or side is not None:
         config = native
-        folder = completed(folder, json.dumps(config, indent=2), side)
+        folder = completed(folder, {model_config.CONFIG: json.dumps(config, indent=2)}, side)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
     return ModelSource(
@@ -350,6 +352,7 @@ def read_metadata(source: ModelSource) -> ModelMetadata:
         similarity=similarity,
         most_active=most,
         reading=reading,
+        query_table=(source.tokenizer_folder / QUERY_TABLE).is_dir(),
     )
 
 

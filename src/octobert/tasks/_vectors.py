@@ -57,18 +57,21 @@ class VectorForm(ABC):
 
     # Names of what a search costs, of which less is better.
     costs: ClassVar[tuple[str, ...]] = ()
-    # Whether queries and documents are read in different ways.
-    told: ClassVar[bool] = False
     # The output with all vectors, which may be stored in a smaller form; empty for none.
     stored: ClassVar[str] = ""
 
-    @abstractmethod
-    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
-        """One token row for each text, which keeps what its vector is made of."""
+    @property
+    def told(self) -> bool:
+        """Whether queries and documents are read in different ways."""
+        return False
 
     @abstractmethod
-    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> Any:
-        """The vectors of all rows."""
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Sequence[Encoded]]:
+        """One token row for each text, which keeps what its vector is made of; none where that needs no model."""
+
+    @abstractmethod
+    def read(self, outputs: Outputs, encoded: EncodedTexts) -> Any:
+        """The vectors of all texts."""
 
     def prepared(self, kind: Similarity, vectors: Any) -> tuple[Similarity, Any]:
         """A similarity, and vectors that are compared by it many times, in the form that is fastest."""
@@ -122,11 +125,11 @@ class DenseVectors(VectorForm):
 
     stored: ClassVar[str] = VECTOR
 
-    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Encoded]:
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Sequence[Encoded]]:
         """The tokens as they are."""
-        return tokenizer.encode(texts)
+        return [[row] for row in tokenizer.encode(texts)]
 
-    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> np.ndarray:
+    def read(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
         """The output."""
         return outputs[VECTOR]
 
@@ -244,16 +247,15 @@ class Embedding(WholeTexts):
         )
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """Token rows that keep what the vector of their text is made of: one for each text, or several windows."""
+        """Token rows that keep what the vector of their text is made of: one for each text, several windows, or none."""
         if self.windows.windows is not None:
             return self.windows.encoded(tokenizer, texts, self.prompts.values())
-        rows = self.form.rows(texts, tokenizer)
-        return EncodedTexts(texts, [[row] for row in rows], tokenizer)
+        return EncodedTexts(texts, self.form.rows(texts, tokenizer), tokenizer)
 
     def vectors(self, result: Result) -> Any:
         """The vectors of all texts, see `VectorForm`."""
         whole = self.whole(result)
-        return self.form.read(whole.outputs, whole.encoded.flat)
+        return self.form.read(whole.outputs, whole.encoded)
 
     def whole(self, result: Result) -> Result:
         """A result with one row for each text, whose vectors are joined of those of its windows.

@@ -31,7 +31,9 @@ from octobert.tasks._vectors import DenseVectors, Embedding, VectorForm, check_p
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
 FILES = ()
-_DOCUMENTS = ("document", "passage", "corpus")
+# Names of what a text is, where queries and documents are read in different ways.
+QUERY, DOCUMENT = "query", "document"
+_DOCUMENTS = (DOCUMENT, "passage", "corpus")
 # Characters of a neighbour's text.
 _NEIGHBOUR = 200
 # Index of a text, and its similarity.
@@ -115,11 +117,11 @@ def built(
     columns: tuple[str, ...] = options.text or ("sentence1", "sentence2")
     used = (prompt,) * len(columns)
     if form.told and len(columns) == 2:
-        used = ("query", "document")
+        used = (QUERY, DOCUMENT)
     if options.query is not None and options.document is not None:
         columns = (options.query, options.document)
         used = (
-            _chosen(options.query_prompt, ("query",), prompts),
+            _chosen(options.query_prompt, (QUERY,), prompts),
             _chosen(options.document_prompt, _DOCUMENTS, prompts),
         )
     for name in (prompt, *used):
@@ -146,6 +148,16 @@ def built(
         score=options.score or "score",
         primary="spearman",
         metrics=named(SCORES, "spearman"),
+    )
+
+
+def sided(metadata: ModelMetadata) -> ModelMetadata:
+    """What a model states, where each text is told to be a query or a document: documents, if nobody says."""
+    if metadata is NOTHING:
+        return metadata
+    return metadata.replaced(
+        prompts={QUERY: "", DOCUMENT: "", **metadata.prompts},
+        default_prompt=metadata.default_prompt or DOCUMENT,
     )
 
 

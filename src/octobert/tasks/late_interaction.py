@@ -23,14 +23,13 @@ from octobert.core.results import ModelMetadata
 from octobert.core.session import TOKEN_VECTORS
 from octobert.core.wording import numbers_text
 from octobert.data.encoded import Encoded, split
-from octobert.data.tokenization import Text, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
 from octobert.tasks._vectors import Embedding, VectorForm
-from octobert.tasks.embedding import VectorOptions, built
+from octobert.tasks.embedding import DOCUMENT, QUERY, VectorOptions, built, sided
 
 DESCRIPTION = "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
 FILES = ()
-QUERY, DOCUMENT = "query", "document"
 
 
 class Options(VectorOptions):
@@ -45,14 +44,9 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     """
     reading = metadata.reading or Reading()
     most = options.max_length or (reading.lengths[1] and max(filter(None, reading.lengths)))
-    if metadata is not NOTHING:
-        metadata = metadata.replaced(
-            prompts={QUERY: "", DOCUMENT: "", **metadata.prompts},
-            default_prompt=metadata.default_prompt or DOCUMENT,
-        )
     return built(
         options.replaced(max_length=most),
-        metadata,
+        sided(metadata),
         head="late-interaction",
         form=TokenVectors(reading),
         per_token=True,
@@ -67,11 +61,15 @@ class TokenVectors(VectorForm):
         reading: how the model reads texts.
     """
 
-    told: ClassVar[bool] = True
     stored: ClassVar[str] = TOKEN_VECTORS
     reading: Reading
 
-    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[Encoded]:
+    @property
+    def told(self) -> bool:
+        """By their markers, at least."""
+        return True
+
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[list[Encoded]]:
         """Rows with markers and fillers, which keep the vectors of their tokens.
 
         Args:
@@ -82,10 +80,11 @@ class TokenVectors(VectorForm):
         """
         encoded = tokenizer.encode([text[:1] for text in texts])
         sides = {name: _Side(self.reading, name, tokenizer) for name in {text[1] for text in texts}}
-        return [sides[text[1]].row(row) for text, row in zip(texts, encoded, strict=True)]
+        return [[sides[text[1]].row(row)] for text, row in zip(texts, encoded, strict=True)]
 
-    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> np.ndarray:
+    def read(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
         """The vectors of each text."""
+        rows = encoded.flat
         vectors = np.empty(len(rows), dtype=object)
         for index, part in enumerate(split(outputs[TOKEN_VECTORS], rows)[: len(rows)]):
             vectors[index] = part

@@ -21,10 +21,10 @@ from octobert.core.model_config import Similarity
 from octobert.core.results import ModelMetadata
 from octobert.core.session import VECTOR
 from octobert.data.encoded import Encoded
-from octobert.data.tokenization import Text, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
 from octobert.tasks._vectors import Embedding, VectorForm
-from octobert.tasks.embedding import VectorOptions, built
+from octobert.tasks.embedding import QUERY, VectorOptions, built, sided
 
 DESCRIPTION = "embed texts as weights of tokens (SPLADE); as embedding, with what a search costs and the overlap of terms"
 FILES = ()
@@ -51,10 +51,10 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     Raises:
         DataError: the options name a prompt that the model does not have.
     """
-    form = SparseVectors(options.most_active or metadata.most_active or MOST)
+    form = SparseVectors(options.most_active or metadata.most_active or MOST, metadata.query_table)
     return built(
         options,
-        metadata,
+        sided(metadata) if form.told else metadata,
         head="sparse-embedding",
         form=form,
         per_token=True,
@@ -68,28 +68,66 @@ class SparseVectors(VectorForm):
 
     Args:
         most: entries that are kept of each.
+        tabled: queries are made of the weights of their tokens (`Tokenizer.query_weights`), without the model.
     """
 
     # Products of a query and a document that a search computes (Paria et al., Minimizing FLOPs to Learn Efficient Sparse
     # Representations, 2020), and entries of a document.
     costs: ClassVar[tuple[str, ...]] = ("flops", "document_terms")
     most: int
+    tabled: bool = False
 
-    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[Encoded]:
-        """Rows that keep the entries of their vector."""
+    @property
+    def told(self) -> bool:
+        """Where queries need no model."""
+        return self.tabled
+
+    def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[list[Encoded]]:
+        """Rows that keep the entries of their vector; none for queries that need no model."""
+        needless = [self.tabled and text[1] == QUERY for text in texts]
+        encoded = tokenizer.encode([text[:1] for text in texts] if self.tabled else texts)
         return [
-            SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)
-            for row in tokenizer.encode(texts)
+            []
+            if skipped
+            else [SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)]
+            for row, skipped in zip(encoded, needless, strict=True)
         ]
 
-    def read(self, outputs: Outputs, rows: Sequence[Encoded]) -> Any:
+    def read(self, outputs: Outputs, encoded: EncodedTexts) -> Any:
         """The matrix, [n, `_WIDTH`]."""
         from scipy.sparse import csr_array
 
+        queries = [index for index, rows in enumerate(encoded.rows) if not rows]
+        if queries:
+            outputs = self._completed(outputs, encoded, queries)
         values = outputs[VALUES]
         texts, entries = np.nonzero(values)
         places = texts, outputs[INDICES][texts, entries]
         return csr_array((values[texts, entries], places), (len(values), _WIDTH), dtype=np.float64)
+
+    def _completed(
+        self, outputs: Outputs, encoded: EncodedTexts, queries: Sequence[int]
+    ) -> dict[str, np.ndarray]:
+        """Outputs with the entries of texts that have no row: the weights of their tokens, each once."""
+        tokenizer = encoded.tokenizer
+        assert tokenizer is not None
+        assert tokenizer.query_weights is not None
+        made: dict[str, list[np.ndarray]] = {INDICES: [], VALUES: []}
+        for tokens in tokenizer.offsets([encoded.texts[index][0] for index in queries]):
+            ids = tokens.ids[: tokenizer.max_length]
+            vector = np.zeros(tokenizer.vocabulary, np.float32)
+            vector[ids] = tokenizer.query_weights[ids]
+            row = SparseRow(ids, np.zeros_like(ids), False, self.most, tokenizer.vocabulary)
+            for name, array in row.kept({VECTOR: vector}).items():
+                made[name].append(array[0])
+        # Places among the texts that have a row.
+        places = np.array(queries) - np.arange(len(queries))
+        return {
+            name: np.insert(
+                outputs.get(name, np.zeros((0, self.most), arrays[0].dtype)), places, arrays, axis=0
+            )
+            for name, arrays in made.items()
+        }
 
     def similarities(self, kind: Similarity, first: Any, second: Any) -> np.ndarray:
         """Of sums over entries that both have."""
