@@ -323,7 +323,7 @@ def test_tables_that_do_not_fit(checkpoint, tmp_path: Path, golden) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_with_a_table_of_queries_runs(checkpoint, tmp_path: Path) -> None:
+def test_a_model_with_a_table_of_queries_runs(checkpoint, tmp_path: Path, golden) -> None:
     folder = routed(checkpoint("bert", "masked-lm"), tmp_path / "model")
     recipe = recipe_of(
         folder,
@@ -344,6 +344,8 @@ def test_a_model_with_a_table_of_queries_runs(checkpoint, tmp_path: Path) -> Non
     query, document = model([{"text": "of the", "prompt": "query"}, "of the"])
     assert sorted(query["tokens"]) == ["of", "the"]
     assert query["values"] != document["values"]
+    with golden.raises(ModelError):
+        octobert.export(package, "fastembed", tmp_path / "fastembed")
     # Queries alone run nothing.
     assert model([{"text": "of the", "prompt": "query"}]) == [query]
     pq.write_table(pa.table({"text": ["of the", "a"]}), tmp_path / "corpus.parquet")

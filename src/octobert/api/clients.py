@@ -261,6 +261,11 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
         )
+    if name == "fastembed" and manifest.task.query_table:
+        raise refused(
+            "runs the model on queries too, which are made of a table here",
+            fix="choose sentence-transformers",
+        )
     if model.kind == LATE:
         problem = late_problem(name, source, manifest, openvino=model.openvino)
         if problem is not None:
