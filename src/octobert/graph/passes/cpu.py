@@ -128,22 +128,16 @@ def _write_product_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Nod
     quantize = operators.only_reader(output, "QuantizeLinear")
     # The kernel writes the type of its first input.
     if quantize is not None and quantize.inputs[0] is output and _dtype(quantize) == _dtype(left):
-        y, name = quantize.outputs[0], str(quantize.outputs[0].name)
-        y.name = f"{name}.pair"
-        inputs = [a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:]]
-        new = operators.make_node("QLinearMatMul", inputs, name, dtype=y.dtype, shape=y.shape)
-        last = quantize
+        last, chain = quantize, operators.Chain(graph, str(quantize.outputs[0].name))
+        chain.QLinearMatMul("", a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:])
     else:
         bias, last = _bias(node)
-        y, name = last.outputs[0], str(last.outputs[0].name)
-        y.name = f"{name}.pair"
-        inputs = [a, b, a_scale, b_scale, a_zero, b_zero, *([bias] if bias is not None else [])]
-        new = operators.make_node("MatMulIntegerToFloat", inputs, name, shape=y.shape)
-        new.domain = operators.MICROSOFT
+        chain = operators.Chain(graph, str(last.outputs[0].name))
+        biases = [bias] if bias is not None else []
+        chain.MatMulIntegerToFloat("", a, b, a_scale, b_scale, a_zero, b_zero, *biases)
+        chain.nodes[0].domain = operators.MICROSOFT
         graph.opset_imports.setdefault(operators.MICROSOFT, 1)
-    new.metadata_props.update(node.metadata_props)
-    graph.insert_before(last, [new])
-    ir.convenience.replace_all_uses_with(y, new.outputs[0], replace_graph_outputs=True)
+    chain.replace_(last)
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:

@@ -189,23 +189,15 @@ def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
 
 def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     """Write Shape with a start and an end as Shape and Slice."""
-    output = node.outputs[0]
     start = node.attributes.get_int("start", 0)
     end = node.attributes.get_int("end", np.iinfo(np.int32).max)
-    node.attributes.pop("start", None)
-    node.attributes.pop("end", None)
     ends = [
         operators.shared_initializer(graph, f"octobert.shape.{number}", [number])
         for number in (start, end)
     ]
-    name = str(output.name)
-    part = operators.make_node(
-        "Slice", [output, *ends], name, dtype=ir.DataType.INT64, shape=output.shape
-    )
-    node.name = output.name = f"{name}.whole"
-    output.shape = None
-    uses = [(reader, index) for reader, index in output.uses() if reader is not part]
-    operators.insert_behind_(graph, node, [part], uses)
+    chain = operators.Chain(graph, str(node.outputs[0].name), ir.DataType.INT64)
+    chain.Slice("", chain.Shape("whole", node.inputs[0]), *ends)
+    chain.replace_(node)
 
 
 def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:

@@ -362,14 +362,9 @@ def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
     divisor = _divisor(
         softmax, operators.const_scalar(scale.inputs[1]), operators.const_array(split[1].inputs[1])
     )
-    div = operators.make_node(
-        "Div",
-        [scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor)],
-        str(scale.name),
-    )
-    ir.convenience.replace_nodes_and_values(
-        graph, scale, [scale], [div], [scale.outputs[0]], [div.outputs[0]]
-    )
+    chain = operators.Chain(graph, str(scale.name))
+    chain.Div("", scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor))
+    chain.replace_(scale)
     _, _, product, transpose, merge, quantize, dequantize = below
     ir.convenience.replace_all_uses_with(dequantize.outputs[0], merge.outputs[0])
     quantize.replace_input_with(0, product.outputs[0])
@@ -421,15 +416,11 @@ def _split_mask_(graph: ir.Graph) -> None:
                 operators.shared_initializer(graph, f"attention_mask.axis_{axis}", [axis])
                 for axis in (1, 2)
             )
-            inner = operators.make_node(
-                "Unsqueeze",
-                [node.inputs[0], first],
-                f"{node.name}.first",
-                dtype=node.outputs[0].dtype,
-            )
-            graph.insert_before(node, [inner])
-            node.replace_input_with(0, inner.outputs[0])
-            node.replace_input_with(1, second)
+            mask = operators.input_of(node, 0)
+            chain = operators.Chain(graph, str(node.name))
+            inner = chain.Unsqueeze("first", mask, first, dtype=mask.dtype)
+            chain.Unsqueeze("", inner, second, dtype=mask.dtype)
+            chain.replace_(node)
 
 
 def _order_residuals_(graph: ir.Graph) -> None:
