@@ -116,6 +116,7 @@ def compare(
     against: str,
     *,
     what: str = "the captured graph",
+    fix: str = "please report this model",
     tolerance: float = TOLERANCE,
     optimized: bool = True,
     padded: bool = True,
@@ -127,6 +128,7 @@ def compare(
         reference: the expected outputs, one list per batch.
         against: what computed the reference, as the error names it.
         what: the graph, as the error names it.
+        fix: what to do about a difference.
         tolerance: largest allowed difference, relative to the largest output or 1.
         optimized: as for `onnx_outputs`.
         padded: batches are padded as their `attention_mask` says.
@@ -156,8 +158,8 @@ def compare(
         raise ParityError(
             f"{what} does not compute what {against} computes",
             got=f"a relative difference of {worst:.2e}",
-            expected=f"at most {tolerance:.0e}",
-            fix="please report this model",
+            expected=f"at most {tolerance:g}",
+            fix=fix,
         )
     return Parity(against=against, batches=sizes, largest_difference=worst, tolerance=tolerance)
 
