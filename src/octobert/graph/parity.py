@@ -12,13 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ParityError
-from octobert.core.heads import Head
 from octobert.core.onnx_files import input_named
 from octobert.core.results import Parity
 from octobert.core.session import Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
-from octobert.models.pooling import Pooler, pool
 
 Batches = Sequence[Feeds]
 # Relative. Two float32 implementations of an encoder round in another order; measured: 1e-6 on 6 to 24 layers.
@@ -60,21 +58,6 @@ def sample_batches(model: ir.Model) -> list[Feeds]:
 def only(batch: Feeds, model: ir.Model) -> Feeds:
     """Return the feeds that are inputs of the graph."""
     return {str(v.name): batch[str(v.name)] for v in model.graph.inputs}
-
-
-def torch_outputs(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -> list[np.ndarray]:
-    """Return the outputs of a PyTorch model, in the order of `head.outputs`; vectors are made of them by `pooler`."""
-    import torch
-
-    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
-    with torch.inference_mode():
-        result = model(**tensors)
-    if pooler is not None:
-        states = result[head.pools]
-        vectors = pool(states, tensors["attention_mask"], pooler)
-        made = {head.pools: states, head.outputs[-1]: vectors}
-        return [made[name].numpy() for name in head.outputs]
-    return [result[name].numpy() for name in head.outputs]
 
 
 def onnx_outputs(
