@@ -29,18 +29,11 @@ def sample_batches(model: ir.Model) -> list[Feeds]:
     A graph of one static shape gets one batch of that shape.
     """
     names = [str(value.name) for value in model.graph.inputs]
-    lookups = [
-        n
-        for n in model.graph
-        if n.op_type == "Gather" and operators.input_of(n, 1).name == "input_ids"
+    tables = [
+        operators.constant_behind(n.inputs[0])
+        for n in operators.of_type(model.graph, "Gather")
+        if operators.input_of(n, 1).name == "input_ids"
     ]
-    # A quantized table is behind its dequantization.
-    behind = [operators.producer(node.inputs[0], "DequantizeLinear") for node in lookups]
-    values = [
-        node.inputs[0] if pair is None else pair.inputs[0]
-        for node, pair in zip(lookups, behind, strict=True)
-    ]
-    tables = [operators.const_array(value) for value in values]
     size = min((len(table) for table in tables if table is not None), default=100)
     generator, batches = np.random.default_rng(0), []
     shape = model.graph.inputs[0].shape

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -146,12 +145,12 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
     flat: dict[ir.Value, ir.Value] = {}
     count = 0
     for matmul in operators.of_type(graph, "MatMul"):
-        weight, x = _constant_behind(matmul.inputs[1]), operators.input_of(matmul, 0)
+        weight, x = operators.constant_behind(matmul.inputs[1]), operators.input_of(matmul, 0)
         add = operators.only_reader(matmul.outputs[0], "Add")
         if weight is None or weight.ndim != 2 or add is None:
             continue
         bias = operators.other_input(add, matmul.outputs[0])[1]
-        vector = _constant_behind(bias)
+        vector = operators.constant_behind(bias)
         channels_in, channels_out = weight.shape
         if vector is None or vector.shape != (channels_out,):
             continue
@@ -196,14 +195,6 @@ def _out_of_rows(
     if len(readers) == 1 and readers[0].op_type == "QuantizeLinear":
         rows = _pair(chain, rows, "gemm", readers[0])
     return _reshape(chain, rows, sizes, "shaped")
-
-
-def _constant_behind(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant, float or quantized, or None if the value is not constant."""
-    for op_type in ("DequantizeLinear", "QuantizeLinear"):
-        node = operators.producer(value, op_type)
-        value = node.inputs[0] if node is not None else value
-    return operators.const_array(value)
 
 
 def _reshape(chain: operators.Chain, x: ir.Value, sizes: tuple[int, ...], part: str) -> ir.Value:
