@@ -43,11 +43,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError, PlanError, TargetError
-from octobert.core.plan import LIMITS
-from octobert.graph import operators, parity, parts, qdq, smoothing
+from octobert.graph import operators, parity, parts, smoothing
 from octobert.graph.capture import lowering
 from octobert.graph.capture.canonical import padding
 from octobert.graph.passes import fusion
+from octobert.graph.stored import StoredWeight
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
 # The kernel of QOrderedAttention requires sequence lengths and head sizes that are multiples of this.
@@ -154,14 +154,10 @@ def prepare_(model: ir.Model) -> None:
     )
     graph = model.graph
     for node in operators.of_type(graph, "DequantizeLinear"):
-        quantize = operators.producer(node.inputs[0], "QuantizeLinear")
-        floats = operators.const_array(quantize.inputs[0]) if quantize is not None else None
-        scales = operators.const_array(node.inputs[1])
-        if quantize is None or floats is None or floats.ndim != 2 or scales is None:
+        weight = StoredWeight.from_node(node)
+        if weight is None or weight.value is node.inputs[0] or weight.integers.ndim != 2:
             continue
-        axis = quantize.attributes["axis"].value % 2 if "axis" in quantize.attributes else 1
-        divisor = qdq.spread(scales, floats.shape, axis if scales.size > 1 else None)
-        integers = np.clip(np.rint(floats / divisor), *LIMITS["int8"]).astype(np.int8)
+        integers, axis = weight.integers, weight.axis
         # PyTorch keeps [out, in] and transposes it.
         turned = operators.only_reader(node.outputs[0], "Transpose")
         if turned is not None:
