@@ -71,7 +71,7 @@ def check(fused: ir.Model, unfused: ir.Model, batches: parity.Batches) -> Parity
     mirrored = [
         {name: np.flip(array, axis=1).copy() for name, array in batch.items()} for batch in batches
     ]
-    feeds = [parity.only(batch, unfused) for batch in (*batches, *mirrored)]
+    feeds = [*batches, *mirrored]
     if operators.quantizes_activations(unfused.graph):
         _compare(fused, unfused, feeds, ROUNDED)
         fused, unfused = _without_pairs(fused), _without_pairs(unfused)

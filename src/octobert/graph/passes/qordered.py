@@ -439,9 +439,9 @@ def _unshare_weights_(graph: ir.Graph) -> None:
             integers = operators.initializer(
                 graph, f"{name}.quantized", operators.constant_of(node.inputs[0])
             )
-            attributes = {key: attribute.value for key, attribute in node.attributes.items()}
+            inputs = [integers, *node.inputs[1:]]
             copy = operators.make_node(
-                "DequantizeLinear", [integers, *node.inputs[1:]], f"{name}.dequantized", attributes
+                "DequantizeLinear", inputs, f"{name}.dequantized", node.attributes
             )
             graph.insert_before(reader, [copy])
             reader.replace_input_with(index, copy.outputs[0])
