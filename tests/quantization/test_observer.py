@@ -16,7 +16,6 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from octobert.core.errors import DataError, ModelError
 from octobert.core.ranges import (
     BINS,
-    RELATIVE_BIN_WIDTH,
     Collector,
     Interval,
     Ranges,
@@ -33,7 +32,7 @@ CALIBRATORS = calibrators.names()
 # Their result depends on the order of the rows, by definition.
 ORDERED = {"moving-average"}
 # A value read from the histogram is at most one bin away from the exact one.
-BIN = RELATIVE_BIN_WIDTH
+BIN = 2.0**-7
 # Kernels add up in another order at another batch size or length.
 SAME = {"rtol": 1e-4, "atol": 1e-5}
 # That difference moves a value on the edge of a bin to the next one.

@@ -140,7 +140,7 @@ def test_a_file_of_another_tool_gets_the_int8_operators(exported, tmp_path) -> N
 def ops_run(model: ir.Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
     from octobert.graph import parity
 
-    return parity.onnx_outputs(model, [feeds], ["logits"], optimized=False)[0][0]
+    return parity.onnx_outputs(model, [feeds], optimized=False)[0][0]
 
 
 def test_scores_that_the_kernel_divides_otherwise_are_found(exported, tmp_path) -> None:

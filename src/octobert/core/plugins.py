@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Generic, TypeVar, cast
 
+from octobert.core.axes import Axis
 from octobert.core.errors import RecipeError, did_you_mean
 
 P = TypeVar("P")
@@ -118,3 +119,7 @@ class Family(Generic[P]):
             RecipeError: no plugin of that name; the message suggests the nearest.
         """
         return cast(P, load(self._name, name, where=where))
+
+    def axes(self) -> tuple[Axis, ...]:
+        """What the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
+        return tuple(axis for name in self.names() for axis in getattr(self.load(name), "AXES", ()))

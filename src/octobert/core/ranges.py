@@ -20,8 +20,6 @@ from octobert.core.frozen import FrozenModel, Row, Tabular
 BINS = 1 << 16
 # Steps of an 8-bit grid.
 STEPS = 255
-# Largest width of a bin relative to its values. The middle of a bin represents it.
-RELATIVE_BIN_WIDTH = 2.0**-7
 _POINTS_PER_BIN = 64
 # Smallest energy of a token that is told from 0.
 _SILENT = 1e-9

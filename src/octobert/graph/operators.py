@@ -84,6 +84,14 @@ def const_array(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def constant_behind(value: ir.Value | None) -> np.ndarray | None:
+    """Return the constant behind a value and its Q/DQ, as floats or as integers, or None."""
+    for op_type in reversed(PAIR):
+        node = producer(value, op_type)
+        value = node.inputs[0] if node is not None else value
+    return const_array(value)
+
+
 def const_scalar(value: ir.Value | None) -> float | None:
     """Return the constant behind a value if it holds exactly one number, else None."""
     array = const_array(value)

@@ -124,11 +124,6 @@ def layer_linears(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) 
     return _present(nodes, family, index, LINEAR_PARTS)
 
 
-def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
-    """Return the norms of an encoder layer: role → module path."""
-    return _present(nodes, family, index, NORM_PARTS)
-
-
 def _present(
     nodes: dict[str, ir.Node], family: EncoderFamily, index: int, kinds: tuple[str, ...]
 ) -> dict[str, str]:
@@ -169,7 +164,7 @@ def _layer_sites(
                 family.part(index, role),
                 index,
             )
-    for role, path in layer_norms(nodes, family, index).items():
+    for role, path in _present(nodes, family, index, NORM_PARTS).items():
         yield from _norm_sites(nodes, path, part_of(role), index, branches)
 
 

@@ -279,18 +279,17 @@ def _restore_norm_(
     others = [(node, index) for node, index in output.uses() if node not in inside]
     if not others and not output.is_graph_output():
         return
-    steps = [("Mul", UNSMOOTHED, "smoothing", up)]
+    chain = operators.Chain(graph, place.source)
+
+    def constant(name: str, array: np.ndarray) -> ir.Value:
+        return operators.initializer(graph, f"{place.source}.{name}", array.astype(np.float32))
+
+    # The last one has the name that tells a restored norm.
+    part = UNSMOOTHED if shifts is None else "unscaled"
+    value = chain.Mul(part, output, constant("smoothing", up))
     if shifts is not None:
-        # The last one has the name that tells a restored norm.
-        steps = [("Mul", "unscaled", "smoothing", up), ("Add", UNSMOOTHED, "shift", shifts)]
-    value, added = output, []
-    for op_type, name, constant, array in steps:
-        operand = operators.initializer(
-            graph, f"{place.source}.{constant}", array.astype(np.float32)
-        )
-        added.append(operators.make_node(op_type, [value, operand], f"{place.source}.{name}"))
-        value = added[-1].outputs[0]
-    operators.insert_behind_(graph, norm, added, others)
+        value = chain.Add(UNSMOOTHED, value, constant("shift", shifts))
+    operators.insert_behind_(graph, norm, chain.nodes, others)
     if output.is_graph_output():
         # The graph output keeps its name and values; the scaled norm gets another name.
         name, position = str(output.name), list(graph.outputs).index(output)

@@ -26,8 +26,9 @@ from torch import fx
 
 from octobert.core.errors import ModelError
 from octobert.core.plan import LIMITS
-from octobert.graph import operators, qdq, torch_operators
+from octobert.graph import operators, torch_operators
 from octobert.graph.passes import float16
+from octobert.graph.stored import StoredWeight
 
 _TYPES = {
     ir.DataType.FLOAT: torch.float32,
@@ -213,7 +214,7 @@ class _Writer:
         """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
-        weight = _Weight.from_node(node)
+        weight = StoredWeight.from_node(node)
         quantized = _Activation.from_node(node)
         scale_type = operators.input_of(node, 1).dtype
         if weight is not None:
@@ -310,48 +311,11 @@ class _Activation:
 
 
 @dataclass(frozen=True)
-class _Weight:
-    """A constant weight with zero point 0, stored as integers or as floats with Q/DQ."""
-
-    value: ir.Value
-    integers: np.ndarray
-    scale: np.ndarray
-    axis: int
-
-    @staticmethod
-    def from_node(node: ir.Node | None) -> _Weight | None:
-        """Return the weight that a DequantizeLinear reads, or None if that is not constant."""
-        if node is None or node.op_type != "DequantizeLinear":
-            return None
-        scale, zero = (operators.const_array(value) for value in operators.inputs_of(node, 3)[1:])
-        quantize = operators.producer(node.inputs[0], "QuantizeLinear")
-        value = node.inputs[0] if quantize is None else quantize.inputs[0]
-        array = operators.const_array(value)
-        if scale is None or value is None or array is None or (zero is not None and zero.any()):
-            return None
-        axis = node.attributes.get_int("axis", 1) % array.ndim if array.ndim else 0
-        scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
-        if quantize is not None:
-            name = zero.dtype.name if zero is not None else "uint8"
-            spread = qdq.spread(scale, array.shape, axis if scale.ndim else None)
-            array = np.clip(np.rint(array / spread), *LIMITS[name]).astype(name)
-        return _Weight(value, array, scale, axis)
-
-    @property
-    def floats(self) -> np.ndarray:
-        """The dequantized weight."""
-        floats: np.ndarray = self.integers * qdq.spread(
-            self.scale, self.integers.shape, self.axis if self.scale.ndim else None
-        )
-        return floats
-
-
-@dataclass(frozen=True)
 class _Linear:
     """A MatMul of 8-bit activations with an 8-bit matrix, and the type of its result."""
 
     activation: _Activation
-    weight: _Weight
+    weight: StoredWeight
     dtype: ir.DataType
 
     @staticmethod
@@ -360,7 +324,7 @@ class _Linear:
         if node.op_type != "MatMul":
             return None
         (left, dtype), (right, _) = (_dequantizing(value) for value in node.inputs)
-        activation, weight = _Activation.from_node(left), _Weight.from_node(right)
+        activation, weight = _Activation.from_node(left), StoredWeight.from_node(right)
         if activation is None or weight is None or left is None or dtype is None:
             return None
         fits = (

@@ -29,6 +29,7 @@ from octobert.core.model_config import (
     PoolingStep,
     read_object,
 )
+from octobert.core.session import Feeds
 from octobert.models.late_interaction import PROJECTION, STANFORD
 from octobert.models.locating import pickle_only
 from octobert.models.sentence_transformers import (
@@ -250,6 +251,20 @@ def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
                 output = output + (x if projection is None else F.linear(x, projection))
             x = output
     return x[..., : pooler.pooling.truncate_dim]
+
+
+def answers(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -> dict[str, np.ndarray]:
+    """Return the outputs of a PyTorch model by name, in the order of `head.outputs`; vectors are made of them by `pooler`."""
+    import torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+    with torch.inference_mode():
+        result = model(**tensors)
+    if pooler is not None:
+        states = result[head.pools]
+        vectors = pool(states, tensors["attention_mask"], pooler)
+        result = {head.pools: states, head.outputs[-1]: vectors}
+    return {name: result[name].numpy() for name in head.outputs}
 
 
 def _pooled(mode: Mode, states: Any, token_mask: Any) -> Any:

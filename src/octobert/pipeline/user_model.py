@@ -169,14 +169,8 @@ def _onnx(model: Any, head: str, batches: Any, work: Path, code: UserCode) -> st
             got=f"{type(error).__name__}: {lines[0][:200]}",
             expected=f"forward(input_ids, attention_mask, …) that returns {', '.join(head_of(head).model_outputs)}",
         ) from error
-    feeds = [parity.only(batch, graph) for batch in batches]
-    parity.compare(
-        graph,
-        feeds,
-        [_outputs(model, batch, head) for batch in feeds],
-        "PyTorch",
-        what="the exported graph",
-    )
+    expected = [_outputs(model, batch, head) for batch in batches]
+    parity.compare(graph, batches, expected, "PyTorch", what="the exported graph")
     operators.save(graph, work / "model.onnx")
     return "model.onnx"
 

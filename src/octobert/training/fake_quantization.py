@@ -24,37 +24,29 @@ class FakeQuantize(torch.autograd.Function):
     """Round x to 8-bit codes. The gradient is 1 inside the range and 0 where x is clipped (straight-through estimator)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, scale: Any, lowest: int, highest: int) -> Any:
+    def forward(
+        ctx: Any, x: Any, scale: Any, lowest: int | None = None, highest: int | None = None
+    ) -> Any:
         """Return the dequantized codes of x.
 
         Args:
             ctx: of torch.
             x: tensor of any shape.
             scale: a number, or a tensor that broadcasts against x.
-            lowest: smallest code, minus the zero point.
+            lowest: smallest code, minus the zero point; None for a range that holds all of x, so that nothing is saved.
             highest: largest code, minus the zero point.
         """
         codes = (x / scale).round_()
-        inside = (codes >= lowest) & (codes <= highest)
-        ctx.save_for_backward(inside)
-        return codes.clamp_(lowest, highest).mul_(scale)
+        if lowest is not None:
+            ctx.save_for_backward((codes >= lowest) & (codes <= highest))
+            codes.clamp_(lowest, highest)
+        return codes.mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        (inside,) = ctx.saved_tensors
-        return gradient * inside, None, None, None
-
-
-class FakeQuantizeUnclipped(torch.autograd.Function):
-    """`FakeQuantize` for a range that holds all of x, so that nothing is clipped and nothing is saved for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, scale: Any) -> Any:
-        return (x / scale).round_().mul_(scale)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient, None
+        for inside in ctx.saved_tensors:
+            gradient = gradient * inside
+        return gradient, None, None, None
 
 
 class FakeQuantizeLearned(torch.autograd.Function):
@@ -287,8 +279,7 @@ def fake_quantize_weight(
         made = FakeQuantizeLearned.apply(  # type: ignore[no-untyped-call]
             weight, None, bound, scale.detach(), -highest, highest, True
         )
-    elif clips:
-        made = FakeQuantize.apply(weight, scale, -highest, highest)  # type: ignore[no-untyped-call]
     else:
-        made = FakeQuantizeUnclipped.apply(weight, scale)  # type: ignore[no-untyped-call]
+        limits = (-highest, highest) if clips else ()
+        made = FakeQuantize.apply(weight, scale, *limits)  # type: ignore[no-untyped-call]
     return made, scale.detach()

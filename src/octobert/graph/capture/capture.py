@@ -28,7 +28,7 @@ from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, weights
 from octobert.models.heads import outputs_of
-from octobert.models.pooling import pooler_of
+from octobert.models.pooling import answers, pooler_of
 from octobert.models.source import ModelSource
 
 # Operators that take time, besides linear layers.
@@ -85,11 +85,10 @@ def capture(
     feeds = [parity.only(batch, model) for batch in texts]
     if source.is_checkpoint:
         against = "PyTorch"
-        reference = [parity.torch_outputs(original, batch, chosen, pooler) for batch in feeds]
+        reference = [[*answers(original, batch, chosen, pooler).values()] for batch in feeds]
     else:
         against = "the original ONNX file"
-        outputs = [str(value.name) for value in model.graph.outputs]
-        reference = parity.onnx_outputs(original, feeds, outputs)
+        reference = parity.onnx_outputs(original, feeds)
     # It is as large as the graph that is run next.
     del original
     compared = parity.compare(model, feeds, reference, against)
@@ -137,11 +136,10 @@ def capture_graph(
     model.metadata_props[GRAPH_METADATA] = "1"
     canonical.name_(model, layers, GRAPH)
     feeds = feeds[:compared]
-    names = [str(value.name) for value in original.graph.outputs]
-    reference = parity.onnx_outputs(original, feeds, names)
+    reference = parity.onnx_outputs(original, feeds)
     found_parity = parity.compare(model, feeds, reference, "the original ONNX file", padded=False)
     probs = layers[0].attention.softmax.outputs[0]
-    shape = parity.onnx_outputs(model, feeds[:1], [str(probs.name)], values=[probs])[0][0].shape
+    shape = parity.onnx_outputs(model, feeds[:1], values=[probs])[0][0].shape
     sizes = Sizes(
         layers=len(layers), heads=shape[1] if len(shape) == 4 else 1, hidden=layers[0].width
     )
@@ -244,10 +242,8 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
         return model
     canonicalize_(model, family)
     feeds = parity.sample_batches(model)
-    names = [str(value.name) for value in model.graph.outputs]
-    parity.compare(
-        model, feeds, parity.onnx_outputs(original, feeds, names), "the original ONNX file"
-    )
+    reference = parity.onnx_outputs(original, feeds)
+    parity.compare(model, feeds, reference, "the original ONNX file")
     return model
 
 

@@ -323,14 +323,11 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
         if shift is not None and parts.is_vector(shift.inputs[1]):
             last = shift
             inputs.append(last.inputs[1])
-        name = f"{last.outputs[0].name}.norm"
-        norm = operators.make_node(
-            "LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon}
-        )
-        norm.metadata_props.update(div.metadata_props)
-        ir.convenience.replace_nodes_and_values(
-            graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]]
-        )
+        chain = Chain(graph, str(last.outputs[0].name))
+        chain.LayerNormalization("norm", *inputs, axis=-1, epsilon=epsilon)
+        chain.replace_(last)
+        # The Add may be of another module.
+        chain.nodes[0].metadata_props.update(div.metadata_props)
 
 
 def _divide_in_rms_norms_(graph: ir.Graph) -> None:

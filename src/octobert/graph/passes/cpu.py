@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError, ParityError
+from octobert.core.errors import ModelError
 from octobert.graph import operators, parity
 from octobert.graph.passes import Pass
 
@@ -53,19 +53,21 @@ def rewrite_products_(model: ir.Model) -> int:
             got="no MatMul with two 8-bit inputs",
             fix="quantize activations to 8 bits, or set format: qdq",
         )
-    names, batches = [str(value.name) for value in graph.outputs], parity.sample_batches(model)
-    reference = parity.onnx_outputs(model, batches, names)
+    batches = parity.sample_batches(model)
+    reference = parity.onnx_outputs(model, batches)
     for node, left, right in products:
         _write_product_(graph, node, left, right)
     operators.clean_(model)
-    worst = parity.largest_difference(parity.onnx_outputs(model, batches, names), reference)
-    if not worst <= TOLERANCE:
-        raise ParityError(
-            "the integer operators do not compute what the Q/DQ graph computes",
-            got=f"a relative difference of {worst:.2e}",
-            expected=f"at most {TOLERANCE:g}",
-            fix="set format: qdq, and please report this model",
-        )
+    parity.compare(
+        model,
+        batches,
+        reference,
+        "the Q/DQ graph",
+        what="the graph with integer operators",
+        fix="set format: qdq, and please report this model",
+        tolerance=TOLERANCE,
+        padded=False,
+    )
     return len(products)
 
 
@@ -128,22 +130,16 @@ def _write_product_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Nod
     quantize = operators.only_reader(output, "QuantizeLinear")
     # The kernel writes the type of its first input.
     if quantize is not None and quantize.inputs[0] is output and _dtype(quantize) == _dtype(left):
-        y, name = quantize.outputs[0], str(quantize.outputs[0].name)
-        y.name = f"{name}.pair"
-        inputs = [a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:]]
-        new = operators.make_node("QLinearMatMul", inputs, name, dtype=y.dtype, shape=y.shape)
-        last = quantize
+        last, chain = quantize, operators.Chain(graph, str(quantize.outputs[0].name))
+        chain.QLinearMatMul("", a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:])
     else:
         bias, last = _bias(node)
-        y, name = last.outputs[0], str(last.outputs[0].name)
-        y.name = f"{name}.pair"
-        inputs = [a, b, a_scale, b_scale, a_zero, b_zero, *([bias] if bias is not None else [])]
-        new = operators.make_node("MatMulIntegerToFloat", inputs, name, shape=y.shape)
-        new.domain = operators.MICROSOFT
+        chain = operators.Chain(graph, str(last.outputs[0].name))
+        biases = [bias] if bias is not None else []
+        chain.MatMulIntegerToFloat("", a, b, a_scale, b_scale, a_zero, b_zero, *biases)
+        chain.nodes[0].domain = operators.MICROSOFT
         graph.opset_imports.setdefault(operators.MICROSOFT, 1)
-    new.metadata_props.update(node.metadata_props)
-    graph.insert_before(last, [new])
-    ir.convenience.replace_all_uses_with(y, new.outputs[0], replace_graph_outputs=True)
+    chain.replace_(last)
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:

@@ -134,7 +134,6 @@ class _Region:
             return cuts[value, axis]
         producer = value.producer()
         name = f"{value.name}.first"
-        new: ir.Node
         if (
             producer is not None
             and producer.op_type in operators.PAIR
@@ -144,25 +143,23 @@ class _Region:
                 self._first_row(operators.input_of(producer, 0), axis, cuts),
                 *producer.inputs[1:],
             ]
-            attributes = producer.attributes.values()
-            new = ir.Node(
-                producer.domain, producer.op_type, inputs, attributes, num_outputs=1, name=name
-            )
+            new = operators.make_node(producer.op_type, inputs, name, producer.attributes)
+            new.domain = producer.domain
         else:
             bounds = [
                 operators.shared_initializer(self._graph, f"first.{what}", [n])
                 for what, n in (("start", 0), ("end", 1), (f"axis_{axis}", axis))
             ]
-            new = ir.node("Slice", [value, *bounds], num_outputs=1, name=name)
-        new.outputs[0].name, new.outputs[0].type = name, value.type
-        new.outputs[0].shape = self._with_one_row(value, axis)
+            new = operators.make_node("Slice", [value, *bounds], name)
+        first = new.outputs[0]
+        first.type, first.shape = value.type, self._with_one_row(value, axis)
         before = producer if new.op_type == "Slice" else operators.producer(new.inputs[0])
         if before is None:
             self._graph.insert_before(self._graph[0], new)
         else:
             self._graph.insert_after(before, new)
-        cuts[value, axis] = new.outputs[0]
-        return new.outputs[0]
+        cuts[value, axis] = first
+        return first
 
     def _with_one_row(self, value: ir.Value, axis: int) -> ir.Shape:
         return ir.Shape([1 if i == axis else size for i, size in enumerate(self.layout(value))])

@@ -43,11 +43,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError, PlanError, TargetError
-from octobert.core.plan import LIMITS
-from octobert.graph import operators, parity, parts, qdq, smoothing
+from octobert.graph import operators, parity, parts, smoothing
 from octobert.graph.capture import lowering
 from octobert.graph.capture.canonical import padding
 from octobert.graph.passes import fusion
+from octobert.graph.stored import StoredWeight
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
 # The kernel of QOrderedAttention requires sequence lengths and head sizes that are multiples of this.
@@ -126,8 +126,7 @@ def checked(model: ir.Model) -> fusion.Fused:
     """
     ready, batches = model.clone(), parity.sample_batches(model)
     prepare_(ready)
-    names = [str(value.name) for value in model.graph.outputs]
-    original = parity.onnx_outputs(model, batches, names, optimized=False)
+    original = parity.onnx_outputs(model, batches, optimized=False)
     parity.compare(ready, batches, original, "the file", tolerance=fusion.ROUNDED, optimized=False)
     fused = fuse(ready)
     expanded = fused.clone()
@@ -155,14 +154,10 @@ def prepare_(model: ir.Model) -> None:
     )
     graph = model.graph
     for node in operators.of_type(graph, "DequantizeLinear"):
-        quantize = operators.producer(node.inputs[0], "QuantizeLinear")
-        floats = operators.const_array(quantize.inputs[0]) if quantize is not None else None
-        scales = operators.const_array(node.inputs[1])
-        if quantize is None or floats is None or floats.ndim != 2 or scales is None:
+        weight = StoredWeight.from_node(node)
+        if weight is None or weight.value is node.inputs[0] or weight.integers.ndim != 2:
             continue
-        axis = quantize.attributes["axis"].value % 2 if "axis" in quantize.attributes else 1
-        divisor = qdq.spread(scales, floats.shape, axis if scales.size > 1 else None)
-        integers = np.clip(np.rint(floats / divisor), *LIMITS["int8"]).astype(np.int8)
+        integers, axis = weight.integers, weight.axis
         # PyTorch keeps [out, in] and transposes it.
         turned = operators.only_reader(node.outputs[0], "Transpose")
         if turned is not None:
@@ -362,14 +357,9 @@ def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
     divisor = _divisor(
         softmax, operators.const_scalar(scale.inputs[1]), operators.const_array(split[1].inputs[1])
     )
-    div = operators.make_node(
-        "Div",
-        [scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor)],
-        str(scale.name),
-    )
-    ir.convenience.replace_nodes_and_values(
-        graph, scale, [scale], [div], [scale.outputs[0]], [div.outputs[0]]
-    )
+    chain = operators.Chain(graph, str(scale.name))
+    chain.Div("", scale.inputs[0], operators.initializer(graph, f"{scale.name}.divisor", divisor))
+    chain.replace_(scale)
     _, _, product, transpose, merge, quantize, dequantize = below
     ir.convenience.replace_all_uses_with(dequantize.outputs[0], merge.outputs[0])
     quantize.replace_input_with(0, product.outputs[0])
@@ -421,15 +411,11 @@ def _split_mask_(graph: ir.Graph) -> None:
                 operators.shared_initializer(graph, f"attention_mask.axis_{axis}", [axis])
                 for axis in (1, 2)
             )
-            inner = operators.make_node(
-                "Unsqueeze",
-                [node.inputs[0], first],
-                f"{node.name}.first",
-                dtype=node.outputs[0].dtype,
-            )
-            graph.insert_before(node, [inner])
-            node.replace_input_with(0, inner.outputs[0])
-            node.replace_input_with(1, second)
+            mask = operators.input_of(node, 0)
+            chain = operators.Chain(graph, str(node.name))
+            inner = chain.Unsqueeze("first", mask, first, dtype=mask.dtype)
+            chain.Unsqueeze("", inner, second, dtype=mask.dtype)
+            chain.replace_(node)
 
 
 def _order_residuals_(graph: ir.Graph) -> None:
@@ -453,9 +439,9 @@ def _unshare_weights_(graph: ir.Graph) -> None:
             integers = operators.initializer(
                 graph, f"{name}.quantized", operators.constant_of(node.inputs[0])
             )
-            attributes = {key: attribute.value for key, attribute in node.attributes.items()}
+            inputs = [integers, *node.inputs[1:]]
             copy = operators.make_node(
-                "DequantizeLinear", [integers, *node.inputs[1:]], f"{name}.dequantized", attributes
+                "DequantizeLinear", inputs, f"{name}.dequantized", node.attributes
             )
             graph.insert_before(reader, [copy])
             reader.replace_input_with(index, copy.outputs[0])

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from octobert.core import plugins
-from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
 
@@ -132,9 +131,4 @@ class Correction(Protocol):
 
 
 _PLUGINS = plugins.Family[Correction]("corrections")
-names, load = _PLUGINS.names, _PLUGINS.load
-
-
-def axes() -> tuple[Axis, ...]:
-    """Return what the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
-    return tuple(axis for name in names() for axis in getattr(load(name), "AXES", ()))
+names, load, axes = _PLUGINS.names, _PLUGINS.load, _PLUGINS.axes

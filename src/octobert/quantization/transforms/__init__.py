@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from octobert.core import plugins
-from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
@@ -58,9 +57,4 @@ class Transform(Protocol):
 
 
 _PLUGINS = plugins.Family[Transform]("transforms")
-names, load = _PLUGINS.names, _PLUGINS.load
-
-
-def axes() -> tuple[Axis, ...]:
-    """Return what the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
-    return tuple(axis for name in names() for axis in getattr(load(name), "AXES", ()))
+names, load, axes = _PLUGINS.names, _PLUGINS.load, _PLUGINS.axes

@@ -132,7 +132,7 @@ class TorchSession:
         from octobert.core.heads import head_of
         from octobert.models import checkpoint, pooling
 
-        self._torch, self._pool = torch, pooling.pool
+        self._answers = pooling.answers
         options = sessions.with_streams(options)
         _set_threads(options)
         self.streams, self.prepares_shapes, self.device = options.streams, False, None
@@ -151,19 +151,9 @@ class TorchSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        torch = self._torch
-        tensors = {
-            name: torch.from_numpy(array) for name, array in feeds.items() if name in self._accepts
-        }
-        with torch.inference_mode():
-            result = self.model(**tensors)
-        if self._pooler is None:
-            return {name: result[name].numpy() for name in self.outputs}
-        return {
-            self.outputs[0]: self._pool(
-                result[self._head.pools], tensors["attention_mask"], self._pooler
-            ).numpy()
-        }
+        taken = {name: array for name, array in feeds.items() if name in self._accepts}
+        given = self._answers(self.model, taken, self._head, self._pooler)
+        return {name: given[name] for name in self.outputs}
 
 
 class TorchGraphSession:
