@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import yaml
 
 from octobert.config import yaml_text
+from octobert.config.loading import moved
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.plain import parsed_json
@@ -92,18 +93,6 @@ _HEADINGS = {
     "mapped": "Fields that became keys of this recipe, and defaults of their tool",
     "not needed": "Fields that octobert needs no key for",
 }
-# Keys whose values may be paths of files, or code in them.
-_PATHS = (
-    "model",
-    "preprocess",
-    "postprocess",
-    "metric",
-    "data.source",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "qat.code",
-)
 
 
 class Imported(Tabular):
@@ -251,22 +240,13 @@ def _moved(recipe: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
     if old.absolute() == new.absolute():
         return recipe
 
-    def change(value: str) -> str:
-        file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
-        path = old / file
-        if Path(file).is_absolute() or not path.exists():
-            return value
-        return os.path.relpath(path.absolute(), new.absolute()) + colon + function
+    def move(name: str) -> str:
+        path = old / name
+        if Path(name).is_absolute() or not path.exists():
+            return name
+        return os.path.relpath(path.absolute(), new.absolute())
 
-    return {key: _changed(value, key, change) for key, value in recipe.items()}
-
-
-def _changed(value: Any, key: str, change: Callable[[str], str]) -> Any:
-    if isinstance(value, dict):
-        return {name: _changed(inner, f"{key}.{name}", change) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_changed(inner, key, change) for inner in value]
-    return change(value) if isinstance(value, str) and key in _PATHS else value
+    return dict(moved(recipe, move))
 
 
 def _line(text: str) -> str:
