@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from octobert.config.recipe import Choice, Recipe, plugin_families
 from octobert.config.rows import Data, RowSelection
 from octobert.core import plugins
+from octobert.core.docstrings import arguments_of
 
 Schema = dict[str, Any]
 _TITLE = "A recipe of octobert"
@@ -69,18 +69,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        _, heading, section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition(
-            "Args:\n"
-        )
-        if not heading:
-            continue
-        section = inspect.cleandoc(section.split("\n\n")[0])
-        for entry in re.split(r"\n(?=\S)", section):
-            names, colon, text = entry.partition(":")
-            if colon:
-                texts |= dict.fromkeys(
-                    (name.strip() for name in names.split(",")), " ".join(text.split())
-                )
+        texts |= arguments_of(base.__dict__.get("__doc__"))
     return texts
 
 
