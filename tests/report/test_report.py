@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from octobert.core import environment, wording
 from octobert.core.estimate import Estimate
 from octobert.core.limits import Limit
-from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
+from octobert.core.measurements import Figures, Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.ranges import Sweep, Swept, recommendation
 from octobert.core.results import AccuracySearch, Finetuned, Report, Simulated, StageFacts, Trial
@@ -125,7 +125,10 @@ def timing(*speedups: Speedup) -> times.Timing:
         threads=2,
         device="CPU",
     )
-    return times.timings(samples, [footprint], speedups, {})[0]
+    figures = Figures(
+        model="openvino-cpu", times=tuple(samples), footprint=footprint, speedups=speedups
+    )
+    return times.timings([figures], {})[0]
 
 
 def test_the_first_line_names_the_fastest_float_form(golden) -> None:
