@@ -205,7 +205,7 @@ def test_only_a_plan_that_quantizes_is_called_int8(report) -> None:
 
 def test_a_quick_run_says_so(golden, report) -> None:
     quick = report.model_copy(update={"recipe": {**report.recipe, "quick": True}})
-    golden(summary.warnings(quick)[0])
+    golden(summary.caveats(quick)[0])
 
 
 def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None:
@@ -228,7 +228,7 @@ def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None
     changed = with_columns(report, {"scores": {**columns(report).scores, "ort-f32": (score,)}})
     assert any(
         sentence.startswith("The float model ort-f32 scores no better")
-        for sentence in summary.warnings(changed)
+        for sentence in [*summary.caveats(changed), *summary.limitations(changed)]
     )
 
 
@@ -389,7 +389,7 @@ def test_what_limits_the_results_is_a_warning(golden, report) -> None:
             "comparisons": (),
         },
     )
-    golden("\n".join(summary.warnings(changed)))
+    golden("\n".join([*summary.caveats(changed), *summary.limitations(changed)]))
 
 
 def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_three_notes(

@@ -432,8 +432,3 @@ def limitations(report: Report) -> list[str]:
         if figures.absent:
             sentences.append(f"{figures.model} {what}: {figures.absent}.")
     return sentences
-
-
-def warnings(report: Report) -> list[str]:
-    """Return sentences on everything that limits what the results mean, the weightiest first."""
-    return [*caveats(report), *limitations(report)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octobert.core.evidence import Executed
-from octobert.core.family import LAYER_PARTS
+from octobert.core.family import BERT_PARTS, LAYER_PARTS
 from octobert.core.measurements import first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
@@ -154,26 +154,11 @@ def _reasons(cell: _Cell) -> Iterable[str]:
 
 def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
     """Parts of layers in the order of the computation, then the parts outside of them."""
-    order = (
-        "query",
-        "key",
-        "value",
-        "attention",
-        "attention_output",
-        "attention_norm",
-        "ffn_up",
-        "activation",
-        "ffn_down",
-    )
-    parts = [
-        *order,
-        "ffn_norm",
-        *(part for part in LAYER_PARTS if part not in (*order, "ffn_norm")),
-    ]
+    order = dict.fromkeys((*BERT_PARTS, *LAYER_PARTS))
     inside = {cell["part"] for cell in cells if cell["layer"] is not None}
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
-    rest = [part for part in (*sorted(inside - set(parts)), *outside) if part]
-    return [*(part for part in parts if part in inside), *dict.fromkeys(rest)]
+    rest = [part for part in (*sorted(inside - order.keys()), *outside) if part]
+    return [*(part for part in order if part in inside), *dict.fromkeys(rest)]
 
 
 def executed(run: Run) -> Section | None:
