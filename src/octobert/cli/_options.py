@@ -27,6 +27,8 @@ from octobert.core.docstrings import arguments_of
 from octobert.core.errors import RecipeError
 
 Command = Callable[..., Any]
+# What a command gets of `filled`: arguments of a public function.
+Arguments = dict[str, Any]
 # (value of an option, the option) → the argument.
 Reader = Callable[[Any, str], Any]
 # Groups of options.

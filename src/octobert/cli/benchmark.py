@@ -26,7 +26,7 @@ _DEVICE = (
     )
 )
 def command(
-    options: dict[str, Any],
+    options: _options.Arguments,
     *,
     every: bool = False,
 ) -> Iterator[Any]:
