@@ -18,13 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from octobert.config import yaml_text
 from octobert.config.measuring import EvaluateMetric
-from octobert.config.recipe import (
-    PERMISSIONS,
-    SPLITS,
-    Choice,
-    Recipe,
-    plugin_families,
-)
+from octobert.config.recipe import PERMISSIONS, SPLITS, Choice, PlainRecipe, Recipe, plugin_families
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.files import looks_local
@@ -107,7 +101,7 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
     return parse(changed(raw, changes), where=str(path), base=path.parent)
 
 
-def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> PlainRecipe:
     """A recipe as plain data, with some of its keys changed (see `load`).
 
     Raises:
@@ -141,7 +135,7 @@ def _absolute(value: str) -> str:
     return os.path.abspath(file) + (f":{function}" if function else "") if is_path else value
 
 
-def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _set_(raw: PlainRecipe, path: Sequence[str], value: Any) -> None:
     """Set one key of a recipe in place; missing objects on the way are created."""
     place = raw
     for index, part in enumerate(path[:-1]):
@@ -345,7 +339,7 @@ def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | Evalu
     return recipe.metric
 
 
-def as_written(recipe: Recipe) -> dict[str, Any]:
+def as_written(recipe: Recipe) -> PlainRecipe:
     """The keys of a recipe that somebody has set, default values included, with absolute paths and without permissions.
 
     Example:
@@ -355,11 +349,11 @@ def as_written(recipe: Recipe) -> dict[str, Any]:
     return without_permissions(_set_keys(with_absolute_paths(recipe)))
 
 
-def _set_keys(recipe: Recipe) -> dict[str, Any]:
+def _set_keys(recipe: Recipe) -> PlainRecipe:
     return recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
+def without_permissions(raw: Mapping[str, Any]) -> PlainRecipe:
     """A recipe as plain data without what only the user may allow."""
     plain = dict(raw)
     for name in PERMISSIONS:
@@ -373,9 +367,9 @@ def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def as_plain(recipe: Recipe) -> dict[str, Any]:
+def as_plain(recipe: Recipe) -> PlainRecipe:
     """The recipe as plain data as a user would write it, without default values."""
-    plain: dict[str, Any] = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
+    plain: PlainRecipe = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
     for key in plugin_families():
         if key in plain:
             plain[key] = (
@@ -386,7 +380,7 @@ def as_plain(recipe: Recipe) -> dict[str, Any]:
     return plain
 
 
-def as_stored(recipe: Recipe) -> dict[str, Any]:
+def as_stored(recipe: Recipe) -> PlainRecipe:
     """The recipe as reports and packages have it: with default values; where results are stored says nothing about them."""
     return recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"})
 

@@ -17,6 +17,7 @@ import yaml
 
 from octobert.config import yaml_text
 from octobert.config.loading import moved
+from octobert.config.recipe import PlainRecipe
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.plain import parsed_json
@@ -68,7 +69,7 @@ class Importer(Protocol):
 
     def convert(
         self, raw: Any, where: str, folder: Path, as_octobert: bool
-    ) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
+    ) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
         """Return the recipe as plain data, and one outcome for each field of the config, in its order.
 
         Args:
@@ -106,7 +107,7 @@ class Imported(Tabular):
         tool: whose config it is.
     """
 
-    recipe: dict[str, Any]
+    recipe: PlainRecipe
     outcomes: tuple[Outcome, ...]
     folder: Path
     source: str
@@ -235,7 +236,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _moved(recipe: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
+def _moved(recipe: PlainRecipe, old: Path, new: Path) -> PlainRecipe:
     """The recipe for a file in another folder: relative paths of files that exist are changed."""
     if old.absolute() == new.absolute():
         return recipe
