@@ -18,7 +18,7 @@ from octobert.core.heads import head_of
 from octobert.core.plain import preview
 from octobert.data.encoded import Encoded, Frame
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks import Embedding, Fidelity, Outputs, Result
+from octobert.tasks import Embedding, Fidelity, Outputs, Result, UserAnswer
 from octobert.tasks._metrics import probabilities, unit
 from octobert.tasks._rows import check_texts
 from octobert_compare.models import FLOAT, INT8, Event, Models, Pair, Work
@@ -199,7 +199,7 @@ def search(models: Models, asked: Lookup) -> Work:
     yield _nearest(pair, pair.lists[key], asked)
 
 
-def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
+def same(answers: Mapping[str, UserAnswer]) -> bool | None:
     """True where both models decide the same; None where one answers alone, or where answers are numbers only."""
     keys = [key for key in _DECIDED if key in answers[INT8]]
     if FLOAT not in answers or not keys:
@@ -207,7 +207,7 @@ def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
     return all(answers[FLOAT].get(key) == answers[INT8][key] for key in keys)
 
 
-def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str, float]]) -> str:
+def sentence(answers: Mapping[str, UserAnswer], rounds: Sequence[Mapping[str, float]]) -> str:
     """A sentence on the answers and the times.
 
     Args:
@@ -258,9 +258,7 @@ def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
     return {name: float(probability) for name, probability in zip(names, likely, strict=True)}
 
 
-def likeness(
-    pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts
-) -> dict[str, Any] | None:
+def likeness(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> Event | None:
     """The likeness of the two outputs; None where one model answers alone."""
     if len(outputs) < 2:
         return None
@@ -304,7 +302,7 @@ def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:
     }
 
 
-def _short(answer: dict[str, Any]) -> dict[str, Any]:
+def _short(answer: UserAnswer) -> UserAnswer:
     """An answer without most numbers of token states."""
     if "states" not in answer:
         return answer
@@ -349,6 +347,6 @@ def _prompted(text: str, prompt: str) -> Any:
     return {"text": text, "prompt": prompt} if prompt else text
 
 
-def _vectors(answers: Sequence[dict[str, Any]]) -> np.ndarray:
+def _vectors(answers: Sequence[UserAnswer]) -> np.ndarray:
     """[texts, size] of length 1."""
     return unit(np.array([answer["embedding"] for answer in answers]))

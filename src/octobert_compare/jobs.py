@@ -132,15 +132,8 @@ class _Job:
                 metrics[name] = _finite(float(task.metrics[self.metric](np.concatenate(items))))
         agreement = self.agreed / max(self.weight, 1)
         if self.correlates:
-            ours, theirs = (
-                {
-                    key: np.concatenate([part[key] for part in self.outputs[name]])
-                    for key in self.outputs[name][0]
-                }
-                for name in (INT8, FLOAT)
-            )
-            nothing = EncodedTexts([], [])
-            agreement = task.fidelity(Result(ours, nothing), Result(theirs, nothing)).agreement
+            whole = self._whole(EncodedTexts([], []))
+            agreement = task.fidelity(whole[INT8], whole[FLOAT]).agreement
         return {
             "done": self.done * len(self.rows) // len(self.inputs),
             "seconds": dict(self.seconds),
@@ -180,18 +173,22 @@ class _Job:
             events.append(_changed(number, shown, expected, before, after, scores))
         return events
 
+    def _whole(self, encoded: EncodedTexts, gold: Sequence[Any] = ()) -> dict[str, Result]:
+        """What each model answered to all texts so far."""
+        return {
+            name: Result(
+                {key: np.concatenate([part[key] for part in parts]) for key in parts[0]},
+                encoded,
+                gold,
+            )
+            for name, parts in self.outputs.items()
+        }
+
     def _compare_all(self) -> None:
         """Compare all texts with each other: ranks of documents, and metrics."""
         task, nothing = self.pair.task, [list[Encoded]() for _ in self.inputs]
         encoded = EncodedTexts(self.inputs, nothing)
-        whole = {
-            name: Result(
-                {key: np.concatenate([part[key] for part in parts]) for key in parts[0]},
-                encoded,
-                self.gold,
-            )
-            for name, parts in self.outputs.items()
-        }
+        whole = self._whole(encoded, self.gold)
         if len(whole) > 1:
             changed = task.fidelity(whole[INT8], whole[FLOAT]).changed
             rows = task.changed_rows((whole[FLOAT], whole[INT8]), changed)

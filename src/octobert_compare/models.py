@@ -49,7 +49,7 @@ class Side:
     title: str
     predictor: Predictor
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Event:
         """Facts on a side for the page."""
         predictor = self.predictor
         setting = predictor.setting
@@ -85,7 +85,7 @@ class Pair:
     tokenizer: Tokenizer
     lists: OrderedDict[str, dict[str, np.ndarray]] = field(default_factory=OrderedDict)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Event:
         """Facts on both sides for the page, and the stamp, which changes where the package does."""
         return {"sides": [side.facts() for side in self.sides], "opened": self.stamp}
 
@@ -145,7 +145,7 @@ class Models:
                 got=listed[0]["problem"],
             )
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[Event]:
         """The packages that the folder holds now, each with the problem that keeps it from running here.
 
         Raises:
@@ -203,7 +203,7 @@ class Models:
         return by_name
 
 
-def _entry(name: str, path: Path) -> dict[str, Any]:
+def _entry(name: str, path: Path) -> Event:
     """The entry of a package in the list of the page."""
     try:
         package = manifest(path)

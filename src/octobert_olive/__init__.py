@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.config.importers import Outcome
+from octobert.config.recipe import PlainRecipe
 from octobert.core.errors import RecipeError
 from octobert_olive import data, goals, model, passes, searches, systems
 from octobert_olive.nodes import Node, outcomes_of
@@ -40,7 +41,7 @@ def is_config(raw: Any) -> bool:
 
 def convert(
     raw: Any, where: str, folder: Path, as_octobert: bool
-) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
+) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
     """See `octobert.config.importers.Importer`.
 
     Raises:

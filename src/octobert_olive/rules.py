@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from octobert.config.recipe import Recipe
+from octobert.config.recipe import PlainRecipe, Recipe
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert_olive.nodes import Node
 
@@ -230,7 +230,7 @@ class Draft:
     """
 
     config: Config
-    recipe: dict[str, Any] = field(default_factory=dict)
+    recipe: PlainRecipe = field(default_factory=dict)
     task: str = ""
     task_options: dict[str, Any] = field(default_factory=dict)
     method: str | None = None
@@ -273,7 +273,7 @@ class Draft:
         self.task_options[name] = value
         node.mapped(f"task.{self.task}.{name}")
 
-    def ordered(self) -> dict[str, Any]:
+    def ordered(self) -> PlainRecipe:
         """The recipe with its keys in their usual order."""
         order = list(Recipe.model_fields)
         return dict(sorted(self.recipe.items(), key=lambda item: order.index(item[0])))

@@ -13,7 +13,15 @@ from rich.console import Console
 import octobert
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
-from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn, shapes
+from octobert.core.measurements import (
+    STATISTICS,
+    Figures,
+    Footprint,
+    Latency,
+    Throughput,
+    Turn,
+    shapes,
+)
 from octobert.core.session import SessionOptions
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
@@ -104,12 +112,21 @@ def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> No
         "precision": "f32",
         "threads": 4,
     }
-    footprints = [Footprint(candidate=name, **facts) for name in names]
     together = [measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)]
     ratios = speedups(together, {"ort-cpu": ("ort-f32",)})
+    models = [
+        Figures(
+            model=name,
+            footprint=Footprint(candidate=name, **facts),
+            times=(latency(name, 1.0, 2.0, 6.0),),
+            throughputs=(throughput,),
+            ratios=tuple(ratio for ratio in ratios if ratio.candidate == name),
+        )
+        for name, throughput in zip(names, together, strict=True)
+    ]
     lines = [
-        *times.timings([latency(name, 1.0, 2.0, 6.0) for name in names], footprints, (), {}),
-        *times.timings(together, footprints, ratios, {"ort-cpu": "int8 + f32"}),
+        *times.timings(models, {}),
+        *times.timings(models, {"ort-cpu": "int8 + f32"}, together=True),
     ]
     shown = io.StringIO()
     Console(file=shown, width=160).print(contents.latency_table(lines, shapes(together)))

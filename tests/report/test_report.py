@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from octobert.core import environment, wording
 from octobert.core.estimate import Estimate
 from octobert.core.limits import Limit
-from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
+from octobert.core.measurements import Figures, Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.ranges import Sweep, Swept, recommendation
 from octobert.core.results import AccuracySearch, Finetuned, Report, Simulated, StageFacts, Trial
@@ -125,7 +125,10 @@ def timing(*speedups: Speedup) -> times.Timing:
         threads=2,
         device="CPU",
     )
-    return times.timings(samples, [footprint], speedups, {})[0]
+    figures = Figures(
+        model="openvino-cpu", times=tuple(samples), footprint=footprint, speedups=speedups
+    )
+    return times.timings([figures], {})[0]
 
 
 def test_the_first_line_names_the_fastest_float_form(golden) -> None:
@@ -202,7 +205,7 @@ def test_only_a_plan_that_quantizes_is_called_int8(report) -> None:
 
 def test_a_quick_run_says_so(golden, report) -> None:
     quick = report.model_copy(update={"recipe": {**report.recipe, "quick": True}})
-    golden(summary.warnings(quick)[0])
+    golden(summary.caveats(quick)[0])
 
 
 def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None:
@@ -225,7 +228,7 @@ def test_a_float_model_that_has_learned_nothing_is_named(golden, report) -> None
     changed = with_columns(report, {"scores": {**columns(report).scores, "ort-f32": (score,)}})
     assert any(
         sentence.startswith("The float model ort-f32 scores no better")
-        for sentence in summary.warnings(changed)
+        for sentence in [*summary.caveats(changed), *summary.limitations(changed)]
     )
 
 
@@ -386,7 +389,7 @@ def test_what_limits_the_results_is_a_warning(golden, report) -> None:
             "comparisons": (),
         },
     )
-    golden("\n".join(summary.warnings(changed)))
+    golden("\n".join([*summary.caveats(changed), *summary.limitations(changed)]))
 
 
 def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_three_notes(

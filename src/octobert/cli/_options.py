@@ -23,9 +23,12 @@ from typer.models import ParameterInfo
 
 from octobert.api._arguments import DataLike, Least, MetricLike, Names, PathLike, TaskLike
 from octobert.cli import _show
+from octobert.core.docstrings import arguments_of
 from octobert.core.errors import RecipeError
 
 Command = Callable[..., Any]
+# What a command gets of `filled`: arguments of a public function.
+Arguments = dict[str, Any]
 # (value of an option, the option) → the argument.
 Reader = Callable[[Any, str], Any]
 # Groups of options.
@@ -305,12 +308,9 @@ def bare(kind: Any) -> tuple[Any, float | None]:
 
 def _descriptions(function: Command) -> dict[str, str]:
     """Argument → its text in the docstring, with options where it names arguments."""
-    section = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    texts = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE))
+    texts = arguments_of(function.__doc__)
 
     def named(code: re.Match[str]) -> str:
         return option_of(code[1]) if code[1] in texts else code[1]
 
-    return {
-        name: re.sub("`([^`]*)`", named, " ".join(text.split())) for name, text in texts.items()
-    }
+    return {name: re.sub("`([^`]*)`", named, text) for name, text in texts.items()}

@@ -152,7 +152,7 @@ def recipe_of(
     model: str,
     task: str,
     data: list[str],
-    keys: dict[str, Any],
+    keys: _options.Arguments,
     changes: list[str] | None = None,
     *,
     samples: Positive | None = None,

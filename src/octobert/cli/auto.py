@@ -42,9 +42,9 @@ def command(
             metavar="MODEL", help=f"A model: {_recipe.TEXTS['model']} With --again OUT."
         ),
     ],
-    rows: dict[str, Any],
-    keys: dict[str, Any],
-    wishes: dict[str, Any],
+    rows: _options.Arguments,
+    keys: _options.Arguments,
+    wishes: _options.Arguments,
     *,
     out: Path | None = None,
     save_recipe: Path | None = None,

@@ -26,7 +26,7 @@ _DEVICE = (
     )
 )
 def command(
-    options: dict[str, Any],
+    options: _options.Arguments,
     *,
     every: bool = False,
 ) -> Iterator[Any]:
@@ -43,8 +43,9 @@ def command(
     from octobert.report.summary import NO_FLOAT
 
     lines = [
-        *times.timings(result.latencies, result.footprints, result.speedups, result.precisions),
-        *times.timings(result.throughputs, result.footprints, result.ratios, result.precisions),
+        line
+        for together in (False, True)
+        for line in times.timings(result.figures(), result.precisions, together=together)
     ]
     sentences = [sentence for line in lines for sentence in times.speed(line)]
     table = contents.latency_table(lines, shapes(result.latencies), elsewhere="--all", every=every)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import octobert
-from octobert.cli import _recipe, _show
+from octobert.cli import _options, _recipe, _show
 
 PANEL = _show.MAKE
 EXAMPLES = (
@@ -20,8 +20,8 @@ EXAMPLES = (
     "corrections", "sensitivity", "repair", "measure", "quick", "baselines", "allow_leakage"
 )
 def command(
-    rows: dict[str, Any],
-    keys: dict[str, Any],
+    rows: _options.Arguments,
+    keys: _options.Arguments,
     *,
     out: Path,
     sweep: bool = False,

@@ -16,7 +16,7 @@ EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
 @_options.filled(options=_options.from_function(packages.check))
-def command(options: dict[str, Any]) -> Iterator[Any]:
+def command(options: _options.Arguments) -> Iterator[Any]:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
     results = packages.check(**options)
     yield [{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results]

@@ -20,7 +20,7 @@ EXAMPLES = ("octobert clean out --dry-run",)
     )
 )
 def command(
-    options: dict[str, Any],
+    options: _options.Arguments,
     *,
     dry_run: bool = False,
     yes: bool = False,

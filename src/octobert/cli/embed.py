@@ -20,7 +20,7 @@ EXAMPLES = (
 @_options.filled(
     options=_options.from_function(corpus.embed, without=("data", "out"), metavar="package")
 )
-def command(options: dict[str, Any], data: list[Path], out: Path) -> Iterator[Any]:
+def command(options: _options.Arguments, data: list[Path], out: Path) -> Iterator[Any]:
     """Write the rows of Parquet files with an embedding for each. The same command goes on where a killed one has stopped.
 
     Args:

@@ -17,7 +17,7 @@ EXAMPLES = (
 
 
 @_options.filled(options=_options.from_function(models.evaluate, metavar="directory"))
-def command(options: dict[str, Any]) -> Iterator[Any]:
+def command(options: _options.Arguments) -> Iterator[Any]:
     """Score a package or a model file on data, and compare it with its float model on the same rows."""
     with _show.progress() as progress:
         result = models.evaluate(**options, progress=progress)

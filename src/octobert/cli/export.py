@@ -14,7 +14,7 @@ _PROGRAMS = f"The program: {', '.join(clients.CLIENTS)}."
 
 
 @_options.filled(options=_options.from_function(clients.export, texts={"client": _PROGRAMS}))
-def command(options: dict[str, Any]) -> Iterator[Any]:
+def command(options: _options.Arguments) -> Iterator[Any]:
     """Write a folder that another program opens, and print the lines that load it there."""
     exported = clients.export(**options)
     yield exported

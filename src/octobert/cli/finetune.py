@@ -21,8 +21,8 @@ EXAMPLES = (
 
 @_recipe.recipe_options("transforms", "quantize", "corrections", "samples")
 def command(
-    rows: dict[str, Any],
-    keys: dict[str, Any],
+    rows: _options.Arguments,
+    keys: _options.Arguments,
     *,
     out: Path,
     qat: bool = False,

@@ -16,7 +16,7 @@ EXAMPLES = (
 
 
 @_options.filled(options=_options.from_function(packages.fuse))
-def command(options: dict[str, Any]) -> Iterator[Any]:
+def command(options: _options.Arguments) -> Iterator[Any]:
     """Write ONNX Runtime's fused operators into a graph, count them, and verify that the outputs stay the same."""
     fused = packages.fuse(**options)
     yield {"counts": fused.counts, "largest_difference": fused.parity.largest_difference}

@@ -27,8 +27,8 @@ _SHOWN = {"target", "plan", "ranges", "model", "sensitivity", "search"}
 )
 def command(
     directory: Path,
-    files: dict[str, Any],
-    shape: dict[str, Any],
+    files: _options.Arguments,
+    shape: _options.Arguments,
     *,
     runtime: bool = False,
     every: bool = False,

@@ -46,8 +46,8 @@ _OPENING = (
     ),
 )
 def command(
-    options: dict[str, Any],
-    places: dict[str, Any],
+    options: _options.Arguments,
+    places: _options.Arguments,
     texts: list[str] | None = None,
     *,
     pair: bool = False,

@@ -19,7 +19,7 @@ EXAMPLES = (
 
 @_options.filled(options=_options.from_function(hub.push))
 def command(
-    options: dict[str, Any],
+    options: _options.Arguments,
     repo: str,
     *,
     # In other commands the name is that of the data's revision.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.api._arguments import NotNegative
-from octobert.cli import _recipe, _show
+from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import run_recipe
 from octobert.core.errors import RecipeError
 
@@ -20,8 +20,8 @@ EXAMPLES = (
 
 @_recipe.recipe_options()
 def command(
-    rows: dict[str, Any],
-    keys: dict[str, Any],
+    rows: _options.Arguments,
+    keys: _options.Arguments,
     *,
     out: Path,
     max_drop: NotNegative | None = None,

@@ -31,7 +31,7 @@ EXAMPLES = (
 @_options.filled(keys=_recipe.keys(only=("allow_pickle", "allow_code", "quick", "cache", "zip")))
 def command(
     recipe: Path,
-    keys: dict[str, Any],
+    keys: _options.Arguments,
     *,
     out: Path | None = None,
     settings: list[str] | None = None,

@@ -16,7 +16,7 @@ EXAMPLES = ("octobert tables out/ort-cpu --out calibration",)
 @_options.filled(options=_options.from_function(packages.calibration_tables, without=("package",)))
 def command(
     source: Path,
-    options: dict[str, Any],
+    options: _options.Arguments,
 ) -> Iterator[Any]:
     """Write calibration tables for ONNX Runtime's TensorRT and MIGraphX providers, or print one.
 

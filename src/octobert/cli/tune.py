@@ -16,7 +16,7 @@ EXAMPLES = (
 
 
 @_options.filled(options=_options.from_function(models.tune, metavar="directory"))
-def command(options: dict[str, Any]) -> Iterator[Any]:
+def command(options: _options.Arguments) -> Iterator[Any]:
     """Search for threads, streams and runtime options that are faster than the defaults, and store them beside the model."""
     with _show.progress() as progress:
         results = models.tune(**options, progress=progress)

@@ -18,14 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from octobert.config import yaml_text
 from octobert.config.measuring import EvaluateMetric
-from octobert.config.recipe import (
-    PERMISSIONS,
-    SPLITS,
-    Choice,
-    Recipe,
-    plugin_families,
-)
-from octobert.config.rows import RowSelection
+from octobert.config.recipe import PERMISSIONS, SPLITS, Choice, PlainRecipe, Recipe, plugin_families
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.files import looks_local
@@ -37,6 +30,21 @@ _GONE = {
     "prune": "finetune: {layers: …} keeps fewer layers",
     "search.storage": "trials are in the store; several machines search with executor: ray",
     "search.study": "trials are in the store",
+}
+# Keys whose values may be paths, or code in a file → whether a value may be one.
+_PATHS: dict[str, Callable[[str], bool]] = {
+    **dict.fromkeys(("model", "tokenizer", "preprocess", "postprocess"), bool),
+    **dict.fromkeys((f"data.{key}" for key in ("source", *SPLITS)), bool),
+    **dict.fromkeys(
+        (f"data.{key}.from" for key in ("calibrate", "evaluate", "tune", "finetune")),
+        lambda name: bool(Path(name).suffix),
+    ),
+    "metric": names_code,
+    **dict.fromkeys(
+        ("metric.evaluate", "metric.evaluate.name"), lambda name: looks_local(name, (".py",))
+    ),
+    **dict.fromkeys(("finetune.code", "finetune.distill.teacher"), bool),
+    **dict.fromkeys(("qat.code", "qat.distill.teacher", "qat.trained"), bool),
 }
 # Mistakes that an error lists.
 _MOST_SHOWN = 20
@@ -93,7 +101,7 @@ def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recip
     return parse(changed(raw, changes), where=str(path), base=path.parent)
 
 
-def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> PlainRecipe:
     """A recipe as plain data, with some of its keys changed (see `load`).
 
     Raises:
@@ -127,7 +135,7 @@ def _absolute(value: str) -> str:
     return os.path.abspath(file) + (f":{function}" if function else "") if is_path else value
 
 
-def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _set_(raw: PlainRecipe, path: Sequence[str], value: Any) -> None:
     """Set one key of a recipe in place; missing objects on the way are created."""
     place = raw
     for index, part in enumerate(path[:-1]):
@@ -331,22 +339,21 @@ def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | Evalu
     return recipe.metric
 
 
-def as_written(recipe: Recipe) -> dict[str, Any]:
+def as_written(recipe: Recipe) -> PlainRecipe:
     """The keys of a recipe that somebody has set, default values included, with absolute paths and without permissions.
 
     Example:
         >>> sorted(as_written(parse({"model": "m", "task": "mrpc", "data": "d", "seed": 0, "allow_pickle": True})))
         ['data', 'model', 'seed', 'task']
     """
-    plain: dict[str, Any] = with_absolute_paths(recipe).model_dump(
-        mode="json", by_alias=True, exclude_unset=True
-    )
-    # Reading a recipe sets all keys that may have paths.
-    empty = {key for key in ("preprocess", "postprocess", "metric") if not plain.get(key)}
-    return without_permissions({key: value for key, value in plain.items() if key not in empty})
+    return without_permissions(_set_keys(with_absolute_paths(recipe)))
 
 
-def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _set_keys(recipe: Recipe) -> PlainRecipe:
+    return recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def without_permissions(raw: Mapping[str, Any]) -> PlainRecipe:
     """A recipe as plain data without what only the user may allow."""
     plain = dict(raw)
     for name in PERMISSIONS:
@@ -360,9 +367,9 @@ def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def as_plain(recipe: Recipe) -> dict[str, Any]:
+def as_plain(recipe: Recipe) -> PlainRecipe:
     """The recipe as plain data as a user would write it, without default values."""
-    plain: dict[str, Any] = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
+    plain: PlainRecipe = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
     for key in plugin_families():
         if key in plain:
             plain[key] = (
@@ -373,7 +380,7 @@ def as_plain(recipe: Recipe) -> dict[str, Any]:
     return plain
 
 
-def as_stored(recipe: Recipe) -> dict[str, Any]:
+def as_stored(recipe: Recipe) -> PlainRecipe:
     """The recipe as reports and packages have it: with default values; where results are stored says nothing about them."""
     return recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"})
 
@@ -437,57 +444,46 @@ def with_paths(recipe: Recipe, base: Path | None) -> Recipe:
             else name
         )
 
-    return _moved(recipe, local)
+    return _with_moved(recipe, local)
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The recipe with absolute paths, so that its file can be in any folder."""
-    return _moved(recipe, lambda name: str(Path(name).resolve()) if os.path.exists(name) else name)
+    return _with_moved(
+        recipe, lambda name: str(Path(name).resolve()) if os.path.exists(name) else name
+    )
 
 
-def _moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
-    """The recipe with its paths moved, also those in `file.py:function`."""
+def _with_moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
+    plain = _set_keys(recipe)
+    places = moved(plain, move)
+    # The other keys stay as they are: defaults that depend on each other have been decided.
+    return recipe.replaced(**{key: places[key] for key in plain if places[key] != plain[key]})
 
-    def moved(name: str | None) -> str | None:
-        if name is None or name.startswith("package:"):
-            return name
-        file, colon, function = (
-            name.rpartition(":") if names_code(name) and ":" in name else (name, "", "")
-        )
-        return f"{move(file)}{colon}{function}"
 
-    def metric_at(metric: str | EvaluateMetric) -> str | EvaluateMetric:
-        """A metric whose file, or folder of a module, is at another path."""
-        if isinstance(metric, str):
-            return str(moved(metric)) if names_code(metric) else metric
-        is_path = looks_local(metric.name, (".py",))
-        return (
-            EvaluateMetric(evaluate={**metric.arguments, "name": str(moved(metric.name))})
-            if is_path
-            else metric
-        )
+def moved(value: Any, move: Callable[[str], str], key: str = "") -> Any:
+    """A recipe as plain data, or a part of it, with its paths moved.
 
-    data = recipe.data
-    places: dict[str, Any] = {key: moved(getattr(data, key)) for key in ("source", *SPLITS)}
-    for key in ("calibrate", "evaluate", "tune", "finetune"):
-        rows: RowSelection = getattr(data, key)
-        name = rows.from_.rpartition("[")[0] if rows.from_.endswith("]") else rows.from_
-        if Path(name).suffix:
-            places[key] = rows.replaced(from_=f"{moved(name)}{rows.from_.removeprefix(name)}")
-    named = ("model", "tokenizer", "preprocess", "postprocess")
-    update: dict[str, Any] = {
-        key: moved(name) for key in named if (name := getattr(recipe, key)) is not None
-    }
-    update |= {
-        "metric": tuple(map(metric_at, recipe.metric)),
-        "data": data.replaced(**places),
-    }
-    for name in ("finetune", "qat"):
-        stage = getattr(recipe, name)
-        if stage is not None:
-            distill = stage.distill and stage.distill.replaced(teacher=moved(stage.distill.teacher))
-            trained = getattr(stage, "trained", None)
-            update[name] = stage.replaced(distill=distill, code=moved(stage.code))
-            if trained is not None:
-                update[name] = update[name].replaced(trained=moved(trained))
-    return recipe.replaced(**update)
+    Args:
+        value: The plain data.
+        move: Path → its new path. It gets what may be a path: Hub ids and names of splits may look like one.
+        key: Where the value is in the recipe, such as `data.source`.
+
+    Example:
+        >>> moved({"model": "m", "data": {"tune": {"from": "a.csv[:9]"}}, "seed": 1}, lambda path: f"in/{path}")
+        {'model': 'in/m', 'data': {'tune': {'from': 'in/a.csv[:9]'}}, 'seed': 1}
+    """
+    if isinstance(value, dict):
+        return {
+            name: moved(inner, move, f"{key}.{name}" if key else name)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [moved(inner, move, key) for inner in value]
+    if not isinstance(value, str) or key not in _PATHS:
+        return value
+    # A range of rows, and the name of a function, stay.
+    name = value.rpartition("[")[0] if key.endswith(".from") and value.endswith("]") else value
+    file = name.rpartition(":")[0] if names_code(name) and ":" in name else name
+    is_path = _PATHS[key](name) and not value.startswith("package:")
+    return move(file) + value.removeprefix(file) if is_path else value

@@ -369,6 +369,8 @@ def plugin_families() -> dict[str, str]:
 
 # Values of keys as plain data.
 Options: TypeAlias = Mapping[str, Any]
+# A recipe as plain data.
+PlainRecipe: TypeAlias = dict[str, Any]
 # A name, or one name with its options.
 Plugin: TypeAlias = str | Options
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
-import re
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic.json_schema import GenerateJsonSchema
 
 from octobert.config.recipe import Choice, Recipe, plugin_families
 from octobert.config.rows import Data, RowSelection
 from octobert.core import plugins
+from octobert.core.docstrings import arguments_of
 
 Schema = dict[str, Any]
 _TITLE = "A recipe of octobert"
@@ -25,46 +25,35 @@ def recipe_schema() -> Schema:
     Returns:
         A JSON Schema, draft 2020-12, as plain data.
     """
-    families = plugin_families()
-    options = {
-        (family, name): plugins.load(family, name).Options
-        for family in sorted({*families.values()} - {"targets"})
-        for name in plugins.names(family)
-    }
-    models: list[type[BaseModel]] = list(
-        dict.fromkeys([Recipe, Data, RowSelection, *options.values()])
-    )
-    references, generated = models_json_schema(
-        [(model, "validation") for model in models], schema_generator=_Described
-    )
-    definitions: dict[str, Schema] = generated["$defs"]
-    names = {model: references[model, "validation"]["$ref"].rpartition("/")[2] for model in models}
-    recipe = definitions.pop(names[Recipe])
-    properties = recipe["properties"]
-    for key, family in families.items():
-        option_schemas = {
-            name: {"$ref": f"#/$defs/{names[model]}"}
-            for (f, name), model in options.items()
-            if f == family
-        }
+    recipe = Recipe.model_json_schema(schema_generator=_Described)
+    definitions, properties = recipe.pop("$defs"), recipe["properties"]
+    for key, family in plugin_families().items():
+        names = plugins.names(family)
+        references = {} if family == "targets" else _options_(family, names, definitions)
         properties[key] = {
             "description": properties[key]["description"],
-            **_plugin(key, plugins.names(family), option_schemas),
+            **_plugin(key, names, references),
         }
-    _allow_short_forms_(properties, definitions[names[Data]]["properties"], names)
+    _allow_short_forms_(properties, definitions["Data"]["properties"])
     # `from` has a default wherever rows are selected.
-    definitions[names[RowSelection]].pop("required", None)
-    definitions.pop(Choice.__name__, None)
-    schema = {
+    del definitions["RowSelection"]["required"], definitions["Choice"]
+    return {
         "$schema": _DIALECT,
         "title": _TITLE,
         **recipe,
         "$defs": dict(sorted(definitions.items())),
     }
-    text = json.dumps(schema)
-    for (family, name), model in options.items():
-        text = text.replace(f'{names[model]}"', f'{family}.{name}"')
-    return cast(Schema, json.loads(text))
+
+
+def _options_(
+    family: str, names: Sequence[str], definitions: dict[str, Schema]
+) -> dict[str, Schema]:
+    """Plugin → a reference to the schema of its options, which is added to the definitions."""
+    for name in names:
+        schema = plugins.load(family, name).Options.model_json_schema(schema_generator=_Described)
+        definitions |= schema.pop("$defs", {})
+        definitions[f"{family}.{name}"] = schema
+    return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in names}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -80,18 +69,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        _, heading, section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition(
-            "Args:\n"
-        )
-        if not heading:
-            continue
-        section = inspect.cleandoc(section.split("\n\n")[0])
-        for entry in re.split(r"\n(?=\S)", section):
-            names, colon, text = entry.partition(":")
-            if colon:
-                texts |= dict.fromkeys(
-                    (name.strip() for name in names.split(",")), " ".join(text.split())
-                )
+        texts |= arguments_of(base.__dict__.get("__doc__"))
     return texts
 
 
@@ -115,16 +93,16 @@ def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Sch
     return {"anyOf": [{"type": "array", "items": items}, *choices]}
 
 
-def _allow_short_forms_(recipe: Schema, data: Schema, names: dict[type[BaseModel], str]) -> None:
+def _allow_short_forms_(recipe: Schema, data: Schema) -> None:
     """`data: FOLDER`, `calibrate: SPLIT` and `metric: NAME` are short forms; the schemas are edited in place."""
-    short: list[tuple[Schema, str, type[BaseModel]]] = [(recipe, "data", Data)]
+    short: list[tuple[Schema, str, str]] = [(recipe, "data", "Data")]
     short += [
-        (data, key, RowSelection)
+        (data, key, "RowSelection")
         for key, field in Data.model_fields.items()
         if field.annotation is RowSelection
     ]
-    for properties, key, model in short:
-        either = [{"type": "string"}, {"$ref": f"#/$defs/{names[model]}"}]
+    for properties, key, name in short:
+        either = [{"type": "string"}, {"$ref": f"#/$defs/{name}"}]
         properties[key] = {"description": properties[key]["description"], "anyOf": either}
     metric = recipe["metric"]
     either = [{"type": "array", "items": metric["items"]}, *metric["items"]["anyOf"]]

@@ -13,6 +13,7 @@ from typing import Any
 
 from octobert.core import plugins
 from octobert.core.errors import ModelError
+from octobert.core.model_config import Config
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
 # width of the hidden state around attention and feed-forward; a `branch_norm` stands before a residual add. Most families have
@@ -99,7 +100,7 @@ class EncoderFamily:
     final_norm: str = ""
     whole: bool = True
     windowed: bool = False
-    native: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    native: Callable[[Config], Config] | None = None
     without_heads: tuple[str, ...] = ()
     requires: dict[str, Any] = field(default_factory=dict)
 

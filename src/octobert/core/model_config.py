@@ -17,6 +17,8 @@ from octobert.core.frozen import FINITE, FrozenModel
 from octobert.core.plain import parsed_json, preview
 
 CONFIG = "config.json"
+# What it says of a model. Its keys are those of the classes of transformers.
+Config = dict[str, Any]
 # Of sentence-transformers: its modules, and what its encoder reads.
 MODULES, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
 # Folder of the weights of tokens that make a query's sparse vector without a model.
@@ -125,7 +127,7 @@ def read_json(path: Path, **hooks: Any) -> Any:
         ) from error
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Config:
     """Read the `config.json` of a model; empty where there is none.
 
     Raises:

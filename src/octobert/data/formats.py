@@ -194,14 +194,14 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
     )
 
 
-def json_lines(path: Path, text: str) -> dict[int, dict[str, Any]]:
+def json_lines(path: Path, text: str) -> dict[int, Row]:
     """Number of the line → its object, of JSON Lines.
 
     Raises:
         DataError: a line is not JSON, or is not an object.
     """
 
-    def row(number: int, line: str) -> tuple[int, dict[str, Any]]:
+    def row(number: int, line: str) -> tuple[int, Row]:
         where = f"{path}, line {number}"
         try:
             value = parsed_json(line)
@@ -219,7 +219,7 @@ def json_lines(path: Path, text: str) -> dict[int, dict[str, Any]]:
     return dict(each(row, ((number, line) for number, line in lines if line.strip())))
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def _object(value: Any, where: str) -> Row:
     if not isinstance(value, dict):
         raise DataError(
             "the row is not an object",
@@ -231,7 +231,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _same_columns(path: Path, rows: Sequence[dict[str, Any]]) -> list[Row]:
+def _same_columns(path: Path, rows: Sequence[Row]) -> list[Row]:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if len(columns) > _MOST_COLUMNS:
         raise DataError(

@@ -19,7 +19,16 @@ from octobert.config.measuring import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.frozen import Row, Tabular
-from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, Turn
+from octobert.core.measurements import (
+    Figures,
+    Footprint,
+    Latency,
+    Load,
+    M,
+    Speedup,
+    Throughput,
+    Turn,
+)
 from octobert.data.encoded import size_of
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
@@ -58,6 +67,24 @@ class BenchmarkResult(Tabular):
     environment: Environment
     date: datetime.date | None = None
     settings: Benchmark
+
+    def figures(self) -> tuple[Figures, ...]:
+        """What was measured of each model."""
+
+        def own(name: str, measured: Sequence[M]) -> tuple[M, ...]:
+            return tuple(one for one in measured if one.candidate == name)
+
+        return tuple(
+            Figures(
+                model=(name := footprint.candidate),
+                footprint=footprint,
+                times=own(name, self.latencies),
+                throughputs=own(name, self.throughputs),
+                speedups=own(name, self.speedups),
+                ratios=own(name, self.ratios),
+            )
+            for footprint in self.footprints
+        )
 
     def to_rows(self) -> list[Row]:
         """One row for each model, shape and number of inferences at the same time; times in milliseconds."""

@@ -24,7 +24,7 @@ from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
 from octobert.inference.cost_model import CostModel
-from octobert.tasks import Result, Task
+from octobert.tasks import Outputs, Result, Task, UserAnswer
 
 # The first window is small, for early answers. Later ones are large, so that rows meet others of their length.
 _FIRST, _LARGEST = 32, 1024
@@ -42,7 +42,7 @@ class _Window:
 
     encoded: EncodedTexts
     batches: list[Batch]
-    results: list[Future[dict[str, Any]]]
+    results: list[Future[Outputs]]
 
     def cancel(self) -> None:
         """Cancel the batches that have not started."""
@@ -86,18 +86,18 @@ class Scheduler:
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
 
-    def answer_now(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+    def answer_now(self, inputs: Sequence[Any]) -> list[UserAnswer]:
         """Answer a few inputs, on the calling thread where runtimes can use it."""
         encoded, batches = self._encoded(inputs, 0)
 
-        def outputs(batch: Batch) -> dict[str, Any]:
+        def outputs(batch: Batch) -> Outputs:
             if forks.is_child():
                 return self._submitted(self._run_pool, self._run, batch, encoded.flat).result()
             return self._run(batch, encoded.flat)
 
         return list(self._answers(inputs, encoded, ((batch, outputs(batch)) for batch in batches)))
 
-    def answers(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def answers(self, inputs: Iterable[Any]) -> Iterator[UserAnswer]:
         """Answer inputs in order. The source may be endless.
 
         An error in an input, or in the source, is raised after the answers to all windows before it.
@@ -211,10 +211,10 @@ class Scheduler:
         self._seen.update(batch.shape for batch in batches)
         return encoded, batches
 
-    def _run(self, batch: Batch, rows: Sequence[Encoded]) -> dict[str, Any]:
+    def _run(self, batch: Batch, rows: Sequence[Encoded]) -> Outputs:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
 
-    def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[dict[str, Any]]:
+    def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[UserAnswer]:
         """Wait for the batches of a window, then yield its answers."""
         try:
             outputs = [
@@ -229,8 +229,8 @@ class Scheduler:
         self,
         inputs: Sequence[Any],
         encoded: EncodedTexts,
-        outputs: Iterable[tuple[Batch, dict[str, Any]]],
-    ) -> Iterator[dict[str, Any]]:
+        outputs: Iterable[tuple[Batch, Outputs]],
+    ) -> Iterator[UserAnswer]:
         """Yield the answers to inputs.
 
         Args:

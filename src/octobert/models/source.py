@@ -17,7 +17,7 @@ from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import MODULES, QUERY_TABLE, Similarity, read_object
+from octobert.core.model_config import MODULES, QUERY_TABLE, Config, Similarity, read_object
 from octobert.core.onnx_files import external_files
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
@@ -51,7 +51,7 @@ class ModelSource(FrozenModel):
 
     path: Path
     kind: Literal["checkpoint", "onnx"]
-    config: dict[str, Any]
+    config: Config
     tokenizer_folder: Path
     longest_input: int
     digest: str
@@ -191,7 +191,7 @@ def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:
         )
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Config:
     """Read `config.json` of a checkpoint.
 
     Raises:
@@ -215,7 +215,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _native(config: dict[str, Any], *, where: str) -> dict[str, Any]:
+def _native(config: Config, *, where: str) -> Config:
     """The config of transformers' own class, where the config names code from before there was one.
 
     Raises:
@@ -236,9 +236,7 @@ def _native(config: dict[str, Any], *, where: str) -> dict[str, Any]:
     return {key: value for key, value in native.items() if key != "auto_map"}
 
 
-def _model_type(
-    config: dict[str, Any], family: str | None, *, where: str, needed: bool
-) -> str | None:
+def _model_type(config: Config, family: str | None, *, where: str, needed: bool) -> str | None:
     """The model type that a config states, or its architecture, or the user. Configs of old checkpoints do not state it.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from octobert.config import loading
-from octobert.config.recipe import SPLITS, Recipe
+from octobert.config.recipe import SPLITS, PlainRecipe, Recipe
 from octobert.core import plugins
 from octobert.core.errors import OctobertError
 from octobert.core.heads import input_of
@@ -139,7 +139,7 @@ def of_variant(report: Report, folder: str, variant: Variant) -> str:
     )
 
 
-def _without(raw: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def _without(raw: Mapping[str, Any], *keys: str) -> PlainRecipe:
     """A recipe as plain data without some keys, and without a search."""
     return {
         key: value
@@ -148,7 +148,7 @@ def _without(raw: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     }
 
 
-def _make(raw: dict[str, Any], target: str, changes: Mapping[str, Any], out: str) -> str:
+def _make(raw: PlainRecipe, target: str, changes: Mapping[str, Any], out: str) -> str:
     """The command that makes a model; empty where the recipe is not one that this octobert takes.
 
     Args:

@@ -10,10 +10,7 @@ from octobert.core.measurements import (
     RESAMPLES,
     Comparison,
     Figures,
-    Latency,
     Score,
-    Speedup,
-    Throughput,
     score_named,
 )
 from octobert.core.results import AccuracySearch, Report
@@ -61,22 +58,16 @@ def precision(report: Report, figures: Figures) -> str:
 
 def timings(report: Report) -> list[times.Timing]:
     """Return the times of each timed model, float baselines first."""
-    over = [speedup for figures in report.models for speedup in figures.speedups]
-    return _timings(report, report.times, over)
+    return times.timings(report.models, _precisions(report))
 
 
 def throughputs(report: Report) -> list[times.Timing]:
     """Return the times of each model with inferences at the same time; none where they were not measured."""
-    measured = [one for figures in report.models for one in figures.throughputs]
-    return _timings(report, measured, [one for each in report.models for one in each.ratios])
+    return times.timings(report.models, _precisions(report), together=True)
 
 
-def _timings(
-    report: Report, measured: Sequence[Latency | Throughput], speedups: Sequence[Speedup]
-) -> list[times.Timing]:
-    precisions = {figures.model: precision(report, figures) for figures, _ in report.timed}
-    footprints = [footprint for _, footprint in report.timed]
-    return times.timings(measured, footprints, speedups, precisions)
+def _precisions(report: Report) -> dict[str, str]:
+    return {figures.model: precision(report, figures) for figures in report.models}
 
 
 def verdicts(report: Report) -> list[str]:
@@ -441,8 +432,3 @@ def limitations(report: Report) -> list[str]:
         if figures.absent:
             sentences.append(f"{figures.model} {what}: {figures.absent}.")
     return sentences
-
-
-def warnings(report: Report) -> list[str]:
-    """Return sentences on everything that limits what the results mean, the weightiest first."""
-    return [*caveats(report), *limitations(report)]

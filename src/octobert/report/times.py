@@ -8,7 +8,7 @@ from math import prod
 
 from octobert.config.measuring import Benchmark
 from octobert.core import wording
-from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, TimedShape
+from octobert.core.measurements import Figures, Latency, Load, Speedup, Throughput, TimedShape
 
 # Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
 _BUSY, _STOLEN = 0.1, 0.02
@@ -44,35 +44,34 @@ class Timing:
 
 
 def timings(
-    latencies: Sequence[Latency | Throughput],
-    footprints: Sequence[Footprint],
-    speedups: Sequence[Speedup],
-    precisions: Mapping[str, str],
+    models: Sequence[Figures], precisions: Mapping[str, str], *, together: bool = False
 ) -> list[Timing]:
-    """Return the times of each model; none if there are no times.
+    """Return the times of each timed model, in order.
 
     Args:
-        latencies: of all models and shapes: latencies, or throughputs.
-        footprints: of all models.
-        speedups: of the quantized models over float models; over the baseline first.
+        models: all models of a run or a benchmark.
         precisions: model → its arithmetic; that which the runtime reports is taken for those that are not in it.
+        together: times of inferences at the same time, where they were measured.
     """
-    timed: dict[str, dict[TimedShape, Latency | Throughput]] = {}
-    for latency in latencies:
-        timed.setdefault(latency.candidate, {})[latency.shape] = latency
-    devices = {footprint.candidate: footprint.device for footprint in footprints}
+    devices = {
+        figures.model: figures.footprint.device
+        for figures in models
+        if figures.footprint is not None
+    }
     result = []
-    for footprint in footprints if latencies else ():
-        name = title = footprint.candidate
-        threads, first = footprint.threads, next(iter(timed[name].values()))
+    for figures in models:
+        footprint, title = figures.footprint, figures.model
+        timed = figures.throughputs if together else figures.times
+        if footprint is None or not timed:
+            continue
+        threads, first = footprint.threads, timed[0]
         if isinstance(first, Throughput):
             title += f", {first.streams} stream{'' if first.streams == 1 else 's'}"
             title += f", {first.requests} requests" if first.requests != first.streams else ""
             threads = first.threads
         over: dict[str, dict[TimedShape, Speedup]] = {}
-        for speedup in speedups:
-            if speedup.candidate == name:
-                over.setdefault(speedup.reference, {})[speedup.shape] = speedup
+        for speedup in figures.ratios if together else figures.speedups:
+            over.setdefault(speedup.reference, {})[speedup.shape] = speedup
         reference = next(iter(over), "")
         strongest = min(
             over,
@@ -84,10 +83,10 @@ def timings(
         result.append(
             Timing(
                 name=title,
-                precision=precisions.get(name, footprint.precision),
+                precision=precisions.get(figures.model, footprint.precision),
                 threads=threads,
                 quantized=bool(over),
-                latencies=timed[name],
+                latencies={one.shape: one for one in timed},
                 baseline=over.get(reference, {}),
                 fastest=over[strongest] if strongest != reference else {},
                 elsewhere=elsewhere,

@@ -40,21 +40,6 @@ _GAIN = 1.05
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """The drop of the main metric that is accepted.
-
-    Args:
-        drop: in the unit of the metric; None where the recipe limits other figures only.
-        words: `1 point`.
-        stated: whether the recipe says so.
-    """
-
-    drop: float | None
-    words: str
-    stated: bool
-
-
-@dataclass(frozen=True)
 class Number:
     """One of the large figures.
 
@@ -82,7 +67,6 @@ class Verdict:
         use: the model to use, as reports name it: a target, a float baseline, or the variant of a search; empty where nothing
             was measured.
         numbers: the large figures of the best 8-bit model, or of the chosen one.
-        accepted: the limit that it is judged by.
     """
 
     state: State
@@ -90,7 +74,6 @@ class Verdict:
     reason: str = ""
     use: str = ""
     numbers: tuple[Number, ...] = ()
-    accepted: Accepted = Accepted(DEFAULT_DROP, "1 point", stated=False)
 
 
 @dataclass(frozen=True)
@@ -153,18 +136,7 @@ def _of_simulations(report: Report) -> Verdict:
         "How fast it is, and whether the device rounds alike, its device has to say: octobert benchmark and octobert evaluate "
         "with the package there.",
         numbers=_numbers(report, first, "", words),
-        accepted=accepted_of(report),
     )
-
-
-def accepted_of(report: Report) -> Accepted:
-    """The accepted drop of the main metric."""
-    words, drop = words_of(report), judged.accepted_drop(report)
-    stated = judged.is_limited(report)
-    if drop is None:
-        return Accepted(None, "", stated)
-    text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
-    return Accepted(drop, "1 point" if text == "1 points" else text, stated)
 
 
 def fastest_float(report: Report) -> str | None:
@@ -201,9 +173,7 @@ def _of_targets(report: Report) -> Verdict:
         for states in (("kept",), ("unclear", "unmeasured"))
     )
     best = _fastest(report, passing or unclear or candidates, reference)
-    answer = partial(
-        Verdict, numbers=_numbers(report, best, reference, words), accepted=accepted_of(report)
-    )
+    answer = partial(Verdict, numbers=_numbers(report, best, reference, words))
     if not reference or best.gain is None:
         return answer("unmeasured", f"No float model was timed beside {best.name}.")
     speed = speed_text(best.gain.reference, best.gain.ratio)
@@ -280,7 +250,6 @@ def _of_choice(report: Report) -> Verdict:
         Verdict,
         use=best.variant.name,
         numbers=_numbers(report, candidate, reference, words),
-        accepted=accepted_of(report),
     )
     if (
         not choice.met
@@ -313,8 +282,8 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
         timed: it should be faster.
     """
     compared, gain = candidate.figures.against_float, candidate.gain
-    accepted = accepted_of(report)
-    limit = f"the limit of {accepted.words}{'' if accepted.stated else ' that octobert assumes'}"
+    drop = judged.accepted_drop(report)
+    limit = _limit_text(report, drop)
     if report.data.leaked_rows:
         return "unclear", "Calibration rows were evaluated too, so the scores are too good."
     if timed and gain is not None and gain.ratio.low <= 1:
@@ -349,8 +318,17 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
         return "unclear", f"It is not certain that it keeps {where}: {reason}."
     if not candidate.checks:
         return "ship", ""
-    limits = limit if len(candidate.checks) == 1 and accepted.drop is not None else "the limits"
+    limits = limit if len(candidate.checks) == 1 and drop is not None else "the limits"
     return "ship", f"It keeps {limits}, with 97.5 % confidence."
+
+
+def _limit_text(report: Report, drop: float | None) -> str:
+    """The accepted drop of the main metric in words: `the limit of 1 point`."""
+    words, text = words_of(report), ""
+    if drop is not None:
+        text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
+    text = "1 point" if text == "1 points" else text
+    return f"the limit of {text}{'' if judged.is_limited(report) else ' that octobert assumes'}"
 
 
 def _size(report: Report, candidate: _Candidate, reference: str) -> list[str]:

@@ -29,6 +29,7 @@ from octobert.tasks._task import (
     Pair,
     Result,
     Task,
+    UserAnswer,
 )
 from octobert.tasks._vectors import Embedding, VectorForm
 
@@ -47,6 +48,7 @@ __all__ = [
     "Table",
     "Task",
     "TaskPlugin",
+    "UserAnswer",
     "VectorForm",
     "build",
     "check_columns",

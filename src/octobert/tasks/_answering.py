@@ -19,14 +19,16 @@ from octobert.data.windows import NOWHERE, StepOptions, step_within, stepped, wi
 from octobert.tasks import _squad
 from octobert.tasks._metrics import agreement, output_error, probabilities
 from octobert.tasks._rows import Table, check_texts
-from octobert.tasks._squad import Prediction
+from octobert.tasks._squad import Gold, Prediction
 from octobert.tasks._task import (
     Extremes,
     Fidelity,
     Pair,
     Predictions,
     Result,
+    RowTargets,
     Task,
+    UserAnswer,
     objects,
 )
 
@@ -172,8 +174,8 @@ class Answering(Task):
             )
         return length, most
 
-    def read_gold(self, table: Table) -> list[dict[str, Any]]:
-        """{"texts": acceptable answers, "starts": their first characters if the data states them} for each question."""
+    def read_gold(self, table: Table) -> list[Gold]:
+        """The acceptable answers to each question."""
         _, context, answers = self.columns
         table.need(answers)
         table.need(context)
@@ -183,7 +185,7 @@ class Answering(Task):
             ((str(row[context]), bool(row.get("is_impossible")), *cell) for row, cell in rows),
         )
 
-    def _answers_of(self, context: str, impossible: bool, cell: Any, place: str) -> dict[str, Any]:
+    def _answers_of(self, context: str, impossible: bool, cell: Any, place: str) -> Gold:
         texts, starts = _squad.answers_of(cell, place)
         for text, start in zip(texts, starts, strict=False):
             _squad.check_place(context, text, start, place)
@@ -197,9 +199,7 @@ class Answering(Task):
             )
         return {"texts": [] if impossible else texts, "starts": starts}
 
-    def targets(
-        self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Gold]) -> list[RowTargets]:
         """First and last token of the answer; the first token of the row if the window does not hold the whole answer."""
         targets = []
         for (_, context), rows, answer in zip(encoded.texts, encoded.rows, gold, strict=True):
@@ -310,7 +310,7 @@ class Answering(Task):
     def extremes(self, items: np.ndarray) -> Extremes:
         return _squad.extremes(items)
 
-    def expected(self, gold: dict[str, Any]) -> str:
+    def expected(self, gold: Gold) -> str:
         return " | ".join(dict.fromkeys(gold["texts"])) or _NO_ANSWER
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
@@ -319,7 +319,7 @@ class Answering(Task):
         changed = [(i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed]
         return replace(fidelity, changed=tuple(changed))
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""
         (prediction,) = self.predictions(result.single(index), self.options.n_best)
         spans = prediction.spans
@@ -327,7 +327,7 @@ class Answering(Task):
             [prediction.null] if self.unanswerable or not spans else []
         )
         likely = probabilities(np.array(logits))
-        answers: list[dict[str, Any]] = [
+        answers: list[UserAnswer] = [
             {"answer": span.text, "score": float(score), "start": span.start, "end": span.end}
             for span, score in zip(spans, likely, strict=False)
         ]

@@ -35,6 +35,7 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
+    UserAnswer,
 )
 from octobert.tasks._texts import LabelledTexts
 
@@ -128,7 +129,7 @@ class Classification(LabelledTexts):
         after, before = (probabilities(result.logits) for result in (ours, reference))
         return "1 - change of a probability", 1 - np.abs(after - before).max(axis=-1)
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         best = int(self._classes(result)[index])
         scores = probabilities(result.logits[index])
         return {"label": self.label_of(best), "score": float(scores[best])}

@@ -18,7 +18,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -186,6 +186,13 @@ class Span:
     score: float
 
 
+class Gold(TypedDict):
+    """Acceptable answers to a question, and their first characters where the data states them."""
+
+    texts: list[str]
+    starts: list[int]
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The prediction of a model for one question.
@@ -327,7 +334,7 @@ def check_place(context: str, text: str, start: int, place: str) -> None:
     )
 
 
-def characters_of(context: str, gold: Mapping[str, Any]) -> tuple[int, int]:
+def characters_of(context: str, gold: Gold) -> tuple[int, int]:
     """The place of the first answer in the context, (first character, end); (0, 0) if there is no answer.
 
     Raises:
@@ -346,7 +353,7 @@ def characters_of(context: str, gold: Mapping[str, Any]) -> tuple[int, int]:
     return start, start + len(text)
 
 
-def right_spans(context: str, gold: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+def right_spans(context: str, gold: Gold | None) -> list[tuple[int, int]]:
     """Places of the acceptable answers; of those that state none, the first occurrence."""
     if gold is None:
         return []

@@ -29,6 +29,10 @@ from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._rows import Table
 
 Outputs = Mapping[str, np.ndarray]
+# The answer to one input as a user gets it: plain data with keys of its task.
+UserAnswer = dict[str, Any]
+# Training targets of one token row: arguments of the model's `forward`.
+RowTargets = dict[str, Any]
 Metric = Callable[[np.ndarray], float]
 # Items whose answers are as wrong as can be, and the same items with right answers.
 Extremes = tuple[np.ndarray, np.ndarray]
@@ -239,7 +243,7 @@ class Task(ABC):
         """The token rows that the model reads for texts."""
 
     @abstractmethod
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         """The training targets of each token row: arguments of the model's `forward`; per-token targets are arrays.
 
         Raises:
@@ -309,7 +313,7 @@ class Task(ABC):
         return "1 - relative error", 1 - np.sqrt(errors / len(reference.outputs))
 
     @abstractmethod
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """The answer to the text at `index`, which the user gave as `user_input`, as plain data."""
 
     def line(self, answer: Mapping[str, Any]) -> str:
@@ -350,7 +354,7 @@ class Task(ABC):
         """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""
         return None
 
-    def answers(self, pair: Pair, index: int) -> list[dict[str, Any]]:
+    def answers(self, pair: Pair, index: int) -> list[UserAnswer]:
         """The answers of both models to a text."""
         return [self.answer(result, index, result.texts[index]) for result in pair]
 

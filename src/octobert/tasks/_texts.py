@@ -17,7 +17,7 @@ from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.data.windows import LONG_TEXTS_ARE_CUT, LongTextOptions
 from octobert.tasks._metrics import SCORES, extreme_scores
 from octobert.tasks._rows import Table, check_texts
-from octobert.tasks._task import Extremes, Metric, Pair, Result, Task
+from octobert.tasks._task import Extremes, Metric, Pair, Result, RowTargets, Task
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (
@@ -151,7 +151,7 @@ class LabelledTexts(RowTexts):
         """The training target of one entry of gold."""
         return gold
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         """Every window has the label of its text."""
         return [{"labels": self.target(label)} for label in encoded.of_rows(gold)]
 

@@ -20,7 +20,7 @@ from octobert.core.wording import numbers_text
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
-from octobert.tasks._task import Change, Fidelity, Outputs, Result
+from octobert.tasks._task import Change, Fidelity, Outputs, Result, RowTargets, UserAnswer
 from octobert.tasks._texts import WholeTexts
 
 # Entries of a block of similarities.
@@ -107,7 +107,7 @@ class VectorForm(ABC):
         return np.empty((asking.shape[0], 0))
 
     @abstractmethod
-    def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> UserAnswer:
         """The vector of a text as plain data."""
 
     @abstractmethod
@@ -155,9 +155,7 @@ class DenseVectors(VectorForm):
         """Of all entries."""
         return output_error({VECTOR: ours}, {VECTOR: reference})
 
-    def answer(
-        self, vectors: np.ndarray, index: int, tokenizer: Tokenizer | None
-    ) -> dict[str, Any]:
+    def answer(self, vectors: np.ndarray, index: int, tokenizer: Tokenizer | None) -> UserAnswer:
         """All numbers."""
         return {"embedding": vectors[index].tolist()}
 
@@ -239,7 +237,7 @@ class Embedding(WholeTexts):
             for name, (first, *rest) in zip(names, inputs, strict=False)
         ]
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[RowTargets]:
         raise DataError(
             "embeddings are not fine-tuned here",
             where="finetune",
@@ -307,7 +305,7 @@ class Embedding(WholeTexts):
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield what changed of the items, see `Fidelity`."""
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         if self.per_token:
             # The vectors of this text alone: answers are made one by one.
             result, index = result.single(index), 0

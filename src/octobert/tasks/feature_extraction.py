@@ -19,7 +19,7 @@ from octobert.core.session import STATES
 from octobert.core.wording import numbers_text
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import unit
-from octobert.tasks._task import NOTHING, Fidelity, Result
+from octobert.tasks._task import NOTHING, Fidelity, Result, RowTargets, UserAnswer
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions, Unscored
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
@@ -51,7 +51,7 @@ class FeatureExtraction(RowTexts, Unscored):
     per_token: bool = True
     head: str = "feature-extraction"
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         raise DataError(
             "token states have no labels to train on",
             where="finetune",
@@ -77,7 +77,7 @@ class FeatureExtraction(RowTexts, Unscored):
         """States of tokens."""
         return sum(row.entries for row in encoded.flat)
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """The tokens of a text and their states."""
         single, tokenizer = result.single(index), result.encoded.tokenizer
         assert tokenizer is not None

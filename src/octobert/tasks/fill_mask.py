@@ -32,7 +32,9 @@ from octobert.tasks._task import (
     Outputs,
     Pair,
     Result,
+    RowTargets,
     Task,
+    UserAnswer,
 )
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
@@ -144,7 +146,7 @@ class FillMask(Task):
         """The texts themselves: what was masked is right."""
         return [text for (text,) in self.read_inputs(table)]
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[str]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[str]) -> list[RowTargets]:
         """The masked tokens, `_IGNORED` elsewhere."""
         targets = []
         for row in encoded.flat:
@@ -255,7 +257,7 @@ class FillMask(Task):
         # Texts with masks of their own have nothing to judge.
         return np.asarray(items[:, 2] / np.maximum(items[:, 0], 1))
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """For each mask of a text the most likely tokens with their probabilities, and the text with the first of each.
 
         Raises:

@@ -29,7 +29,17 @@ from octobert.data.sampling import ROW_NUMBER
 from octobert.data.tokenization import EncodedTexts, NoTokenizer, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
 from octobert.tasks._rows import Table
-from octobert.tasks._task import NOTHING, Change, Fidelity, Pair, Predictions, Result, objects
+from octobert.tasks._task import (
+    NOTHING,
+    Change,
+    Fidelity,
+    Pair,
+    Predictions,
+    Result,
+    RowTargets,
+    UserAnswer,
+    objects,
+)
 from octobert.tasks._texts import Unscored
 
 DESCRIPTION = (
@@ -133,7 +143,7 @@ class GraphTask(Unscored):
         """A row for each feed."""
         return EncodedTexts(texts, [[_row(text[0])] for text in texts], tokenizer)
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         raise DataError(
             "a graph is not trained here", where="finetune", fix="train it where it was made"
         )
@@ -177,7 +187,7 @@ class GraphTask(Unscored):
         """The mean cosine of the outputs of each row."""
         return "cosine", _of_rows(_cosines(ours.by_row, reference.by_row))
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """All outputs."""
         return {name: array.tolist() for name, array in result.by_row[index].items()}
 

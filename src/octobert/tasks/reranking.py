@@ -17,7 +17,7 @@ from octobert.tasks._classification import refuse_prompt
 from octobert.tasks._metrics import output_error
 from octobert.tasks._ranking import METRICS, Columns, Judged, Ranked
 from octobert.tasks._rows import Table
-from octobert.tasks._task import NOTHING, Fidelity, Result
+from octobert.tasks._task import NOTHING, Fidelity, Result, RowTargets, UserAnswer
 from octobert.tasks._texts import RowTexts
 from octobert.tasks.text_classification import activation_of, correlation, scores_of
 
@@ -117,7 +117,7 @@ class Reranking(Ranked, RowTexts):
         """One: a head with one logit."""
         return ("score",)
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Judged]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Judged]) -> list[RowTargets]:
         levels = [float(level) for judged in gold for _, level in judged]
         return [{"labels": level} for level in encoded.of_rows(levels)]
 
@@ -138,7 +138,7 @@ class Reranking(Ranked, RowTexts):
             kind="correlation",
         )
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         logits = result.logits[index : index + 1]
         return {"score": float(scores_of(logits, self.activation)[0])}
 

@@ -22,7 +22,7 @@ from octobert.core.results import ModelMetadata
 from octobert.core.session import VECTOR
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
-from octobert.tasks._task import NOTHING, Outputs
+from octobert.tasks._task import NOTHING, Outputs, UserAnswer
 from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import QUERY, VectorOptions, built, sided
 
@@ -178,7 +178,7 @@ class SparseVectors(VectorForm):
         means = [terms[places].mean() if len(places) else 0.0 for places in relevant]
         return np.stack([asking.astype(bool).astype(np.float64) @ shares, means], axis=1)
 
-    def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    def answer(self, vectors: Any, index: int, tokenizer: Tokenizer | None) -> UserAnswer:
         """The entries by falling weight: their places in the vocabulary, their weights, and their tokens."""
         assert tokenizer is not None
         row = vectors[[index]]

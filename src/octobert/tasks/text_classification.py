@@ -39,6 +39,7 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
+    UserAnswer,
 )
 from octobert.tasks._texts import USUAL, Correlated, LabelledTexts, TextOptions
 
@@ -217,7 +218,7 @@ class MultiLabel(LabelledTexts):
         )
         return agreement(before, after, output_error(ours.outputs, reference.outputs))
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """The labels that are given, and the probability of every label."""
         likely = dict(zip(self.labels, self._likely(result)[index].tolist(), strict=True))
         return {
@@ -376,7 +377,7 @@ class Scores(LabelledTexts, Correlated):
         agreement = correlation(after, before)
         return Fidelity("correlation of scores", agreement, error, changed, kind="correlation")
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         return {"score": float(self._scores(result.logits[index : index + 1])[0])}
 
     def line(self, answer: Mapping[str, Any]) -> str:

@@ -39,7 +39,9 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
+    RowTargets,
     Task,
+    UserAnswer,
     objects,
 )
 
@@ -176,7 +178,7 @@ class Tagging(Task):
         """O first, then B- and I- of each type; or all tags without changes."""
         return labels_of({tag for tags in self.read_gold(table) for tag in tags})
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[RowTargets]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
         index = {label: i for i, label in enumerate(self.labels)}
         targets = []
@@ -267,7 +269,7 @@ class Tagging(Task):
         """Words."""
         return sum(map(len, encoded.texts))
 
-    def answer(self, result: Result, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         ((tags, likely),) = self.predictions(result.single(index))
         words = result.texts[index]

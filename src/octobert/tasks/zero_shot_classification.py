@@ -22,7 +22,7 @@ from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._classification import Classification, refuse_prompt
 from octobert.tasks._metrics import CLASSES, LABELS, named, probabilities
-from octobert.tasks._task import NOTHING
+from octobert.tasks._task import NOTHING, RowTargets, UserAnswer
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 from octobert.tasks.text_classification import LabelNames, MultiLabel
 
@@ -153,7 +153,7 @@ class ZeroShot(LabelledTexts):
         groups = [rows[i : i + count] for i in range(0, len(rows), count)]
         return EncodedTexts(texts, groups, tokenizer)
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         raise DataError(
             "a model of entailment is trained on pairs of texts",
             where="finetune",
@@ -188,7 +188,7 @@ class Hypothesis(Encoded):
 class OneLabel(ZeroShot, Classification):
     """One label for each text."""
 
-    def answer(self, result: Any, index: int, user_input: Any) -> dict[str, Any]:
+    def answer(self, result: Any, index: int, user_input: Any) -> UserAnswer:
         """The label, and the probability of every label."""
         answer = super().answer(result, index, user_input)
         scores = dict(zip(self.labels, probabilities(result.logits[index]).tolist(), strict=True))

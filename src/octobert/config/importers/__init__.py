@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import yaml
 
 from octobert.config import yaml_text
+from octobert.config.loading import moved
+from octobert.config.recipe import PlainRecipe
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.plain import parsed_json
@@ -67,7 +69,7 @@ class Importer(Protocol):
 
     def convert(
         self, raw: Any, where: str, folder: Path, as_octobert: bool
-    ) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
+    ) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
         """Return the recipe as plain data, and one outcome for each field of the config, in its order.
 
         Args:
@@ -92,18 +94,6 @@ _HEADINGS = {
     "mapped": "Fields that became keys of this recipe, and defaults of their tool",
     "not needed": "Fields that octobert needs no key for",
 }
-# Keys whose values may be paths of files, or code in them.
-_PATHS = (
-    "model",
-    "preprocess",
-    "postprocess",
-    "metric",
-    "data.source",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "qat.code",
-)
 
 
 class Imported(Tabular):
@@ -117,7 +107,7 @@ class Imported(Tabular):
         tool: whose config it is.
     """
 
-    recipe: dict[str, Any]
+    recipe: PlainRecipe
     outcomes: tuple[Outcome, ...]
     folder: Path
     source: str
@@ -246,27 +236,18 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _moved(recipe: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
+def _moved(recipe: PlainRecipe, old: Path, new: Path) -> PlainRecipe:
     """The recipe for a file in another folder: relative paths of files that exist are changed."""
     if old.absolute() == new.absolute():
         return recipe
 
-    def change(value: str) -> str:
-        file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
-        path = old / file
-        if Path(file).is_absolute() or not path.exists():
-            return value
-        return os.path.relpath(path.absolute(), new.absolute()) + colon + function
+    def move(name: str) -> str:
+        path = old / name
+        if Path(name).is_absolute() or not path.exists():
+            return name
+        return os.path.relpath(path.absolute(), new.absolute())
 
-    return {key: _changed(value, key, change) for key, value in recipe.items()}
-
-
-def _changed(value: Any, key: str, change: Callable[[str], str]) -> Any:
-    if isinstance(value, dict):
-        return {name: _changed(inner, f"{key}.{name}", change) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_changed(inner, key, change) for inner in value]
-    return change(value) if isinstance(value, str) and key in _PATHS else value
+    return dict(moved(recipe, move))
 
 
 def _line(text: str) -> str:

@@ -1,12 +1,10 @@
 """GTE (multilingual, v1.5) and Arctic-embed M v2: norms behind, rotary positions, gated feed-forwards."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from octobert.core.family import GATED_PARTS, EncoderFamily
+from octobert.core.model_config import Config
 
 
-def native(config: Mapping[str, Any]) -> dict[str, Any]:
+def native(config: Config) -> Config:
     """Name the model type of transformers, and write NTK scaling of the rotary positions as a scaled base and a linear factor.
 
     With factor f and head size d, NTK scaling has the base f·b and divides all frequencies by f^(2/d) (Su, 2023,

@@ -1,9 +1,7 @@
 """NomicBERT: norms after attention and feed-forward, rotary positions, gated feed-forwards, linear layers without biases."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from octobert.core.family import GATED_PARTS, EncoderFamily
+from octobert.core.model_config import Config
 
 # Keys of checkpoints with code of their own → those of transformers.
 _KEYS = {
@@ -19,7 +17,7 @@ _KEYS = {
 }
 
 
-def native(config: Mapping[str, Any]) -> dict[str, Any]:
+def native(config: Config) -> Config:
     """Rename the keys. Longer texts than the model was trained with would need other rotary positions."""
     old = {_KEYS[key]: value for key, value in config.items() if key in _KEYS}
     new = {key: value for key, value in config.items() if key not in _KEYS}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from octobert import targets
 from octobert.config import loading
 from octobert.config.choosing import Choose, Search
-from octobert.config.recipe import Recipe
+from octobert.config.recipe import PlainRecipe, Recipe
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
@@ -75,7 +74,7 @@ def searched_facts(recipe: Recipe) -> RunFacts:
     return facts
 
 
-def search(facts: RunFacts, written: dict[str, Any], out: Path, work: Work) -> Winner:
+def search(facts: RunFacts, written: PlainRecipe, out: Path, work: Work) -> Winner:
     """Search, or take what the same search has decided before.
 
     Args:
@@ -145,7 +144,7 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
 
 
 def _decided(
-    facts: RunFacts, written: dict[str, Any], out: Path, work: Work
+    facts: RunFacts, written: PlainRecipe, out: Path, work: Work
 ) -> tuple[SearchDecision, VariantTrials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 

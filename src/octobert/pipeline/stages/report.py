@@ -21,7 +21,7 @@ from octobert.core.evidence import (
     Histogram,
 )
 from octobert.core.heads import head_of
-from octobert.core.measurements import Comparison, Figures, Score, StoredScore, first_of
+from octobert.core.measurements import Comparison, Figures, Score, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
@@ -189,25 +189,15 @@ def _models(
     absent: Mapping[str, str],
 ) -> tuple[Figures, ...]:
     """The figures of each model: those that were timed first, those that could not run last."""
-    timed = timings.footprints if timings is not None else ()
-
-    def own(name: str, column: str) -> tuple[Any, ...]:
-        measured = getattr(timings, column) if timings is not None else ()
-        return tuple(figure for figure in measured if figure.candidate == name)
-
-    names = dict.fromkeys((*(footprint.candidate for footprint in timed), *scores, *absent))
+    timed = {figures.model: figures for figures in timings.figures()} if timings is not None else {}
     return tuple(
-        Figures(
-            model=name,
+        timed.get(name, Figures(model=name)).replaced(
             absent=absent.get(name, ""),
             scores=scores.get(name, ()),
             against_float=compared.get(name),
             stored=tuple(score for score in stored if score.candidate == name),
-            footprint=first_of(name, timed),
-            times=own(name, "latencies"),
-            **{column: own(name, column) for column in ("throughputs", "speedups", "ratios")},
         )
-        for name in names
+        for name in dict.fromkeys((*timed, *scores, *absent))
     )
 
 

@@ -5,8 +5,6 @@ Writes `model.onnx`, `transforms.json`, and `channels.json`, the magnitudes of c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -20,7 +18,7 @@ from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.quantization import observer
-from octobert.quantization.transforms import load
+from octobert.quantization.transforms import Record, load
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 1024
@@ -110,7 +108,7 @@ def run(
     }
 
 
-def _smoothed(name: str, group: dict[str, Any]) -> Smoothed:
+def _smoothed(name: str, group: Record) -> Smoothed:
     """The channels of a group by their magnitude before, those of equal distance in rank where there are many."""
     before, after = group["channels"]
     order = np.argsort(-before, kind="stable")

@@ -12,6 +12,9 @@ from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
 
+# What a transform did to one group of layers: its kind, its module and the chosen setting.
+Record = dict[str, Any]
+
 
 class Transform(Protocol):
     """The module of a graph transform.
@@ -40,7 +43,7 @@ class Transform(Protocol):
         samples: Mapping[str, Sample],
         options: Any,
         progress: Callable[[int, int], None],
-    ) -> list[dict[str, Any]]:
+    ) -> list[Record]:
         """Edit a float graph in place. It still computes the same function.
 
         Args:

@@ -21,7 +21,7 @@ from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
 from octobert.graph import branches, smoothing
-from octobert.quantization.transforms import smoothquant
+from octobert.quantization.transforms import Record, smoothquant
 
 # Widths of branches. Kernels compute eight numbers at once, or more.
 _WIDTHS = (8, 16)
@@ -48,7 +48,7 @@ def transform_(
     samples: Mapping[str, Sample],
     options: Options,
     progress: Callable[[int, int], None],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Move neurons into branches, in place.
 
     Returns:

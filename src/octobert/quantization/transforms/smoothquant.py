@@ -27,6 +27,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
 from octobert.core.ranges import Sample
 from octobert.graph import qdq, smoothing
+from octobert.quantization.transforms import Record
 
 LEARNED: Literal["learned"] = "learned"
 # Floor of magnitudes: the scale of a channel that is always zero would be infinite.
@@ -111,7 +112,7 @@ def transform_(
     samples: Mapping[str, Sample],
     options: Options,
     progress: Callable[[int, int], None],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Smooth a float graph in place.
 
     Returns:
@@ -120,7 +121,7 @@ def transform_(
     """
     groups, left = smoothing.find(model.graph, family)
     groups = _enabled(groups, options)
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     for done, group in enumerate(groups, start=1):
         sample = _joined([samples[name] for name in group.values])
         if group.kind == "scores":

@@ -23,6 +23,7 @@ from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import STEPS, Sample
 from octobert.graph import smoothing
+from octobert.quantization.transforms import Record
 
 # Why nothing is divided where a target computes in integers alone.
 FLOAT_PARTS = "tokens would be divided in float"
@@ -62,7 +63,7 @@ def transform_(
     samples: Mapping[str, Sample],
     options: Options,
     progress: Callable[[int, int], None],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Divide tokens in place.
 
     Returns:

@@ -10,7 +10,7 @@ from octobert.core.environment import PACKAGES
 from octobert.core.measurements import TimedShape, score_named, shapes
 from octobert.core.results import Report
 from octobert.report import summary
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Content, Run, Section
 from octobert.report.tables import table_of
 
 # Title of a fact on a run → its text. The first few decide whether figures may be compared.
@@ -68,7 +68,7 @@ def section(runs: Sequence[Run]) -> Section:
     return Section(f"{len(runs)} runs side by side", values, data)
 
 
-def _table(runs: Sequence[Run]) -> dict[str, Any]:
+def _table(runs: Sequence[Run]) -> Content:
     """The 8-bit models of runs of one task on the same rows: `table`, its `rows` for the chart, and a `sentence` on them."""
     first, shape = runs[0].report, _common_shape(runs)
     rows = [row for run in runs for row in _rows(run, shape)]
@@ -92,7 +92,7 @@ def _common_shape(runs: Sequence[Run]) -> TimedShape | None:
     return next((shape for shape in timed[0] if all(shape in others for others in timed[1:])), None)
 
 
-def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
+def _rows(run: Run, shape: TimedShape | None) -> list[Content]:
     """One row per 8-bit model of a run."""
     report, rows = run.report, []
     for timing in summary.timings(report):
@@ -123,7 +123,7 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _sentence(rows: Sequence[dict[str, Any]]) -> str:
+def _sentence(rows: Sequence[Content]) -> str:
     """A sentence on the model that takes the least time and on the one that gains most."""
     if not rows or len({row["shape"] for row in rows}) > 1:
         return ""

@@ -63,6 +63,10 @@ class Run:
     folder: str = "OUT"
 
 
+# What a part of the page shows: plain data with keys that its template or its script knows.
+Content = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Section:
     """What a section shows.
@@ -75,6 +79,6 @@ class Section:
     """
 
     title: str
-    values: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, Any] | None = None
+    values: Content = field(default_factory=dict)
+    data: Content | None = None
     open: bool = True

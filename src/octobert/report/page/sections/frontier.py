@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from octobert.core.estimate import Estimate, quantile
 from octobert.core.limits import COSTS, UNITS
@@ -18,7 +17,7 @@ from octobert.core.measurements import Comparison, in_order
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.report import choices, commands, judged, summary
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Content, Run, Section
 from octobert.report.verdict import Verdict, verdict
 from octobert.report.words import Phrasing, cost_of, loss, words_of, words_of_choice
 
@@ -134,7 +133,7 @@ def section(run: Run) -> Section | None:
     )
 
 
-def _data(chart: Frontier) -> dict[str, Any]:
+def _data(chart: Frontier) -> Content:
     """The chart as the script draws it."""
     points = [
         {

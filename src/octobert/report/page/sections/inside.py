@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from octobert.core.evidence import Executed
-from octobert.core.family import LAYER_PARTS
+from octobert.core.family import BERT_PARTS, LAYER_PARTS
 from octobert.core.measurements import first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Content, Run, Section
 
 Place = tuple[int | None, str]
 # What a cell shows of a state, and how it is called. No state is told by its colour alone.
@@ -64,7 +63,7 @@ def layers(run: Run) -> Section | None:
     return Section("Inside the model: layers × parts", values, data)
 
 
-def _target(run: Run, name: str) -> dict[str, Any]:
+def _target(run: Run, name: str) -> Content:
     """The parts of a target's model: plan, sensitivity and profile."""
     execution = first_of(name, run.evidence.executions)
     measured = run.report.sensitivities.get(name)
@@ -95,7 +94,7 @@ def _place(site: Site | SiteSensitivity) -> Place:
     return (site.layer, site.part if site.layer is not None else site.module.partition(".")[0])
 
 
-def _cell(place: Place, cell: _Cell, total_ms: float) -> dict[str, Any]:
+def _cell(place: Place, cell: _Cell, total_ms: float) -> Content:
     ran = cell.executed
     worst = max(cell.sensitivities, key=lambda sensitivity: sensitivity.output_error, default=None)
     state = _state(cell.decisions, ran)
@@ -152,34 +151,19 @@ def _reasons(cell: _Cell) -> Iterable[str]:
         yield f"{roles} {'stays float' if left else 'in 8 bits'}: {reason}"
 
 
-def _parts(cells: Sequence[dict[str, Any]]) -> list[str]:
+def _parts(cells: Sequence[Content]) -> list[str]:
     """Parts of layers in the order of the computation, then the parts outside of them."""
-    order = (
-        "query",
-        "key",
-        "value",
-        "attention",
-        "attention_output",
-        "attention_norm",
-        "ffn_up",
-        "activation",
-        "ffn_down",
-    )
-    parts = [
-        *order,
-        "ffn_norm",
-        *(part for part in LAYER_PARTS if part not in (*order, "ffn_norm")),
-    ]
+    order = dict.fromkeys((*BERT_PARTS, *LAYER_PARTS))
     inside = {cell["part"] for cell in cells if cell["layer"] is not None}
     outside = dict.fromkeys(cell["part"] for cell in cells if cell["layer"] is None)
-    rest = [part for part in (*sorted(inside - set(parts)), *outside) if part]
-    return [*(part for part in parts if part in inside), *dict.fromkeys(rest)]
+    rest = [part for part in (*sorted(inside - order.keys()), *outside) if part]
+    return [*(part for part in order if part in inside), *dict.fromkeys(rest)]
 
 
 def executed(run: Run) -> Section | None:
     """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
     executions = run.evidence.executions
-    models: list[dict[str, Any]] = [
+    models: list[Content] = [
         {
             "name": execution.candidate,
             "types": [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import Any
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
@@ -13,7 +12,7 @@ from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
 from octobert.report import choices, commands, contents, summary, times
 from octobert.report import verdict as verdicts
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Content, Run, Section
 from octobert.report.words import criterion, words_of_choice
 
 # Statistics that are marked among the samples.
@@ -90,7 +89,7 @@ def speed(run: Run) -> Section | None:
     return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
 
 
-def _distributions(run: Run) -> list[dict[str, Any]]:
+def _distributions(run: Run) -> list[Content]:
     """The samples of each model at each shape, with the ends of their axis."""
     shapes = []
     for shape in in_order(run.report.times):
@@ -116,10 +115,10 @@ def _distributions(run: Run) -> list[dict[str, Any]]:
     return shapes
 
 
-def _costs(run: Run) -> dict[str, Any] | None:
+def _costs(run: Run) -> Content | None:
     """Time against tokens, one text at a time: each timed row of the data, and the median of each fixed length; beside them
     the lengths of the rows. None where there are no two lengths."""
-    points: list[dict[str, Any]] = []
+    points: list[Content] = []
     for latency in run.report.times:
         if latency.batch != 1:
             continue
@@ -145,7 +144,7 @@ def _costs(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _model(run: Run, name: str) -> dict[str, Any]:
+def _model(run: Run, name: str) -> Content:
     """A model in the charts; its number picks the colour."""
     names = [figures.model for figures, _ in run.report.timed]
     return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
@@ -192,7 +191,7 @@ def trials(run: Run) -> Section | None:
     return Section("Trials of the search", values, {"charts": charts})
 
 
-def _of_plans(target: str, search: AccuracySearch) -> dict[str, Any]:
+def _of_plans(target: str, search: AccuracySearch) -> Content:
     """Trials for a plan: more saved time is better, as long as the criterion is met."""
     spent = accumulate(trial.seconds for trial in search.trials)
     trials = [
@@ -215,7 +214,7 @@ def _of_plans(target: str, search: AccuracySearch) -> dict[str, Any]:
     }
 
 
-def _of_variants(choice: Selection) -> dict[str, Any]:
+def _of_variants(choice: Selection) -> Content:
     """Variants that were timed, as they were tried: less time, or more rows per second, is better where the limits are kept."""
     tried = sorted(
         (result for result in choice.found if result.number), key=lambda result: result.number

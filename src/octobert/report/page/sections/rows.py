@@ -7,7 +7,7 @@ from typing import Any
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark
 from octobert.core.heads import input_of
 from octobert.core.results import Report
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Content, Run, Section
 
 # What the texts of a row are, by the input of the head; other rows have one text or a pair.
 _SOURCES = {"question": ("question", "context"), "words": ("sentence",)}
@@ -58,7 +58,7 @@ def _sentences(changed: ChangedRows, count: int) -> list[str]:
     return sentences
 
 
-def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
+def _data(run: Run, changed: list[ChangedRows]) -> Content:
     """The rows for the script. A text that many rows have, such as a neighbour, is there once."""
     texts: dict[str, int] = {}
     candidates = [
@@ -94,7 +94,7 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
     }
 
 
-def _row(row: ChangedRow, texts: dict[str, int]) -> dict[str, Any]:
+def _row(row: ChangedRow, texts: dict[str, int]) -> Content:
     def place(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
@@ -115,7 +115,7 @@ def _row(row: ChangedRow, texts: dict[str, int]) -> dict[str, Any]:
 
 def _answer(
     answer: Answer, row: ChangedRow, others: list[str], words: tuple[str, str], place: Any
-) -> dict[str, Any]:
+) -> Content:
     """An answer; its neighbours with where they are among those of the other model."""
     near = []
     for rank, (text, cosine) in enumerate(answer.neighbours):
