@@ -31,7 +31,9 @@ from tests.support.checkpoints import (
     FAMILY_HEADS,
     PRETRAINED_HEADS,
     batch,
+    has_no,
     make_checkpoint,
+    pad_of,
     parity_feeds,
 )
 from tests.support.graphs import sites_of
@@ -65,6 +67,28 @@ def test_every_family_and_head_follows_pytorch(captured, family: str, head: str)
     assert result.sizes == Sizes(
         layers=2 if (family, head) in FAMILY_HEADS else 1, heads=4, hidden=32
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        (family, head)
+        for family in FAMILIES
+        for head in ("sparse-embedding", "late-interaction")
+        if head == "late-interaction" or not has_no(family, "masked-lm")
+    ],
+)
+def test_sparse_and_token_vectors_of_every_family_follow_pytorch(
+    tmp_path: Path, family: str, head: str
+) -> None:
+    """What lies behind the encoder is named alike in all of them, so that recipes can name it."""
+    folder = make_checkpoint(tmp_path / "model", family, head, num_hidden_layers=1)
+    result = capture.capture(resolve(folder), head, parity_feeds(pad_of(folder)))
+    assert result.parity.largest_difference <= RTOL
+    assert [v.name for v in result.model.graph.outputs] == list(HEADS[head].outputs)
+    placed = sites.find_sites(result.model.graph, result.family)
+    assert any(site.kind.startswith("head.weight@") for site in placed)
 
 
 @pytest.mark.parametrize(
