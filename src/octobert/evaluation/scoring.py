@@ -169,8 +169,7 @@ def changed_rows(
 
 def _compared(task: Task, comparison: Comparison, pair: Pair) -> ChangedRows:
     """Summarize all rows that changed, and select those that are shown, with whole texts."""
-    changed = [(index, before, after) for index, _, before, after in comparison.changed]
-    rows = list(task.changed_rows(pair, changed))
+    rows = [task.changed_row(pair, index, answers) for index, _, *answers in comparison.changed]
     if len(pair[0].gold):
         before, after = (task.quality(task.items(result)) for result in pair)
         if before is not None and after is not None:

@@ -20,7 +20,7 @@ from octobert.core.wording import numbers_text
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
-from octobert.tasks._task import Change, Fidelity, Outputs, Result
+from octobert.tasks._task import Change, Fidelity, Outputs, Result, once
 from octobert.tasks._texts import WholeTexts
 
 # Entries of a block of similarities.
@@ -250,6 +250,7 @@ class Embedding(WholeTexts):
         rows = self.form.rows(texts, tokenizer)
         return EncodedTexts(texts, [[row] for row in rows], tokenizer)
 
+    @once
     def vectors(self, result: Result) -> Any:
         """The vectors of all texts, see `VectorForm`."""
         whole = self.whole(result)
