@@ -834,8 +834,6 @@ def test_what_training_wants_of_a_row() -> None:
         {"labels": 1},
         {"labels": 0},
     ]
-    with pytest.raises(DataError, match="embeddings are not fine-tuned here"):
-        build("embedding").targets(only(("a",)), [1.0])
 
 
 def test_texts_that_no_encoding_can_write_and_texts_that_are_missing() -> None:

@@ -265,13 +265,15 @@ class Task(ABC):
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """The token rows that the model reads for texts."""
 
-    @abstractmethod
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         """The training targets of each token row: arguments of the model's `forward`; per-token targets are arrays.
+
+        Heads that only a teacher can train have none, see `Head.taught`.
 
         Raises:
             DataError: a model cannot be trained on this gold.
         """
+        raise NotImplementedError
 
     def items(self, result: Result) -> np.ndarray:
         """The numbers that the metrics need, [items, numbers]: predictions beside references, unless a task has others."""

@@ -236,13 +236,6 @@ class Embedding(WholeTexts):
             for name, (first, *rest) in zip(names, inputs, strict=False)
         ]
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
-        raise DataError(
-            "embeddings are not fine-tuned here",
-            where="finetune",
-            fix="train them with sentence-transformers first",
-        )
-
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows that keep what the vector of their text is made of: one for each text, or several windows."""
         if self.windows.windows is not None:

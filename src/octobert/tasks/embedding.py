@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from octobert.core.errors import DataError, each
+from octobert.core.errors import each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
@@ -221,18 +221,6 @@ class Texts(Embedding, Unscored):
     def read_inputs(self, table: Table) -> list[Text]:
         table.need(*self.columns)
         return self.prompted(0, table.texts(self.columns[0]))
-
-    def judged(self, result: Result) -> Predictions:
-        """Nothing.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            "only pairs with a score have predictions for such a metric",
-            where="metric",
-            fix="give pairs with a score, or leave out metric",
-        )
 
     @once
     def neighbours(self, result: Result) -> list[list[Near]]:

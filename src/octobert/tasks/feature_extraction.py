@@ -6,14 +6,13 @@ transformers makes a random one. For one vector of a text take the task `embeddi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.core.session import STATES
 from octobert.core.wording import numbers_text
@@ -50,13 +49,6 @@ class FeatureExtraction(RowTexts, Unscored):
     judges = False
     per_token: bool = True
     head: str = "feature-extraction"
-
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
-        raise DataError(
-            "token states have no labels to train on",
-            where="finetune",
-            fix="train the model for its task first",
-        )
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the mean cosine of the two states of a token, without padding."""

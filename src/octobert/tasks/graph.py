@@ -133,11 +133,6 @@ class GraphTask(Unscored):
         """A row for each feed."""
         return EncodedTexts(texts, [[_row(text[0])] for text in texts], tokenizer)
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
-        raise DataError(
-            "a graph is not trained here", where="finetune", fix="train it where it was made"
-        )
-
     def items(self, result: Result) -> np.ndarray:
         """[rows, 0]: what is right a function of the user says."""
         return np.empty((len(result.gold), 0))
