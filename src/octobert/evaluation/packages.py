@@ -143,7 +143,7 @@ def judge(
     )
     results = {model.name: Result(outputs, encoded, gold)}
     write(task, rows, results[model.name], predictions=predictions, nbest=nbest)
-    reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
+    reference = candidates.float_of(model, device=device)
     if reference is not None:
         session = model.with_vectors(candidates.open_candidate(reference, 0))
         name = reference.title
