@@ -31,7 +31,6 @@ from octobert.tasks._texts import Correlated, TextOptions, Unscored
 from octobert.tasks._vectors import DenseVectors, Embedding, VectorForm, check_prompt
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
-FILES = ()
 _DOCUMENTS = ("document", "passage", "corpus")
 # Characters of a neighbour's text.
 _NEIGHBOUR = 200

@@ -22,7 +22,6 @@ from octobert.tasks._task import NOTHING, Fidelity, Result
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions, Unscored
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
-FILES = ()
 # Tokens that are compared at a time.
 _CHUNK = 4096
 

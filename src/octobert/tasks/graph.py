@@ -35,7 +35,6 @@ from octobert.tasks._texts import Unscored
 DESCRIPTION = (
     "any ONNX graph with encoder layers in it; every output beside float, or a metric of your own"
 )
-FILES = ()
 # Types of numbers in JSON, which has no others.
 _PLAIN = {"i": np.int64, "f": np.float32, "b": np.bool_}
 # Characters of a row that people are shown.

@@ -29,7 +29,6 @@ from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import VectorOptions, built
 
 DESCRIPTION = "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
-FILES = ()
 QUERY, DOCUMENT = "query", "document"
 
 

@@ -22,7 +22,6 @@ from octobert.tasks._task import NOTHING, Result
 DESCRIPTION = (
     "score documents of queries with a cross-encoder; nDCG@10, MRR, MAP and recall by query"
 )
-FILES = ()
 
 
 class Options(LongTextOptions):

@@ -47,7 +47,6 @@ DESCRIPTION = (
     "classify or score one text or a pair; accuracy, F1, Matthews; "
     "micro-F1 of several labels; Spearman, Pearson of scores"
 )
-FILES = ()
 
 
 def _as_texts(value: Any) -> Any:
