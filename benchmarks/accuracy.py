@@ -72,7 +72,7 @@ from octobert.evaluation import probing, scoring
 from octobert.evaluation.candidates import Candidate, open_candidate
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
-from octobert.tasks import Outputs, Task, rebuild
+from octobert.tasks import Result, Task, rebuild
 
 # Name → keys that are merged into the recipe, and the targets that know the form.
 OCTOBERT_VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -378,26 +378,27 @@ def peer_models(floating: Path, rows: list[Feeds], folder: Path, chosen: list[st
     return methods
 
 
-def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) -> None:
-    """Add the scores of a method, and its comparison with the float model of its runtime, whose outputs are in `references`."""
+def judge(method: Method, by: Judge, references: dict[str, dict[str, Result]]) -> None:
+    """Add the scores of a method, and its comparison with the float model of its runtime, whose results are in `references`."""
     session = open_candidate(method.candidate(by.task.head), 0)
     for name, (encoded, gold) in by.sets.items():
         outputs = run_rows(session, encoded.flat, by.encoder.pad_id, per_token=by.task.per_token)
-        scored = scoring.scores(by.task, outputs, encoded, gold, seed=SEED)
+        result = Result(outputs, encoded, gold)
+        scored = scoring.scores(by.task, result, seed=SEED)
         method.judged[name] = {"scores": [score.model_dump() for score in scored]}
         if method.kind == "float":
-            references.setdefault(method.runtime, {})[name] = outputs
+            references.setdefault(method.runtime, {})[name] = result
         else:
-            titles, both = (
-                (method.name, f"{method.runtime}-f32"),
-                (outputs, references[method.runtime][name]),
-            )
-            compared = scoring.compare(by.task, titles, both, encoded, gold, seed=SEED)
-            near = probing.closeness(by.task, outputs, references[method.runtime][name], encoded)
+            reference = references[method.runtime][name]
+            titles = (method.name, f"{method.runtime}-f32")
+            compared = scoring.compare(by.task, titles, (result, reference), seed=SEED)
+            near = probing.closeness(by.task, outputs, reference.outputs, encoded)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
             method.judged[name]["closeness"] = near.model_dump(exclude={"worst"})
-            if by.task.head == "sequence-classification" and both[1]["logits"].shape[-1] > 1:
-                method.judged[name]["kl"] = divergence(both[1]["logits"], outputs["logits"])
+            if by.task.head == "sequence-classification":
+                before = reference.outputs["logits"]
+                if before.shape[-1] > 1:
+                    method.judged[name]["kl"] = divergence(before, outputs["logits"])
 
 
 def divergence(reference: np.ndarray, logits: np.ndarray) -> float:
@@ -408,7 +409,7 @@ def divergence(reference: np.ndarray, logits: np.ndarray) -> float:
 
 def judge_all(methods: list[Method], by: Judge) -> None:
     """Evaluate every method, float methods first. A method that cannot run records the reason."""
-    references: dict[str, dict[str, Outputs]] = {}
+    references: dict[str, dict[str, Result]] = {}
     for method in sorted(methods, key=lambda method: method.kind != "float"):
         method.failure = method.failure or attempt(partial(judge, method, by, references))[1]
 

@@ -179,6 +179,7 @@ def judge(given: argparse.Namespace, systems: dict[str, subprocess.Popen[str]]) 
     from octobert.data.tokenization import EncodedTexts
     from octobert.evaluation import scoring
     from octobert.inference.opened import open_model
+    from octobert.tasks import Result
 
     task, rows = open_model(given.package).rebuilt(), read_file(given.judge)
     texts, gold = task.inputs(rows, where=str(given.judge)), task.gold(rows, where=str(given.judge))
@@ -186,11 +187,11 @@ def judge(given: argparse.Namespace, systems: dict[str, subprocess.Popen[str]]) 
     for name, process in systems.items():
         file = given.out / "vectors.npy"
         asked(process, [text for (text,) in texts], file)
-        found[name] = {"sentence_embedding": np.load(file)}
+        found[name] = Result({"sentence_embedding": np.load(file)}, encoded, gold)
     print(f"{len(gold):,} queries, {len(texts) - len(gold):,} documents")
-    for name, vectors in found.items():
-        score = scoring.scores(task, vectors, encoded, gold, seed=0)[0]
-        both = scoring.compare(task, (name, FLOAT), (vectors, found[FLOAT]), encoded, gold, seed=0)
+    for name, result in found.items():
+        score = scoring.scores(task, result, seed=0)[0]
+        both = scoring.compare(task, (name, FLOAT), (result, found[FLOAT]), seed=0)
         print(
             f"{name:<36} {score.metric} {score.value:.4f}   {both.difference:+.4f} ({both.low:+.4f} to {both.high:+.4f})"
             f"   mean cosine {both.fidelity:.5f}"

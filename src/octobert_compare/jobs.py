@@ -190,12 +190,11 @@ class _Job:
         encoded = EncodedTexts(self.inputs, nothing)
         whole = self._whole(encoded, self.gold)
         if len(whole) > 1:
-            changed = task.fidelity(whole[INT8], whole[FLOAT]).changed
-            rows = task.changed_rows((whole[FLOAT], whole[INT8]), changed)
-            self.changed = [
-                _changed(row.row + 1, row.texts, row.expected or None, before, after, {})
-                for row, (_, before, after) in zip(rows, changed, strict=True)
-            ]
+            for index, before, after in task.fidelity(whole[INT8], whole[FLOAT]).changed:
+                row = task.changed_row((whole[FLOAT], whole[INT8]), index, (before, after))
+                self.changed.append(
+                    _changed(index + 1, row.texts, row.expected or None, before, after, {})
+                )
         if self.metric is not None:
             self.items = {name: [task.items(result)] for name, result in whole.items()}
 

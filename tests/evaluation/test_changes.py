@@ -17,7 +17,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
 from octobert.evaluation import scoring
 from octobert.evaluation.scoring import changed_rows, sentence
-from octobert.tasks import Task, build, measured, metric_specs
+from octobert.tasks import Result, Task, build, measured, metric_specs
 
 NAMES = ("equivalent", "different")
 HOSTILE = (
@@ -32,15 +32,12 @@ def told(
     task: Task, outputs: tuple[dict[str, Any], ...], encoded: EncodedTexts, gold: Sequence[Any] = ()
 ) -> ChangedRows:
     """What is told of two outputs: those of the float model, and those of the quantized one."""
-    arrays = [
-        {name: np.asarray(values, dtype=np.float32) for name, values in each.items()}
+    before, after = (
+        Result({name: np.asarray(array, np.float32) for name, array in each.items()}, encoded, gold)
         for each in outputs
-    ]
-    named = dict(zip(("float", "ours"), arrays, strict=True))
-    comparison = scoring.compare(
-        task, ("ours", "float"), (named["ours"], named["float"]), encoded, gold, seed=0
     )
-    (found,) = changed_rows(task, [comparison], named, encoded, gold)
+    comparison = scoring.compare(task, ("ours", "float"), (after, before), seed=0)
+    (found,) = changed_rows(task, [comparison], {"float": before, "ours": after})
     return found
 
 

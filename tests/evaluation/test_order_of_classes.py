@@ -10,7 +10,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import scoring
 from octobert.evaluation.statistics import ORDER_ERROR, reordered
 from octobert.report import summary
-from octobert.tasks import build
+from octobert.tasks import Result, build
 from octobert.tasks._rows import Table
 
 NLI = ("contradiction", "entailment", "neutral")
@@ -74,13 +74,11 @@ def test_the_labels_that_the_sentence_names_mend_it(golden) -> None:
     def scores(**options: object):
         task = build("text-classification", options, ModelMetadata(labels=NLI))
         gold = task.read_gold(Table(rows, where="rows"))
-        return task, scoring.scores(task, {"logits": logits}, texts, gold, seed=0), gold
+        result = Result({"logits": logits}, texts, gold)
+        return task, scoring.scores(task, result, seed=0), result
 
-    task, before, gold = scores()
-    outputs = {"logits": logits}
-    comparison = scoring.compare(
-        task, ("ort-cpu", "ort-f32"), (outputs, outputs), texts, gold, seed=0
-    )
+    task, before, result = scores()
+    comparison = scoring.compare(task, ("ort-cpu", "ort-f32"), (result, result), seed=0)
     golden("\n".join(summary.chance({"ort-f32": before}, comparison)))
     _, after, _ = scores(labels=["2", "0", "1"])
     assert before[0].value < 0.1

@@ -50,7 +50,8 @@ def classes(count: int, problem: str | None = None):
 def scores_of(task, outputs, gold, *names, postprocess: str | None = None):
     """Name → score, of the metrics that are asked for."""
     own = measured(task, metric_specs(names, postprocess, task))
-    return {score.metric: score for score in scoring.scores(own, outputs, NOTHING, gold, seed=0)}
+    result = Result(outputs, NOTHING, gold)
+    return {score.metric: score for score in scoring.scores(own, result, seed=0)}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

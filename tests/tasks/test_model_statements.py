@@ -111,9 +111,8 @@ def test_one_logit_is_a_score(golden) -> None:
         {"text": text, "score": gold} for text, gold in zip("abc", ("0.1", 2, 4.5), strict=True)
     ]
     gold = raw.gold(rows, where="rows")
-    by_metric = {
-        s.metric: s for s in scoring.scores(raw, {"logits": logits}, encoded, gold, seed=0)
-    }
+    result = Result({"logits": logits}, encoded, gold)
+    by_metric = {s.metric: s for s in scoring.scores(raw, result, seed=0)}
     assert by_metric["spearman"].value == pytest.approx(1.0)
     assert by_metric["pearson"].value == pytest.approx(np.corrcoef(logits[:, 0], gold)[0, 1])
     assert by_metric["pearson"].chance == 0.0

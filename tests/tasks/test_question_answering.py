@@ -440,14 +440,13 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     final = {n: one.final_answer(p) for n, p in zip(names, predicted, strict=True)}
     assert len(final) == 400
     gold = one.gold(questions, where="dev")
-    items = one.items(Result(outputs, encoded, gold))
+    result = Result(outputs, encoded, gold)
+    items = one.items(result)
     expected = official(questions, final, version)
     assert [tuple(row) for row in items[:, [_squad.EXACT, _squad.F1]]] == [
         expected[n] for n in names
     ]
-    scores = {
-        s.metric: s.value for s in scoring.scores(one, outputs, encoded, gold, seed=0) if s.rows
-    }
+    scores = {s.metric: s.value for s in scoring.scores(one, result, seed=0) if s.rows}
     has = {question["id"] for question in questions if question["answers"]}
     groups = {"": names} | (
         {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]}

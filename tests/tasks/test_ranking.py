@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,8 @@ def test_changed_ranks_are_explained() -> None:
     after = result(task, rows, np.concatenate([same[[1, 0, 2]], same]))
     fidelity = task.fidelity(after, before)
     assert fidelity.changed == ((0, "rank 1", "rank 3"), (1, "rank 1", "rank 3"))
-    row = next(iter(task.changed_rows((before, after), fidelity.changed)))
+    (index, *answers), *_ = fidelity.changed
+    row = task.changed_row((before, after), index, answers)
     assert (row.texts, row.expected, row.change) == (("q0",), "d0", pytest.approx(1.0))
     assert [near for near, _ in row.before.neighbours] == ["d0", "d1", "d2"]
     assert row.transitions == (("rank 1", "rank 2–10"),)
@@ -365,3 +367,34 @@ def test_a_reranker_with_a_chat_template_is_refused(golden, checkpoint, tmp_path
     recipe = {"model": str(folder), "task": "reranking", "data": str(tmp_path)}
     with golden.raises(ModelError):
         facts_of(parse(recipe), tune=False)
+
+
+def test_tasks_with_other_options_have_their_own_answers_of_one_result() -> None:
+    """What a task computed is kept in the result, and must not be taken for another task's."""
+    generator = np.random.default_rng(2)
+    rows = [{"query": f"q{i}", "document": f"d{i}"} for i in range(600)]
+    vectors = generator.standard_normal((1200, 8)).astype(np.float32)
+    vectors[:600] *= 3 * generator.random((600, 1))
+    cosine, dot = (build(metadata=ModelMetadata(similarity=kind)) for kind in ("cosine", "dot"))
+    made = result(cosine, rows, vectors)
+    tasks = [cosine, dot, replace(cosine, coarse=True), replace(cosine, metrics={})]
+    alone = [task.items(result(cosine, rows, vectors)) for task in tasks]
+    assert len({items.tobytes() for items in alone}) == 3
+    for task, expected in [*zip(tasks, alone, strict=True)] * 2:
+        np.testing.assert_array_equal(task.items(made), expected)
+
+
+def test_a_query_is_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"query": f"q{i}", "document": f"d{i}"} for i in range(3)]
+    task, same, calls = build(), np.eye(3, dtype=np.float32), []
+    chunks = type(task).chunks
+    monkeypatch.setattr(type(task), "chunks", lambda *args: calls.append(args) or chunks(*args))
+    before = result(task, rows, np.concatenate([same, same]))
+    after = replace(before, outputs={"sentence_embedding": np.concatenate([same[::-1], same])})
+    for _ in range(2):
+        fidelity = task.fidelity(after, before)
+        assert task.items(before)[:, 0].tolist() == [1.0] * 3
+        for index, *answers in fidelity.changed:
+            task.changed_row((before, after), index, answers)
+    assert len(calls) == 2
+    assert replace(before).made == {}

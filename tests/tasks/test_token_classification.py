@@ -178,17 +178,12 @@ def test_word_accuracy_is_compared_word_by_word() -> None:
     one = task(metric="accuracy")
     rows = [{"tokens": ["the", "of"], "ner_tags": ["B-PER", "I-PER"]}] * 40
     encoder_free = EncodedTexts([("the", "of")] * 40, [[_Row()]] * 40)
+    gold = one.gold(rows, where="rows")
     right, wrong = (
-        np.tile(np.eye(5, dtype=np.float32)[own], (40, 1)) for own in ([0, 1, 2, 0], [0, 0, 0, 0])
+        Result({"logits": np.tile(np.eye(5, dtype=np.float32)[own], (40, 1))}, encoder_free, gold)
+        for own in ([0, 1, 2, 0], [0, 0, 0, 0])
     )
-    compared = scoring.compare(
-        one,
-        ("ours", "float"),
-        ({"logits": right}, {"logits": wrong}),
-        encoder_free,
-        one.gold(rows, where="rows"),
-        seed=0,
-    )
+    compared = scoring.compare(one, ("ours", "float"), (right, wrong), seed=0)
     assert compared.difference == 1.0
     assert compared.p_value < 0.01
 

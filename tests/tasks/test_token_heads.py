@@ -82,9 +82,8 @@ def test_metrics_equal_those_of_transformers(filler, mask) -> None:
     task = build("fill-mask", {"mask": mask})
     encoded = task.encode(tokenizer, [(text,) for text in TEXTS])
     outputs = batching.run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True)
-    ours = {
-        score.metric: score.value for score in scoring.scores(task, outputs, encoded, TEXTS, seed=0)
-    }
+    result = Result(outputs, encoded, TEXTS)
+    ours = {score.metric: score.value for score in scoring.scores(task, result, seed=0)}
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     logs, firsts, fives = [], [], []
     for text, rows in zip(TEXTS[:-1], encoded.rows[:-1], strict=True):

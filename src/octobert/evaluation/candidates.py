@@ -305,29 +305,24 @@ def candidate_of(
 
 
 def float_of(
-    model: FinishedModel, name: str, label: str | None = None, device: str | None = None
+    model: FinishedModel,
+    name: str | None = None,
+    label: str | None = None,
+    device: str | None = None,
 ) -> Candidate | None:
     """Return the float model of a finished model as a candidate; None if there is none.
 
     Args:
-        name: of the float baseline that opens it.
+        name: of the float baseline that opens it; None for that of the target.
         label: its name in results.
         device: of the runtime's own to open it on; None for the target's.
     """
-    if model.floating is None:
+    floating = floating_of(model)
+    if model.floating is None or floating is None:
         return None
-    return Candidate(
-        name=name,
-        path=str(model.floating.path),
-        head=model.head,
-        label=label,
-        content=model.floating.content,
-        entries=model.entries
-        if float_baselines()[name].target == model.target
-        else SessionEntries(),
-        chosen=device,
-        outputs=model.floating.outputs,
-    )
+    float_model, baseline = floating
+    opened = candidate_of(float_model, label, device)
+    return opened.replaced(name=name or baseline.name, content=model.floating.content)
 
 
 def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | None:

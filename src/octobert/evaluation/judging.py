@@ -53,10 +53,14 @@ class MetricChange(FrozenModel):
     drop: Estimate
 
     @property
+    def reference(self) -> float:
+        """The value of the float model on the same rows."""
+        return self.value + self.drop.value
+
+    @property
     def figure(self) -> Estimate:
         """The value, with the interval that comes from comparing the same rows."""
-        float_value = self.value + self.drop.value
-        ends = (float_value - self.drop.high, float_value - self.drop.low)
+        ends = (self.reference - self.drop.high, self.reference - self.drop.low)
         return Estimate(value=self.value, low=ends[0], high=ends[1])
 
 
@@ -160,11 +164,8 @@ class AccuracyJudge:
                 [text for text in dict.fromkeys(part.texts) if text not in outputs],
                 outputs,
             )
-            metrics, float_values = self._changes(part, outputs), self._values(part, self._float)
-            if any(
-                self._hopeless(limit, metrics[name], float_values[name])
-                for name, limit in self._limits
-            ):
+            metrics = self._changes(part, outputs)
+            if any(self._hopeless(limit, metrics[name]) for name, limit in self._limits):
                 break
         rows = len(part.gold)
         return TuningJudgement(
@@ -189,9 +190,9 @@ class AccuracyJudge:
         return all(part.state != "missed" for part in checks)
 
     @staticmethod
-    def _hopeless(limit: Limit, change: MetricChange, float_value: float) -> bool:
+    def _hopeless(limit: Limit, change: MetricChange) -> bool:
         """Return whether what is accepted beside the float model is missed by the whole interval."""
-        checks = check(limit, change.figure, drop=change.drop, reference=float_value)
+        checks = check(limit, change.figure, drop=change.drop, reference=change.reference)
         # Of a few rows, a value says less of all rows than a difference.
         return any(part.is_clear for part in checks if part.limit.at_least is None)
 

@@ -19,11 +19,10 @@ import psutil
 
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import ModelError
-from octobert.core.estimate import Estimate
+from octobert.core.estimate import Estimate, geometric_mean, quantile
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 from octobert.core.session import Feeds
 from octobert.data.encoded import Encoded, feeds_of, size_of
-from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import OnProgress, working
@@ -231,13 +230,15 @@ def speedups(
 
 
 def _ratio(timing: Latency | Throughput, reference: Latency | Throughput) -> Estimate:
+    """How many times as fast a model is as another one, of the ratios of the rounds in which both had a turn."""
     if isinstance(timing, Throughput) and isinstance(reference, Throughput):
         rates = [
             np.array([turn.rows / turn.seconds for turn in throughput.turns])
             for throughput in (timing, reference)
         ]
-        return statistics.rate_ratio(*rates)
-    return statistics.speedup(np.array(timing.samples_ms), np.array(reference.samples_ms))
+        return geometric_mean((rates[0] / rates[1]).tolist())
+    ratios = np.array(reference.samples_ms) / np.array(timing.samples_ms)
+    return quantile(ratios.tolist())
 
 
 @dataclass(frozen=True)

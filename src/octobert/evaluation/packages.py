@@ -36,7 +36,6 @@ from octobert.inference.opened import FinishedModel
 from octobert.inference.predictor import Predictor
 from octobert.targets import runtimes
 from octobert.tasks import (
-    Outputs,
     Result,
     Table,
     Task,
@@ -139,35 +138,31 @@ def judge(
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     count = len(encoded.flat)
-    outputs: dict[str, Outputs] = {
-        model.name: predictor.outputs(
-            encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count)
-        )
-    }
-    result = Result(outputs[model.name], encoded, gold)
-    write(task, rows, result, predictions=predictions, nbest=nbest)
-    reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
+    outputs = predictor.outputs(
+        encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count)
+    )
+    results = {model.name: Result(outputs, encoded, gold)}
+    write(task, rows, results[model.name], predictions=predictions, nbest=nbest)
+    reference = candidates.float_of(model, device=device)
     if reference is not None:
         session = model.with_vectors(candidates.open_candidate(reference, 0))
         name = reference.title
-        outputs[name] = run_rows(
+        outputs = run_rows(
             session,
             encoded.flat,
             tokenizer.pad_id,
             lambda done: on_progress(f"evaluating {name}", done, count),
             per_token=task.per_token,
         )
+        results[name] = Result(outputs, encoded, gold)
     comparison = None
-    if len(outputs) > 1:
-        ours, theirs = outputs
+    if len(results) > 1:
+        ours, theirs = results
         comparison = scoring.compare(
-            task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed
+            task, (ours, theirs), (results[ours], results[theirs]), seed=seed
         )
     return Judgement(
-        scores={
-            name: scoring.scores(task, model_outputs, encoded, gold, seed=seed)
-            for name, model_outputs in outputs.items()
-        },
+        scores={name: scoring.scores(task, result, seed=seed) for name, result in results.items()},
         comparison=comparison,
         device=predictor.device,
         precision=predictor.precision,

@@ -31,7 +31,7 @@ def probed(model: FinishedModel) -> Closeness | None:
     Raises:
         ModelError: a model cannot be opened for its task.
     """
-    reference = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    reference = candidates.float_of(model)
     if reference is None:
         return None
     with Predictor(model, measure=False) as predictor:

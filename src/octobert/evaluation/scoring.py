@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Score, score_named
 from octobert.core.plain import Span, excerpt
 from octobert.core.wording import probability
-from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import (
     CONFIDENCE,
     mcnemar,
@@ -26,7 +24,7 @@ from octobert.evaluation.statistics import (
     scores_of,
     sign_test,
 )
-from octobert.tasks import Outputs, Pair, Result, Task, unmeasured, unpacked
+from octobert.tasks import Pair, Result, Task, unmeasured, unpacked
 from octobert.tasks._classification import Classification
 
 # Rows of a model that are kept, and the transitions of all of its rows.
@@ -35,16 +33,12 @@ MOST, _TRANSITIONS = 5_000, 50
 _LONGEST, _SHORTEST, _ALL = 2_000, 200, 3_500_000
 
 
-def scores(
-    task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int
-) -> tuple[Score, ...]:
+def scores(task: Task, result: Result, *, seed: int) -> tuple[Score, ...]:
     """Compute every metric of a task with its confidence interval.
 
     Args:
         task: the task with its metrics.
-        outputs: of the model, by name.
-        encoded: the tokenized rows.
-        gold: expected value of each item; empty if the data has none.
+        result: of the model.
         seed: of the bootstrap.
 
     Returns:
@@ -53,9 +47,10 @@ def scores(
     Raises:
         DataError: the task's primary metric is undefined on these rows.
     """
+    gold = result.gold
     if not len(gold):
         return ()
-    items = task.items(Result(outputs, encoded, gold))
+    items = task.items(result)
     chance, extremes = task.chance(items), task.extremes(items)
     values = [
         score
@@ -69,9 +64,7 @@ def scores(
             fix="evaluate more rows, or rows that differ",
         )
     base = unmeasured(task)
-    if isinstance(base, Classification) and (
-        order := _order(base, base.items(Result(outputs, encoded, gold)))
-    ):
+    if isinstance(base, Classification) and (order := _order(base, base.items(result))):
         values = [score.replaced(order=order) for score in values]
     return tuple(values)
 
@@ -93,9 +86,7 @@ def _order(task: Classification, items: np.ndarray) -> str:
 def compare(
     task: Task,
     names: tuple[str, str],
-    outputs: tuple[Outputs, Outputs],
-    encoded: EncodedTexts,
-    gold: Sequence[Any],
+    results: tuple[Result, Result],
     *,
     seed: int,
 ) -> Comparison:
@@ -104,16 +95,14 @@ def compare(
     Args:
         task: the task with its metrics.
         names: (candidate, reference).
-        outputs: of the two, by name.
-        encoded: the tokenized rows.
-        gold: expected value of each item; may be empty.
+        results: of the two, in this order.
         seed: of the bootstrap.
     """
-    ours, theirs = (Result(model_outputs, encoded, gold) for model_outputs in outputs)
+    ours, theirs = results
     fidelity = task.fidelity(ours, theirs)
     difference = low = high = p_value = None
     differences: dict[str, Estimate] = {}
-    if task.primary is not None and len(gold):
+    if task.primary is not None and len(ours.gold):
         items, reference = task.items(ours), task.items(theirs)
         extremes = task.extremes(reference)
         for name, metric in task.metrics.items():
@@ -128,7 +117,7 @@ def compare(
                 for model_items in map(unpacked, (items, reference))
             ]
             p_value = mcnemar(*right)
-    expected = [task.expected(value) for value in gold]
+    expected = [task.expected(value) for value in ours.gold]
     return Comparison(
         candidate=names[0],
         reference=names[1],
@@ -153,20 +142,14 @@ def compare(
 
 
 def changed_rows(
-    task: Task,
-    comparisons: Sequence[Comparison],
-    outputs: Mapping[str, Outputs],
-    encoded: EncodedTexts,
-    gold: Sequence[Any],
+    task: Task, comparisons: Sequence[Comparison], results: Mapping[str, Result]
 ) -> tuple[ChangedRows, ...]:
     """Gather the rows that changed, model by model.
 
     Args:
         task: of the run.
         comparisons: of quantized models with their float baselines.
-        outputs: model → outputs by name.
-        encoded: the evaluation rows.
-        gold: expected value of each item; empty without labels.
+        results: model → its result.
 
     Returns:
         One entry for each comparison; none for tasks whose outputs are no answers, such as token states.
@@ -175,9 +158,6 @@ def changed_rows(
     head = head_of(task.head)
     if head.shape == "states" and not head.pooled:
         return ()
-    results = {
-        name: Result(model_outputs, encoded, gold) for name, model_outputs in outputs.items()
-    }
     models = [_compared(task, c, (results[c.reference], results[c.candidate])) for c in comparisons]
     texts = sum(len(row.texts) for model in models for row in model.rows)
     length = min(_LONGEST, max(_SHORTEST, _ALL // max(texts, 1)))
@@ -189,8 +169,7 @@ def changed_rows(
 
 def _compared(task: Task, comparison: Comparison, pair: Pair) -> ChangedRows:
     """Summarize all rows that changed, and select those that are shown, with whole texts."""
-    changed = [(index, before, after) for index, _, before, after in comparison.changed]
-    rows = list(task.changed_rows(pair, changed))
+    rows = [task.changed_row(pair, index, answers) for index, _, *answers in comparison.changed]
     if len(pair[0].gold):
         before, after = (task.quality(task.items(result)) for result in pair)
         if before is not None and after is not None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from octobert.core.errors import OctobertError
-from octobert.core.estimate import Estimate, geometric_mean, quantile
+from octobert.core.estimate import Estimate
 from octobert.core.measurements import RESAMPLES, Score
 from octobert.tasks import ExternalMetric, Extremes, Metric
 
@@ -258,22 +258,6 @@ def reordered(items: np.ndarray, classes: int) -> tuple[int, ...]:
     return tuple(order.tolist())
 
 
-def speedup(own_ms: np.ndarray, reference_ms: np.ndarray) -> Estimate:
-    """Compute how many times as fast a model is, from times that were measured in turn on the same rows.
-
-    Args:
-        own_ms, reference_ms: [rounds] times of the two models in the same rounds.
-
-    Returns:
-        The median of the ratios of the rounds, as `quantile` has it.
-
-    Example:
-        >>> speedup(np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.2, 1.8]))
-        Estimate(value=2.0, low=2.0, high=2.0)
-    """
-    return quantile((reference_ms / own_ms).tolist())
-
-
 def percentile(
     samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None
 ) -> Estimate:
@@ -297,22 +281,6 @@ def percentile(
     ).tolist()
     value = np.percentile(samples, q) / (1.0 if over is None else np.percentile(over, q))
     return Estimate(value=float(value), low=low, high=high)
-
-
-def rate_ratio(rates: np.ndarray, reference: np.ndarray) -> Estimate:
-    """Compute the ratio of two throughputs that were measured in turn.
-
-    Args:
-        rates, reference: [rounds] rows per second of the two models in the same rounds; at least two rounds.
-
-    Returns:
-        The geometric mean of the ratios, with its interval.
-
-    Example:
-        >>> round(rate_ratio(np.array([20.0, 22.0]), np.array([10.0, 11.0])).value, 6)
-        2.0
-    """
-    return geometric_mean((rates / reference).tolist())
 
 
 def _interval(below: np.ndarray, above: np.ndarray) -> tuple[float | None, float | None]:

@@ -78,7 +78,7 @@ def inspect(
 
     ours = run(file, model.entries_on())
     theirs = run(model.floating.path, model.entries).profile if model.floating else None
-    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    floating = candidates.float_of(model)
     timed = latency.measure(
         [candidates.candidate_of(model), *([floating] if floating is not None else [])],
         [workload],

@@ -70,12 +70,12 @@ class TaskPlugin(Protocol):
 
     Attributes:
         DESCRIPTION: one line for people.
-        FILES: words in the names of the files that are meant, where a folder holds several versions of the task's data set.
         Options: the options, with defaults.
+        FILES: Optional. Words in the names of the files that are meant, where a folder holds several versions of the task's
+            data set.
     """
 
     DESCRIPTION: str
-    FILES: tuple[str, ...]
     Options: type[FrozenModel]
 
     def build(self, options: Any, metadata: ModelMetadata = NOTHING) -> Task:
@@ -132,7 +132,8 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
 
 def files_of(name: str) -> tuple[str, ...]:
     """Words in the names of a task's files, to choose between several files for the same split."""
-    return load(name).FILES
+    words: tuple[str, ...] = getattr(load(name), "FILES", ())
+    return words
 
 
 def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

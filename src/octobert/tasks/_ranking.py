@@ -25,7 +25,7 @@ from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import Text
 from octobert.tasks._metrics import TOP
 from octobert.tasks._rows import Table, number_of, text_of
-from octobert.tasks._task import Change, Extremes, Metric, Pair, Result, Task
+from octobert.tasks._task import Change, Extremes, Metric, Pair, Result, Task, once
 
 # Name → how ir_measures writes it.
 _MEASURES = {
@@ -206,6 +206,29 @@ def top(scores: np.ndarray, count: int) -> np.ndarray:
     return best[np.argsort(-scores[best], kind="stable")]
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a model finds for a query.
+
+    Args:
+        start: place of the first of the query's documents among the texts.
+        count: the number of its documents.
+        best: places of the first documents, the best first.
+        scores: of these.
+        rank: of the first relevant document.
+        right: place of that one.
+        score: of that one.
+    """
+
+    start: int
+    count: int
+    best: list[int]
+    scores: list[float]
+    rank: int
+    right: int
+    score: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ranked(Task):
     """Documents are ranked for queries. Gold of a query are the places of its documents among the texts, and their relevances.
@@ -240,26 +263,40 @@ class Ranked(Task):
             (row[self.names.query] or "", *row[self.names.document]) for row in self.grouped(table)
         ]
 
-    def _scored(self, result: Result) -> Iterator[tuple[int, np.ndarray, list[int]]]:
-        """As `scored`, with the relevant ones among the documents.
+    @once
+    def found(self, result: Result) -> list[Found]:
+        """What is found for each query.
 
         Ties count against the model. Otherwise one with the same vector for every text would be perfect.
         """
+        found = []
         for (start, scores), judged in zip(self.scored(result), result.gold, strict=True):
-            right = [place - start for place, level in judged if level > 0]
+            relevant = [place - start for place, level in judged if level > 0]
             scores = scores.astype(np.float64)
-            scores[right] -= _TIE * np.maximum(1.0, np.abs(scores[right]))
-            yield start, scores, right
+            scores[relevant] -= _TIE * np.maximum(1.0, np.abs(scores[relevant]))
+            best, right = top(scores, _DEPTH), relevant[int(scores[relevant].argmax())]
+            found.append(
+                Found(
+                    start=start,
+                    count=len(scores),
+                    best=(start + best).tolist(),
+                    scores=scores[best].tolist(),
+                    rank=1 + int(np.sum(scores > scores[right])),
+                    right=start + right,
+                    score=float(scores[right]),
+                )
+            )
+        return found
 
     def items(self, result: Result) -> np.ndarray:
         """[queries, 2 · metrics]: the metrics of each query, and those of its documents in random order."""
-        generator = np.random.default_rng(0)
-        ranked, shuffled = [], []
-        for start, scores, _ in self._scored(result):
-            count = len(scores)
-            ranked.append((start + top(scores, _DEPTH)).tolist())
+        generator, found = np.random.default_rng(0), self.found(result)
+        shuffled = []
+        for query in found:
+            count = query.count
             random = generator.choice(count, min(count, _DEPTH), replace=False)
-            shuffled.append((start + random).tolist())
+            shuffled.append((query.start + random).tolist())
+        ranked = [query.best for query in found]
         return np.hstack([values(result.gold, ranked), values(result.gold, shuffled)])
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
@@ -281,58 +318,42 @@ class Ranked(Task):
         count = sum(level > 0 for _, level in gold)
         return f"{count} relevant document{'s' * (count > 1)}"
 
-    def _firsts(self, result: Result) -> list[tuple[int, int]]:
-        """(rank of the first relevant document, its place) of each query."""
-        found = []
-        for start, scores, right in self._scored(result):
-            best = right[int(scores[right].argmax())]
-            found.append((1 + int(np.sum(scores > scores[best])), start + best))
-        return found
-
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield other ranks of the first relevant document, before or after among the first ten."""
-        sides = zip(self._firsts(reference), self._firsts(ours), strict=True)
-        for i, ((before, _), (after, _)) in enumerate(sides):
-            if before != after and min(before, after) <= _SHOWN:
-                yield i, f"rank {before}", f"rank {after}"
+        sides = zip(self.found(reference), self.found(ours), strict=True)
+        for i, (before, after) in enumerate(sides):
+            if before.rank != after.rank and min(before.rank, after.rank) <= _SHOWN:
+                yield i, f"rank {before.rank}", f"rank {after.rank}"
 
-    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the first documents, and the score of the first relevant one."""
         texts = pair[0].texts
-        explained: dict[int, list[Answer]] = {i: [] for i, _, _ in changed}
-        firsts: dict[int, int] = {}
-        for result, side in zip(pair, (1, 2), strict=True):
-            words = {change[0]: str(change[side]) for change in changed}
-            for i, (start, scores, right) in enumerate(self._scored(result)):
-                if i in explained:
-                    neighbours = tuple(
-                        (self._shown(texts[start + place]), float(scores[place]))
-                        for place in top(scores, TOP)
-                    )
-                    best = right[int(scores[right].argmax())]
-                    # Of the float model, which is the first of the pair.
-                    firsts.setdefault(i, start + best)
-                    score = float(scores[best])
-                    explained[i].append(Answer(text=words[i], score=score, neighbours=neighbours))
-        for i, *answers in changed:
-            before, after = (float(answer.score or 0.0) for answer in explained[i])
-            yield self.row_of(
-                pair,
-                i,
-                explained[i],
-                texts=(self.query(pair[0], i),),
-                expected=self._shown(texts[firsts[i]]),
-                transitions=[tuple(map(_depth, answers))],
-                change=before - after,
-            )
+        before, after = (self.found(result)[index] for result in pair)
+        shown = [
+            Answer(text=answer, score=side.score, neighbours=self._neighbours(side, texts))
+            for answer, side in zip(answers, (before, after), strict=True)
+        ]
+        return self.row_of(
+            pair,
+            index,
+            shown,
+            texts=(self.query(pair[0], index),),
+            expected=self._shown(texts[before.right]),
+            transitions=[(_depth(before.rank), _depth(after.rank))],
+            change=before.score - after.score,
+        )
+
+    def _neighbours(self, found: Found, texts: Sequence[Text]) -> tuple[tuple[str, float], ...]:
+        """The first documents with their scores."""
+        first = zip(found.best[:TOP], found.scores, strict=False)
+        return tuple((self._shown(texts[place]), score) for place, score in first)
 
     def _shown(self, text: Text) -> str:
         return beginning(self.document(text), _LONGEST)
 
 
-def _depth(rank: str) -> str:
+def _depth(rank: int) -> str:
     """Where a rank lies."""
-    place = int(rank.split()[-1])
-    if place == 1:
+    if rank == 1:
         return "rank 1"
-    return f"rank 2–{_SHOWN}" if place <= _SHOWN else f"beyond rank {_SHOWN}"
+    return f"rank 2–{_SHOWN}" if rank <= _SHOWN else f"beyond rank {_SHOWN}"

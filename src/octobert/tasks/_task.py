@@ -8,11 +8,12 @@ functions of items alone, so that every metric has a confidence interval and a p
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -51,11 +52,15 @@ class Result:
             another; of each row, what its `Encoded.kept` leaves.
         encoded: the texts and their rows.
         gold: what is expected of each item; empty without labels.
+        made: name of a method of a task → that task, and what the method returned for this result: see `once`.
     """
 
     outputs: Outputs
     encoded: EncodedTexts
     gold: Sequence[Any] = ()
+    made: dict[str, tuple[Task, Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def logits(self) -> np.ndarray:
@@ -80,6 +85,28 @@ class Result:
     def expected(self, index: int) -> Any:
         """Gold of an item; None without labels."""
         return self.gold[index] if len(self.gold) else None
+
+
+S = TypeVar("S", bound="Task")
+T = TypeVar("T")
+
+
+def once(method: Callable[[S, Result], T]) -> Callable[[S, Result], T]:
+    """A method of a task that is called once for a result, which keeps what it returned.
+
+    That of one task is kept: another one, such as a copy with other options, has its own answer.
+    """
+    name = method.__qualname__
+
+    @functools.wraps(method)
+    def kept(task: S, result: Result) -> T:
+        made = result.made.get(name)
+        if made is None or made[0] is not task:
+            made = result.made[name] = task, method(task, result)
+        value: T = made[1]
+        return value
+
+    return kept
 
 
 # Results of the float model and of the quantized model for the same texts.
@@ -242,13 +269,15 @@ class Task(ABC):
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """The token rows that the model reads for texts."""
 
-    @abstractmethod
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         """The training targets of each token row: arguments of the model's `forward`; per-token targets are arrays.
+
+        Heads that only a teacher can train have none, see `Head.taught`.
 
         Raises:
             DataError: a model cannot be trained on this gold.
         """
+        raise NotImplementedError
 
     def items(self, result: Result) -> np.ndarray:
         """The numbers that the metrics need, [items, numbers]: predictions beside references, unless a task has others."""
@@ -320,12 +349,11 @@ class Task(ABC):
         """An answer in one line, as `octobert predict` prints it before its input."""
         return as_json(answer)
 
-    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterable[ChangedRow]:
-        """The evidence of each changed item, in order; `change` is by how much a probability or a score fell."""
-        return (self.changed_row(pair, index, answers) for index, *answers in changed)
-
     def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
-        """The evidence of an item: the answers as text, and what heads know beside it."""
+        """The evidence of an item: the answers as text, and what heads know beside it.
+
+        Its `change` is by how much a probability or a score fell.
+        """
         before, after = answers
         shown = [Answer(text=before), Answer(text=after)]
         return self.row_of(pair, index, shown, transitions=((before, after),))

@@ -20,7 +20,7 @@ from octobert.core.wording import numbers_text
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._metrics import output_error, unit
-from octobert.tasks._task import Change, Fidelity, Outputs, Result, RowTargets, UserAnswer
+from octobert.tasks._task import Change, Fidelity, Outputs, Result, UserAnswer, once
 from octobert.tasks._texts import WholeTexts
 
 # Entries of a block of similarities.
@@ -237,19 +237,13 @@ class Embedding(WholeTexts):
             for name, (first, *rest) in zip(names, inputs, strict=False)
         ]
 
-    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[RowTargets]:
-        raise DataError(
-            "embeddings are not fine-tuned here",
-            where="finetune",
-            fix="train them with sentence-transformers first",
-        )
-
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows that keep what the vector of their text is made of: one for each text, several windows, or none."""
         if self.windows.windows is not None:
             return self.windows.encoded(tokenizer, texts, self.prompts.values())
         return EncodedTexts(texts, self.form.rows(texts, tokenizer), tokenizer)
 
+    @once
     def vectors(self, result: Result) -> Any:
         """The vectors of all texts, see `VectorForm`."""
         whole = self.whole(result)

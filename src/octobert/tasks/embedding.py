@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from octobert.core.errors import DataError, each
+from octobert.core.errors import each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.plain import beginning
 from octobert.core.results import ModelMetadata
@@ -25,12 +25,12 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
+    once,
 )
 from octobert.tasks._texts import Correlated, TextOptions, Unscored
 from octobert.tasks._vectors import DenseVectors, Embedding, VectorForm, check_prompt
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
-FILES = ()
 # Names of what a text is, where queries and documents are read in different ways.
 QUERY, DOCUMENT = "query", "document"
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
@@ -201,6 +201,7 @@ class Pairs(Embedding, Correlated):
         """Similarities and gold scores."""
         return Predictions(self._scores(result), np.asarray(result.gold, dtype=np.float64))
 
+    @once
     def _scores(self, result: Result) -> np.ndarray:
         """[pairs] the similarity of the two texts of each pair."""
         vectors, count = self.vectors(result), len(result.texts) // 2
@@ -215,14 +216,13 @@ class Pairs(Embedding, Correlated):
         after, before = self._scores(ours), self._scores(reference)
         yield from ((i, f"{before[i]:.4f}", f"{after[i]:.4f}") for i in moved(after, before))
 
-    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With both texts."""
-        texts, second = pair[0].texts, len(pair[0].texts) // 2
-        sides = [self._scores(result) for result in pair]
-        for i, *answers in changed:
-            both = self.without_prompt(texts[i], 0), self.without_prompt(texts[second + i], 1)
-            scores = [float(side[i]) for side in sides]
-            yield self.scored_row(pair, i, answers, scores, texts=both)
+        texts = pair[0].texts
+        first, second = texts[index], texts[len(texts) // 2 + index]
+        both = self.without_prompt(first, 0), self.without_prompt(second, 1)
+        scores = [float(self._scores(result)[index]) for result in pair]
+        return self.scored_row(pair, index, answers, scores, texts=both)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,62 +233,43 @@ class Texts(Embedding, Unscored):
         table.need(*self.columns)
         return self.prompted(0, table.texts(self.columns[0]))
 
-    def judged(self, result: Result) -> Predictions:
-        """Nothing.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            "only pairs with a score have predictions for such a metric",
-            where="metric",
-            fix="give pairs with a score, or leave out metric",
-        )
-
-    def neighbours(self, result: Result, indices: Sequence[int], count: int) -> list[list[Near]]:
-        """The nearest other texts of some texts, the nearest first.
-
-        Args:
-            indices: of the texts.
-            count: the most of each.
-        """
+    @once
+    def neighbours(self, result: Result) -> list[list[Near]]:
+        """The nearest other texts of each text, the nearest first."""
         vectors = self.vectors(result)
         texts = [text[0] for text in result.texts]
         _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
-        chosen, nearest = np.asarray(indices, dtype=np.intp), list[list[Near]]()
-        for part, scores in self.chunks(vectors[chosen], vectors[firsts]):
-            scores[np.arange(len(part)), own[chosen[part]]] = -np.inf
+        nearest = list[list[Near]]()
+        for part, scores in self.chunks(vectors, vectors[firsts]):
+            scores[np.arange(len(part)), own[part]] = -np.inf
             nearest += [
-                [(int(firsts[i]), float(row[i])) for i in top(row, count) if np.isfinite(row[i])]
+                [(int(firsts[i]), float(row[i])) for i in top(row, TOP) if np.isfinite(row[i])]
                 for row in scores
             ]
         return nearest
 
     def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
         """Yield texts with another nearest text."""
-        texts, every = ours.texts, range(len(ours.texts))
-        nearest = (self.neighbours(result, every, 1) for result in (reference, ours))
-        for i, old, new in zip(every, *nearest, strict=True):
+        texts = ours.texts
+        nearest = zip(self.neighbours(reference), self.neighbours(ours), strict=True)
+        for i, (old, new) in enumerate(nearest):
             if old and old[0][0] != new[0][0]:
                 yield i, texts[old[0][0]][0], texts[new[0][0]][0]
 
-    def changed_rows(self, pair: Pair, changed: Sequence[Change]) -> Iterator[ChangedRow]:
+    def changed_row(self, pair: Pair, index: int, answers: Sequence[str]) -> ChangedRow:
         """With the nearest texts."""
-        texts, indices = pair[0].texts, [i for i, _, _ in changed]
-        near = [self.neighbours(result, indices, TOP) for result in pair]
-        for i, *sides in zip(indices, *near, strict=True):
-            explained = [
-                Answer(
-                    text=self._beginning(texts[side[0][0]]),
-                    score=side[0][1],
-                    neighbours=tuple((self._beginning(texts[i]), score) for i, score in side),
-                )
-                for side in sides
-            ]
-            change = sides[0][0][1] - sides[1][0][1]
-            yield self.row_of(
-                pair, i, explained, texts=(self.without_prompt(texts[i], 0),), change=change
+        texts, sides = pair[0].texts, [self.neighbours(result)[index] for result in pair]
+        explained = [
+            Answer(
+                text=self._beginning(texts[side[0][0]]),
+                score=side[0][1],
+                neighbours=tuple((self._beginning(texts[i]), score) for i, score in side),
             )
+            for side in sides
+        ]
+        change = sides[0][0][1] - sides[1][0][1]
+        shown = (self.without_prompt(texts[index], 0),)
+        return self.row_of(pair, index, explained, texts=shown, change=change)
 
     def _beginning(self, text: Text) -> str:
         return beginning(self.without_prompt(text, 0), _NEIGHBOUR)

@@ -6,24 +6,22 @@ transformers makes a random one. For one vector of a text take the task `embeddi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.core.session import STATES
 from octobert.core.wording import numbers_text
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import unit
-from octobert.tasks._task import NOTHING, Fidelity, Result, RowTargets, UserAnswer
+from octobert.tasks._task import NOTHING, Fidelity, Result, UserAnswer
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions, Unscored
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
-FILES = ()
 # Tokens that are compared at a time.
 _CHUNK = 4096
 
@@ -50,13 +48,6 @@ class FeatureExtraction(RowTexts, Unscored):
     judges = False
     per_token: bool = True
     head: str = "feature-extraction"
-
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
-        raise DataError(
-            "token states have no labels to train on",
-            where="finetune",
-            fix="train the model for its task first",
-        )
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """Agreement is the mean cosine of the two states of a token, without padding."""

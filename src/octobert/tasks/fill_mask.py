@@ -38,7 +38,6 @@ from octobert.tasks._task import (
 )
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
-FILES = ()
 _TEXTS = ("text", "sentence", "sentence1", "premise")
 # Fillers that are given where the input does not say how many.
 FILLERS = 5

@@ -36,7 +36,6 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
-    RowTargets,
     UserAnswer,
     objects,
 )
@@ -45,7 +44,6 @@ from octobert.tasks._texts import Unscored
 DESCRIPTION = (
     "any ONNX graph with encoder layers in it; every output beside float, or a metric of your own"
 )
-FILES = ()
 # Types of numbers in JSON, which has no others.
 _PLAIN = {"i": np.int64, "f": np.float32, "b": np.bool_}
 # Characters of a row that people are shown.
@@ -142,11 +140,6 @@ class GraphTask(Unscored):
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """A row for each feed."""
         return EncodedTexts(texts, [[_row(text[0])] for text in texts], tokenizer)
-
-    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
-        raise DataError(
-            "a graph is not trained here", where="finetune", fix="train it where it was made"
-        )
 
     def items(self, result: Result) -> np.ndarray:
         """[rows, 0]: what is right a function of the user says."""

@@ -12,7 +12,6 @@ from octobert.tasks._classification import Classification, LengthOptions, data_s
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
-FILES = ()
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 

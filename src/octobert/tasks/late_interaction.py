@@ -29,7 +29,6 @@ from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import DOCUMENT, QUERY, VectorOptions, built, sided
 
 DESCRIPTION = "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
-FILES = ()
 
 
 class Options(VectorOptions):
@@ -98,8 +97,12 @@ class TokenVectors(VectorForm):
             first, second: vectors of queries, and of documents.
         """
         tokens, starts = _joined(first)
-        best = np.stack([(tokens @ found.T).max(axis=1) for found in second], axis=1)
-        return np.add.reduceat(best, starts, axis=0, dtype=np.float64)
+        scores = np.empty((len(first), len(second)))
+        # Document by document: the best products of all of them would be as many times larger as queries have tokens.
+        for place, found in enumerate(second):
+            best = (tokens @ found.T).max(axis=1)
+            scores[:, place] = np.add.reduceat(best, starts, dtype=np.float64)
+        return scores
 
     def cosines(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """The mean over the tokens; of texts of other lengths, over the best products of the first one's tokens."""

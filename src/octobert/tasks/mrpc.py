@@ -3,7 +3,6 @@
 from octobert.tasks._classification import LengthOptions, data_set
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
-FILES = ()
 
 
 class Options(LengthOptions):

@@ -13,7 +13,6 @@ from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL
 
 DESCRIPTION = "does the second text follow the first? accuracy and F1; 0 or is_next where it does, 1 or not_next where not"
-FILES = ()
 
 # In the order of the logits of transformers' heads.
 CLASSES = (("is_next", "isnext", "next"), ("not_next", "notnext", "random"))

@@ -7,7 +7,6 @@ from octobert.tasks._answering import Answering, WindowOptions, answering
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
-FILES = ()
 
 
 class Options(WindowOptions):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -14,17 +13,14 @@ from octobert.core.results import ModelMetadata
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.data.windows import LongTextOptions
 from octobert.tasks._classification import refuse_prompt
-from octobert.tasks._metrics import output_error
+from octobert.tasks._one_score import OneScore, activation_of
 from octobert.tasks._ranking import METRICS, Columns, Judged, Ranked
 from octobert.tasks._rows import Table
-from octobert.tasks._task import NOTHING, Fidelity, Result, RowTargets, UserAnswer
-from octobert.tasks._texts import RowTexts
-from octobert.tasks.text_classification import activation_of, correlation, scores_of
+from octobert.tasks._task import NOTHING, Result, RowTargets
 
 DESCRIPTION = (
     "score documents of queries with a cross-encoder; nDCG@10, MRR, MAP and recall by query"
 )
-FILES = ()
 
 
 class Options(LongTextOptions):
@@ -71,15 +67,10 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Reranking:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reranking(Ranked, RowTexts):
-    """Queries, and the documents of each. Texts are the pairs, query by query.
-
-    Args:
-        activation: `Identity`, `Sigmoid` or `Tanh`.
-    """
+class Reranking(Ranked, OneScore):
+    """Queries, and the documents of each. Texts are the pairs, query by query."""
 
     head: str = "sequence-classification"
-    activation: str
 
     def read_inputs(self, table: Table) -> list[Text]:
         return [
@@ -113,10 +104,6 @@ class Reranking(Ranked, RowTexts):
             )
         return gold
 
-    def read_labels(self, table: Table) -> tuple[str, ...]:
-        """One: a head with one logit."""
-        return ("score",)
-
     def targets(self, encoded: EncodedTexts, gold: Sequence[Judged]) -> list[RowTargets]:
         levels = [float(level) for judged in gold for _, level in judged]
         return [{"labels": level} for level in encoded.of_rows(levels)]
@@ -126,24 +113,6 @@ class Reranking(Ranked, RowTexts):
         for judged in result.gold:
             start = judged[0][0]
             yield start, result.logits[start : start + len(judged), 0]
-
-    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """The correlation of scores; changed are ranks of the first relevant document."""
-        after, before = (scores_of(result.logits, self.activation) for result in (ours, reference))
-        return Fidelity(
-            "correlation of scores",
-            correlation(after, before),
-            output_error(ours.outputs, reference.outputs),
-            tuple(self.changes(ours, reference)),
-            kind="correlation",
-        )
-
-    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
-        logits = result.logits[index : index + 1]
-        return {"score": float(scores_of(logits, self.activation)[0])}
-
-    def line(self, answer: Mapping[str, Any]) -> str:
-        return f"{answer['score']:.4f}"
 
     def document(self, text: Text) -> str:
         return text[1]

@@ -27,7 +27,6 @@ from octobert.tasks._vectors import Embedding, VectorForm
 from octobert.tasks.embedding import QUERY, VectorOptions, built, sided
 
 DESCRIPTION = "embed texts as weights of tokens (SPLADE); as embedding, with what a search costs and the overlap of terms"
-FILES = ()
 INDICES, VALUES = "indices", "values"
 # Entries that are kept of a vector. Trained models have 20 to 400.
 MOST = 1024

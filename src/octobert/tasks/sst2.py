@@ -4,7 +4,6 @@ from octobert.tasks._classification import LengthOptions, data_set
 from octobert.tasks.imdb import CLASSES
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
-FILES = ()
 
 
 class Options(LengthOptions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -27,12 +27,13 @@ from octobert.tasks._metrics import (
     moved,
     named,
     output_error,
-    pearson,
     sigmoid,
 )
+from octobert.tasks._one_score import OneScore, activation_of
 from octobert.tasks._rows import Table, is_number, label_index, number_of
 from octobert.tasks._task import (
     NOTHING,
+    Change,
     Extremes,
     Fidelity,
     Metric,
@@ -47,7 +48,6 @@ DESCRIPTION = (
     "classify or score one text or a pair; accuracy, F1, Matthews; "
     "micro-F1 of several labels; Spearman, Pearson of scores"
 )
-FILES = ()
 
 
 def _as_texts(value: Any) -> Any:
@@ -316,99 +316,26 @@ def _flag(cell: Any, place: str) -> bool:
     return value in ("1", "1.0", "true")
 
 
-_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "Identity": lambda logits: logits.astype(np.float64),
-    "Sigmoid": sigmoid,
-    "Tanh": np.tanh,
-}
-
-
-def activation_of(metadata: ModelMetadata) -> str:
-    """The function that makes a score from the logit, as torch.nn names it.
-
-    The model's own statement comes first. Otherwise it is the sigmoid, as CrossEncoder and the pipelines of transformers have
-    it, or nothing for a model that was trained as a regression.
-
-    Raises:
-        DataError: the model states a function that is not supported.
-    """
-    if metadata.activation is None:
-        return "Identity" if metadata.problem == "regression" else "Sigmoid"
-    module, _, name = metadata.activation.rpartition(".")
-    if not f"{module}.".startswith("torch.") or name not in _ACTIVATIONS:
-        raise DataError(
-            "the model makes its score in a way that is not supported",
-            where="config.json, activation_fn",
-            got=metadata.activation,
-            expected=", ".join(f"torch.nn.{activation}" for activation in _ACTIVATIONS),
-        )
-    return name
-
-
 @dataclass(frozen=True, kw_only=True)
-class Scores(LabelledTexts, Correlated):
-    """One logit is a score: similarity of pairs, relevance of a document to a query, or any number that a text has.
-
-    Args:
-        activation: `Identity`, `Sigmoid` or `Tanh`.
-    """
-
-    activation: str
+class Scores(LabelledTexts, OneScore, Correlated):
+    """Similarity of pairs, relevance of a document to a query, or any number that a text has."""
 
     def read_gold(self, table: Table) -> list[float]:
         return each(number_of, self.labelled(table))
-
-    def read_labels(self, table: Table) -> tuple[str, ...]:
-        """One: a head with one logit."""
-        return ("score",)
 
     def target(self, gold: float) -> float:
         return float(gold)
 
     def judged(self, result: Result) -> Predictions:
         """Scores."""
-        return Predictions(self._scores(result.logits), np.asarray(result.gold, dtype=np.float64))
+        return Predictions(self.scores(result), np.asarray(result.gold, dtype=np.float64))
 
-    def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """Scores that changed clearly count as changed, see `moved`."""
-        after, before = self._scores(ours.logits), self._scores(reference.logits)
-        changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
-        error = output_error(ours.outputs, reference.outputs)
-        agreement = correlation(after, before)
-        return Fidelity("correlation of scores", agreement, error, changed, kind="correlation")
-
-    def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
-        return {"score": float(self._scores(result.logits[index : index + 1])[0])}
-
-    def line(self, answer: Mapping[str, Any]) -> str:
-        return f"{answer['score']:.4f}"
+    def changes(self, ours: Result, reference: Result) -> Iterator[Change]:
+        """Yield scores that changed clearly, see `moved`."""
+        after, before = self.scores(ours), self.scores(reference)
+        yield from ((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
 
     def changed_row(self, pair: Pair, index: int, texts: Sequence[str]) -> ChangedRow:
         """With the scores themselves."""
         scores = [side["score"] for side in self.answers(pair, index)]
         return self.scored_row(pair, index, texts, scores)
-
-    def _scores(self, logits: np.ndarray) -> np.ndarray:
-        return scores_of(logits, self.activation)
-
-
-def scores_of(logits: np.ndarray, activation: str) -> np.ndarray:
-    """[items] scores of logits [items, 1].
-
-    Raises:
-        DataError: there are more logits.
-    """
-    if logits.shape[-1] != 1:
-        raise DataError(
-            "a score is made from one logit",
-            where="task",
-            got=f"a model with {logits.shape[-1]} logits",
-            fix="leave out problem: regression",
-        )
-    return _ACTIVATIONS[activation](logits[..., 0])
-
-
-def correlation(after: np.ndarray, before: np.ndarray) -> float:
-    """Pearson's correlation of scores; where they are constant, 1 if they are the same."""
-    value = pearson(np.stack([after, before], axis=1))
-    return value if np.isfinite(value) else float(np.array_equal(after, before))

@@ -46,7 +46,6 @@ from octobert.tasks._task import (
 )
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
-FILES = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 _NO_ENTITY = "(nothing)"
 IGNORED = -100

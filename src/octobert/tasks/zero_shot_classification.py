@@ -27,7 +27,6 @@ from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 from octobert.tasks.text_classification import LabelNames, MultiLabel
 
 DESCRIPTION = "classify texts by labels of your own with a model of entailment (NLI); accuracy, F1, Matthews; micro-F1"
-FILES = ()
 _PLACE = "{}"
 _WHERE = "task.zero-shot-classification"
 

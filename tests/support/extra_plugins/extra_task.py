@@ -7,7 +7,6 @@ from octobert.core.results import ModelMetadata
 from octobert.tasks import NOTHING, Task, text_classification
 
 DESCRIPTION = "same or different; accuracy"
-FILES: tuple[str, ...] = ()
 
 
 class Options(FrozenModel):

@@ -19,6 +19,7 @@ from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 from octobert.targets.shared import simulation
+from octobert.tasks import Result
 
 
 def run(
@@ -73,7 +74,7 @@ def run(
         per_token=task.per_token,
     )
     np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
-    scores = scoring.scores(task, outputs, encoded, gold, seed=seed)
+    scores = scoring.scores(task, Result(outputs, encoded, gold), seed=seed)
     context.write(_artifacts.SCORES, _artifacts.StoredScores(scores=scores))
     return {
         "candidate": candidate,

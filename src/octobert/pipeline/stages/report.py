@@ -14,7 +14,6 @@ from octobert.core.closeness import Closeness
 from octobert.core.evidence import (
     EVIDENCE,
     Activation,
-    ChangedRows,
     Curve,
     Evidence,
     Execution,
@@ -36,7 +35,6 @@ from octobert.core.results import (
     TaskFacts,
     TransformFacts,
 )
-from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
@@ -53,7 +51,7 @@ from octobert.pipeline.contract import (
 from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.store import manifest_of
 from octobert.quantization import observer
-from octobert.tasks import Outputs, Result, Task
+from octobert.tasks import Result, Task
 
 REPORT = "report.json"
 BINS = 64
@@ -61,21 +59,6 @@ BINS = 64
 MOST_ACTIVATIONS = 200
 # Points of a curve; of longer trainings every n-th step is shown.
 MOST_STEPS = 2000
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The evaluation rows, and what all candidates answered.
-
-    Args:
-        encoded: the texts, and what models read of them.
-        gold: expected value of each item; empty without labels.
-        outputs: candidate → outputs by name.
-    """
-
-    encoded: EncodedTexts
-    gold: list[Any]
-    outputs: Mapping[str, Outputs]
 
 
 @dataclass(frozen=True)
@@ -152,7 +135,7 @@ def run(
             {
                 pair.candidate: pair.replaced(
                     simulated=pair.candidate in absent,
-                    probe=_probed(task, steps, pair.candidate, pair.reference),
+                    probe=_probed(task, steps, pair, evaluated),
                 )
                 for pair in _compared(task, evaluated, seed)
             },
@@ -226,80 +209,66 @@ def _facts(result: StepResult) -> StageFacts:
 
 def _evaluated(
     steps: Mapping[str, StepResult], names: Sequence[str], task: Task
-) -> Evaluated | None:
-    """What these candidates answered; None where there are none."""
+) -> dict[str, Result]:
+    """What these candidates answered; empty where there are none."""
     if not names:
-        return None
+        return {}
     _, encoded, gold = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
     outputs = {
         name: _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS))
         for name in names
     }
-    return Evaluated(encoded, gold, outputs)
+    return {name: Result(arrays, encoded, gold) for name, arrays in outputs.items()}
 
 
-def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Comparison]:
+def _compared(task: Task, results: Mapping[str, Result], seed: int) -> Iterator[Comparison]:
     """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
-    if rows is None:
-        return
-    outputs = rows.outputs
-    for name in outputs:
-        reference = candidates.reference_of(name, outputs)
+    for name, result in results.items():
+        reference = candidates.reference_of(name, results)
         if reference is not None:
-            pair = (outputs[name], outputs[reference])
-            yield scoring.compare(task, (name, reference), pair, rows.encoded, rows.gold, seed=seed)
+            both = (result, results[reference])
+            yield scoring.compare(task, (name, reference), both, seed=seed)
 
 
 def _probed(
-    task: Task, steps: Mapping[str, StepResult], candidate: str, reference: str
+    task: Task, steps: Mapping[str, StepResult], pair: Comparison, results: Mapping[str, Result]
 ) -> Closeness | None:
     """How near a candidate is to its reference on texts that nothing was fitted to; None for what reads no texts."""
     if not task.reads_texts:
         return None
-    tokenizer, encoded, _ = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
-    rows = probing.rows_like(encoded.texts[0], task, tokenizer)
+    tokenizer = _artifacts.tokenizer_of(steps["capture"], task)
+    rows = probing.rows_like(results[pair.candidate].texts[0], task, tokenizer)
     ours, theirs = (
         _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
-        for name in (candidate, reference)
+        for name in (pair.candidate, pair.reference)
     )
     return probing.closeness(task, ours, theirs, rows)
 
 
 def _stored(
-    task: Task, rows: Evaluated | None, targets_: Sequence[str], seed: int
+    task: Task, results: Mapping[str, Result], targets_: Sequence[str], seed: int
 ) -> Iterator[StoredScore]:
     """Smaller forms of the vectors of every target."""
-    if rows is None:
-        return
-    outputs = rows.outputs
     for name in targets_:
-        reference = candidates.reference_of(name, outputs) if name in outputs else None
+        reference = candidates.reference_of(name, results) if name in results else None
         if reference is not None:
-            ours, theirs = (
-                Result(outputs[each], rows.encoded, rows.gold) for each in (name, reference)
-            )
-            yield from stored_scores(task, name, ours, theirs, seed=seed)
+            yield from stored_scores(task, name, results[name], results[reference], seed=seed)
 
 
-def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated | None) -> Evidence:
+def _gather(report: Report, made: _Made, task: Task, results: Mapping[str, Result]) -> Evidence:
     """The evidence of a run."""
     observed = observer.load(made.steps["observe"].path(_artifacts.STATISTICS))
-    changed: tuple[ChangedRows, ...] = ()
-    lengths: list[int] = []
-    if evaluated is not None:
-        quantized = [
-            comparison for comparison in report.compared if comparison.candidate in report.plans
-        ]
-        changed = changed_rows(
-            task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold
-        )
-        lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows]
+    quantized = [
+        comparison for comparison in report.compared if comparison.candidate in report.plans
+    ]
+    # All models have read the same rows.
+    read = next(iter(results.values())).encoded.rows if results else ()
     channels = made.by("transform", _artifacts.CHANNELS, _artifacts.Channels)
     # Code of the user, and a model that was trained elsewhere, leave no curve.
     curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "qat")]
     return Evidence(
-        changed=changed,
-        lengths=tuple(lengths),
+        changed=changed_rows(task, quantized, results),
+        lengths=tuple(sum(len(row) for row in rows) for rows in read),
         activations=activations(observed, report.plans),
         observed=len(observed),
         smoothed=channels.smoothed if channels is not None else (),

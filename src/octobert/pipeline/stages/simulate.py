@@ -45,15 +45,16 @@ def run(
     Simulation(session.model, plan, _artifacts.family_of(capture), scales=scales).attach()
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
-    simulated = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
+    outputs = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
+    simulated = Result(outputs, encoded, gold)
     exported = _artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS))
-    fidelity = task.fidelity(Result(exported, encoded), Result(simulated, encoded))
+    fidelity = task.fidelity(Result(exported, encoded, gold), simulated)
     result = Simulated(
         name=fidelity.name,
         agreement=fidelity.agreement,
         error=fidelity.error,
         rows=len(encoded.texts),
-        scores=scoring.scores(task, simulated, encoded, gold, seed=seed),
+        scores=scoring.scores(task, simulated, seed=seed),
     )
     context.write(_artifacts.SIMULATION, result)
     return {"agreement": fidelity.agreement, "error": fidelity.error, "rows": len(encoded.texts)}
