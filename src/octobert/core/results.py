@@ -6,9 +6,8 @@ import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from octobert.core.earlier import of_earlier
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel, Row, Tabular
@@ -358,11 +357,9 @@ class Report(Tabular):
         checks: target → every limit of the recipe, checked on these figures; empty where it sets none.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
-        date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
+        date: when the models were timed, or the report was made where none was, in UTC.
         stages: step → facts.
     """
-
-    _earlier = model_validator(mode="before")(of_earlier)
 
     recipe: dict[str, Any]
     task: TaskFacts
@@ -381,7 +378,7 @@ class Report(Tabular):
     checks: dict[str, tuple[Check, ...]] = Field(default_factory=dict)
     load: Load | None = None
     environment: Environment
-    date: datetime.date | None = None
+    date: datetime.date
     stages: dict[str, StageFacts]
 
     def of(self, name: str) -> Figures:
@@ -440,12 +437,10 @@ class PackageManifest(FrozenModel):
 
     Args:
         octobert: version of octobert that wrote it.
-        files, sizes: relative path → sha256, and bytes; packages of octobert 0.1 have no sizes.
+        files, sizes: relative path → sha256, and bytes.
         session: how it is opened, without entries that name files of the machine where it was made.
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
-
-    _earlier = model_validator(mode="before")(of_earlier)
 
     octobert: str | None
     target: str
@@ -461,7 +456,7 @@ class PackageManifest(FrozenModel):
     comparison: Comparison | None
     environment: Environment
     files: dict[PackagePath, str]
-    sizes: dict[PackagePath, int] = Field(default_factory=dict)
+    sizes: dict[PackagePath, int]
     session: PackagedEntries = SessionEntries()
     chosen: str | None = None
 
