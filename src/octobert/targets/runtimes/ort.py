@@ -43,17 +43,17 @@ INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
 # Where onnxruntime names types otherwise than NumPy.
 _DTYPES = {"float": "float32", "double": "float64"}
-# Options that `octobert tune` tries, the default first. Options of a provider are set the same way.
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
-    "graph_optimization": ("all", "extended", "basic"),
-    "execution": ("sequential", "parallel"),
-    "memory_arena": (True, False),
-    "memory_pattern": (True, False),
-    "denormals_as_zero": (False, True),
-    "spinning": (True, False),
-    "io_binding": (False, True),
-}
 _IO_BINDING = "io_binding"
+# What `octobert tune` tries, the default first: fields and config entries of onnxruntime's SessionOptions, and IO binding.
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
+    "graph_optimization_level": ("ORT_ENABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_BASIC"),
+    "execution_mode": ("ORT_SEQUENTIAL", "ORT_PARALLEL"),
+    "enable_cpu_mem_arena": (True, False),
+    "enable_mem_pattern": (True, False),
+    "session.set_denormal_as_zero": (False, True),
+    "session.intra_op.allow_spinning": (True, False),
+    _IO_BINDING: (False, True),
+}
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
@@ -85,15 +85,15 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     """
     import onnxruntime as ort
 
-    set_entries_(ort.SessionOptions(), entries)
+    set_options_(ort.SessionOptions(), entries.options)
 
 
-def set_entries_(settings: Any, entries: SessionEntries) -> None:
-    """Set what a recipe says of onnxruntime's session options: names with a dot are config entries.
+def set_options_(settings: Any, options: Mapping[str, RuntimeOption]) -> None:
+    """Set session options by onnxruntime's names: those with a dot are config entries.
 
     Args:
         settings: onnxruntime's `SessionOptions`.
-        entries: for one target.
+        options: what a recipe says, or what was tuned.
 
     Raises:
         RecipeError: there is no such field, or it does not take the value.
@@ -103,7 +103,7 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
     fields = tuple(
         name for name, member in vars(ort.SessionOptions).items() if isinstance(member, property)
     )
-    for name, value in entries.options.items():
+    for name, value in options.items():
         if name == _IO_BINDING:
             continue
         if "." in name:
@@ -374,35 +374,15 @@ def _settings(
     # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
     if options.threads or options.streams > 1 or environment.thread_limit():
         settings.intra_op_num_threads = threads
-    _set_runtime_options_(settings, options.runtime_options)
+    # The others are of the provider.
+    tuned = {n: value for n, value in options.runtime_options.items() if n in RUNTIME_OPTIONS}
+    set_options_(settings, tuned)
     if refuse_fallback and not options.allow_fallback:
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    set_entries_(settings, options.entries)
+    set_options_(settings, options.entries.options)
     return settings
-
-
-def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOption]) -> None:
-    """Set the options that `RUNTIME_OPTIONS` lists."""
-    import onnxruntime as ort
-
-    levels = ort.GraphOptimizationLevel
-    by_name = {
-        "all": levels.ORT_ENABLE_ALL,
-        "extended": levels.ORT_ENABLE_EXTENDED,
-        "basic": levels.ORT_ENABLE_BASIC,
-    }
-    if "graph_optimization" in runtime_options:
-        settings.graph_optimization_level = by_name[str(runtime_options["graph_optimization"])]
-    if runtime_options.get("execution") == "parallel":
-        settings.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    settings.enable_cpu_mem_arena = bool(runtime_options.get("memory_arena", True))
-    settings.enable_mem_pattern = bool(runtime_options.get("memory_pattern", True))
-    if runtime_options.get("denormals_as_zero"):
-        settings.add_session_config_entry("session.set_denormal_as_zero", "1")
-    if not runtime_options.get("spinning", True):
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def _cached(path: Path, options: SessionOptions) -> Path:
