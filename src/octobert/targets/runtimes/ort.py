@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import platform
 import queue
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,11 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
-from octobert.core.files import canonical_digest, file_digest, remove, sync
+from octobert.core.files import (
+    atomic_write,
+    canonical_digest,
+    digest_or_none,
+    file_digest,
+    read_sealed,
+    sync,
+    write_sealed,
+)
 from octobert.core.onnx_files import TensorInfo, external_files
 from octobert.core.plain import preview
 from octobert.core.session import (
@@ -62,9 +68,6 @@ _DEVICES = {
     "NvTensorRTRTXExecutionProvider": "cuda",
     "MIGraphXExecutionProvider": "cuda",
 }
-# Begins the names of folders in which cached graphs are written. Those of processes that were killed are removed after a day.
-_PARTIAL = "partial-"
-_STALE_S = 24 * 3600
 
 
 def precision_problem(precision: str) -> str | None:
@@ -388,8 +391,8 @@ def _settings(
 def _cached(path: Path, options: SessionOptions) -> Path:
     """Return the optimized form of a model in the cache, so that it opens faster the next time; or the model itself.
 
-    The name of a file has the digest of what it was made from, and that of its own content. Files get their names when they
-    are complete, so any number of processes may open a model for the first time, and a damaged file is made again.
+    The name of a file has the digest of what it was made from, and a file beside it that of its content: a damaged file is made
+    again. One process makes it, and others that open the model for the first time wait.
     """
     folder = Path(str(options.cache))
     try:
@@ -412,29 +415,22 @@ def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
     machine = [platform.machine(), environment.current().features]
     made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.glob(f"{stem}-*.onnx")):
-        if file.name == _cached_name(stem, file):
-            return file
-        with contextlib.suppress(OSError):
-            remove(file)
-    for abandoned in folder.glob(f"{_PARTIAL}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - abandoned.stat().st_mtime > _STALE_S:
-                remove(abandoned)
-    with tempfile.TemporaryDirectory(
-        prefix=_PARTIAL, dir=folder, ignore_cleanup_errors=True
-    ) as work:
-        written = Path(work) / f"{stem}.onnx"
-        settings = _settings(options, 1)
-        settings.optimized_model_filepath = str(written)
-        ort.InferenceSession(str(path), settings, providers=[CPU])
-        sync(written)
-        file = folder / _cached_name(stem, written)
-        written.replace(file)
-        sync(folder)
+    file, seal = folder / f"{stem}.onnx", folder / f"{stem}.sha256"
+
+    def is_whole() -> bool:
+        return read_sealed(seal) == (digest_or_none(file) or "").encode()
+
+    # What is there needs no lock: the folder may be one that can only be read.
+    if is_whole():
         return file
-
-
-def _cached_name(stem: str, file: Path) -> str:
-    return f"{stem}-{file_digest(file)[:32]}.onnx" if file.is_file() else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{stem}.lock"):
+        # Another process may have made it meanwhile.
+        if not is_whole():
+            settings = _settings(options, 1)
+            with atomic_write(file) as partial:
+                settings.optimized_model_filepath = str(partial)
+                ort.InferenceSession(str(path), settings, providers=[CPU])
+                sync(partial)
+            write_sealed(seal, file_digest(file).encode())
+    return file
