@@ -15,7 +15,7 @@ from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Comparison, Figures, Footprint, Latency, Load, Score
 from octobert.core.model_config import Pooling, Reading, Similarity
 from octobert.core.plan import QuantPlan
-from octobert.core.ranges import Exceeded, Provenance, Ranges
+from octobert.core.ranges import RangeFacts, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
@@ -302,22 +302,6 @@ class TaskFacts(ModelMetadata):
     options: dict[str, Any]
     head: str
     primary: str | None
-
-
-class RangeFacts(FrozenModel):
-    """How ranges were calibrated.
-
-    Args:
-        calibrator: its name.
-        options: of the calibrator.
-        provenance: the calibration data.
-        exceeded: how often rows leave them that nothing was fitted to.
-    """
-
-    calibrator: str
-    options: dict[str, Any]
-    provenance: Provenance
-    exceeded: Exceeded | None = None
 
 
 class StageFacts(FrozenModel):

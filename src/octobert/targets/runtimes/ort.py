@@ -27,7 +27,7 @@ from octobert.core.files import (
     sync,
     write_sealed,
 )
-from octobert.core.onnx_files import TensorInfo, external_files
+from octobert.core.onnx_files import DTYPES, TensorInfo, external_files
 from octobert.core.plain import preview
 from octobert.core.session import (
     GRAPH_METADATA,
@@ -47,8 +47,6 @@ CPU_TARGET = "ort-cpu"
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
-# Where onnxruntime names types otherwise than NumPy.
-_DTYPES = {"float": "float32", "double": "float64"}
 _IO_BINDING = "io_binding"
 # What `octobert tune` tries, the default first: fields and config entries of onnxruntime's SessionOptions, and IO binding.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
@@ -359,7 +357,7 @@ def port_of(port: Any) -> TensorInfo:
     dtype = str(port.type).removeprefix("tensor(").removesuffix(")")
     return TensorInfo(
         name=port.name,
-        dtype=_DTYPES.get(dtype, dtype),
+        dtype=DTYPES.get(dtype, dtype),
         shape=tuple(size if isinstance(size, int) else -1 for size in port.shape),
     )
 
