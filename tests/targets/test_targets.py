@@ -326,7 +326,7 @@ def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path:
 
     def shape_of(target: str, **changes: object):
         plain = {**recipe, "task": task, "targets": [target], **changes}
-        return run_facts(parse(plain)).shape(table(target))
+        return run_facts(parse(plain)).shape(target)
 
     timed = {"batch": [1, 64], "sequence": ["data", 32]}
     assert shape_of("tensorrt", benchmark=timed) == StaticShape(batch=64, sequence=32)
