@@ -14,7 +14,6 @@ from octobert.core.closeness import Closeness
 from octobert.core.evidence import (
     EVIDENCE,
     Activation,
-    ChangedRows,
     Curve,
     Evidence,
     Execution,
@@ -36,7 +35,7 @@ from octobert.core.results import (
     TaskFacts,
     TransformFacts,
 )
-from octobert.data.tokenization import EncodedTexts
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
@@ -68,11 +67,13 @@ class Evaluated:
     """The evaluation rows, and what all candidates answered.
 
     Args:
+        tokenizer: of the captured model.
         encoded: the texts, and what models read of them.
         gold: expected value of each item; empty without labels.
-        outputs: candidate → outputs by name.
+        outputs: candidate → outputs by name; none where nothing was measured.
     """
 
+    tokenizer: Tokenizer
     encoded: EncodedTexts
     gold: list[Any]
     outputs: Mapping[str, Outputs]
@@ -152,7 +153,7 @@ def run(
             {
                 pair.candidate: pair.replaced(
                     simulated=pair.candidate in absent,
-                    probe=_probed(task, steps, pair.candidate, pair.reference),
+                    probe=_probed(task, evaluated, steps, pair.candidate, pair.reference),
                 )
                 for pair in _compared(task, evaluated, seed)
             },
@@ -234,24 +235,18 @@ def _facts(result: StepResult) -> StageFacts:
     )
 
 
-def _evaluated(
-    steps: Mapping[str, StepResult], names: Sequence[str], task: Task
-) -> Evaluated | None:
-    """What these candidates answered; None where there are none."""
-    if not names:
-        return None
-    _, encoded, gold = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
+def _evaluated(steps: Mapping[str, StepResult], names: Sequence[str], task: Task) -> Evaluated:
+    """The evaluation rows, and what these candidates answered."""
+    rows = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
     outputs = {
         name: _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS))
         for name in names
     }
-    return Evaluated(encoded, gold, outputs)
+    return Evaluated(*rows, outputs)
 
 
-def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Comparison]:
+def _compared(task: Task, rows: Evaluated, seed: int) -> Iterator[Comparison]:
     """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
-    if rows is None:
-        return
     outputs = rows.outputs
     for name in outputs:
         reference = candidates.reference_of(name, outputs)
@@ -261,13 +256,16 @@ def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Compari
 
 
 def _probed(
-    task: Task, steps: Mapping[str, StepResult], candidate: str, reference: str
+    task: Task,
+    evaluated: Evaluated,
+    steps: Mapping[str, StepResult],
+    candidate: str,
+    reference: str,
 ) -> Closeness | None:
     """How near a candidate is to its reference on texts that nothing was fitted to; None for what reads no texts."""
     if not task.reads_texts:
         return None
-    tokenizer, encoded, _ = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
-    rows = probing.rows_like(encoded.texts[0], task, tokenizer)
+    rows = probing.rows_like(evaluated.encoded.texts[0], task, evaluated.tokenizer)
     ours, theirs = (
         _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
         for name in (candidate, reference)
@@ -276,11 +274,9 @@ def _probed(
 
 
 def _stored(
-    task: Task, rows: Evaluated | None, targets_: Sequence[str], seed: int
+    task: Task, rows: Evaluated, targets_: Sequence[str], seed: int
 ) -> Iterator[StoredScore]:
     """Smaller forms of the vectors of every target."""
-    if rows is None:
-        return
     outputs = rows.outputs
     for name in targets_:
         reference = candidates.reference_of(name, outputs) if name in outputs else None
@@ -291,25 +287,19 @@ def _stored(
             yield from stored_scores(task, name, ours, theirs, seed=seed)
 
 
-def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated | None) -> Evidence:
+def _gather(report: Report, made: _Made, task: Task, evaluated: Evaluated) -> Evidence:
     """The evidence of a run."""
     observed = observer.load(made.steps["observe"].path(_artifacts.STATISTICS))
-    changed: tuple[ChangedRows, ...] = ()
-    lengths: list[int] = []
-    if evaluated is not None:
-        quantized = [
-            comparison for comparison in report.compared if comparison.candidate in report.plans
-        ]
-        changed = changed_rows(
-            task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold
-        )
-        lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows]
+    rows = evaluated.encoded
+    quantized = [
+        comparison for comparison in report.compared if comparison.candidate in report.plans
+    ]
     channels = made.by("transform", _artifacts.CHANNELS, _artifacts.Channels)
     # Code of the user, and a model that was trained elsewhere, leave no curve.
     curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "qat")]
     return Evidence(
-        changed=changed,
-        lengths=tuple(lengths),
+        changed=changed_rows(task, quantized, evaluated.outputs, rows, evaluated.gold),
+        lengths=tuple(sum(len(part) for part in row) for row in rows.rows),
         activations=activations(observed, report.plans),
         observed=len(observed),
         smoothed=channels.smoothed if channels is not None else (),
