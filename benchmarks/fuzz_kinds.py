@@ -262,7 +262,7 @@ def make_package(folder: Path) -> None:
     make_run(work, measure=False)
     shutil.copytree(work / "out" / TARGETS[0], folder, dirs_exist_ok=True)
     shutil.rmtree(work)
-    setting = Setting(threads=1, runtime_options={"spinning": False})
+    setting = Setting(threads=1, runtime_options={"session.intra_op.allow_spinning": False})
     ratio = Estimate(value=0.9, low=0.8, high=0.95)
     result = Tuned(goal="latency", setting=setting, ratio=ratio, default_ms=1.0, rows=8, tried=())
     package_files.write_tuned(folder, result)

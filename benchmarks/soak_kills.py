@@ -56,7 +56,7 @@ from soaking import (
     wait_for_end,
 )
 
-from octobert.core.files import file_digest
+from octobert.core.files import file_digest, unsealed
 from octobert.report.page import is_page
 
 KINDS = ("process", "group", "descendant")
@@ -348,11 +348,10 @@ def stored_trials(flow: Flow) -> set[str]:
     """The trials that a killed search has stored."""
     found = set()
     for path in flow.out.glob(f"{HIDDEN}/store/scratch-search-*/trials.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                found.add(json.dumps(json.loads(line)["fallback"]))
-            except ValueError:
-                continue
+        for line in path.read_bytes().splitlines():
+            # The last line may be one that was killed on its way.
+            if (content := unsealed(line)) is not None:
+                found.add(json.dumps(json.loads(content)["fallback"]))
     return found
 
 

@@ -78,11 +78,11 @@ def noise(setting: Setting, index: int) -> float:
 def test_what_is_faster_is_kept(monkeypatch) -> None:
     def ms(setting: Setting, index: int) -> float:
         return noise(setting, index) * (
-            0.8 if setting.runtime_options.get("spinning") is False else 1.0
+            0.8 if setting.runtime_options.get("session.intra_op.allow_spinning") is False else 1.0
         )
 
     found = search(monkeypatch, ms)
-    assert found.setting.runtime_options["spinning"] is False
+    assert found.setting.runtime_options["session.intra_op.allow_spinning"] is False
     assert found.ratio.low <= found.ratio.value <= found.ratio.high < 1 - tuning.MARGIN
     assert found.ratio.value == pytest.approx(0.8, abs=0.06)
     assert default_setting("latency") != found.setting
@@ -94,13 +94,18 @@ def test_a_setting_that_is_slower_in_each_of_the_first_rounds_is_dropped(monkeyp
     def ms(setting: Setting, index: int) -> float:
         rounds[setting.model_dump_json()] = index + 1
         # Slower in all rounds, or in all but the third.
-        disturbed = setting.runtime_options.get("spinning") is False and index == 2
+        disturbed = (
+            setting.runtime_options.get("session.intra_op.allow_spinning") is False and index == 2
+        )
         return 1.0 if setting == default_setting("latency") or disturbed else 1.2
 
     found = search(monkeypatch, ms)
     base = rounds.pop(default_setting("latency").model_dump_json())
     spinning = {
-        one.setting.model_dump_json(): one.setting.runtime_options.get("spinning") is not False
+        one.setting.model_dump_json(): one.setting.runtime_options.get(
+            "session.intra_op.allow_spinning"
+        )
+        is not False
         for one in found.tried
     }
     assert rounds == {name: 3 if spinning[name] else 7 for name in rounds}
@@ -121,7 +126,7 @@ def test_noise_is_not_a_gain(monkeypatch, goal: Goal) -> None:
 
 def test_a_setting_that_the_runtime_refuses_is_passed_over(monkeypatch) -> None:
     def ms(setting: Setting, index: int) -> float:
-        if setting.runtime_options.get("execution") == "parallel":
+        if setting.runtime_options.get("execution_mode") == "ORT_PARALLEL":
             raise TargetError("the runtime refuses it")
         return 1.0
 
@@ -177,7 +182,9 @@ def test_every_knob_opens_and_computes_the_same(finished, target: str) -> None:
 
 
 def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> None:
-    setting = Setting(streams=1, threads=1, tokens=64, runtime_options={"memory_arena": False})
+    setting = Setting(
+        streams=1, threads=1, tokens=64, runtime_options={"enable_cpu_mem_arena": False}
+    )
     result = tuned(setting)
     package_files.write_tuned(package, result)
     package_files.write_tuned(
@@ -216,8 +223,11 @@ UNFIT = {
     "threads": {"threads": 100_000},
     "streams": {"streams": 0},
     "another program's option": {"runtime_options": {"CACHE_DIR": "/tmp/elsewhere"}},
-    "a value that is not listed": {"runtime_options": {"graph_optimization": "none"}},
-    "a value of another type": {"runtime_options": {"spinning": 1}},
+    "a name of an earlier version": {"runtime_options": {"memory_arena": False}},
+    "a value that is not listed": {
+        "runtime_options": {"graph_optimization_level": "ORT_DISABLE_ALL"}
+    },
+    "a value of another type": {"runtime_options": {"session.intra_op.allow_spinning": 1}},
 }
 
 

@@ -199,6 +199,10 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "the task text-classification cannot",
     ),
     "no files": (lambda m: m.pop("files"), "files: Field required"),
+    "no sizes, as an earlier version wrote it": (
+        lambda m: m.pop("sizes"),
+        "sizes: Field required); copy the package again, or run the recipe again",
+    ),
     "a key of a later version": (
         lambda m: m.update(later=1),
         "later: Extra inputs are not permitted",

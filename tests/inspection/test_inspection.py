@@ -106,6 +106,7 @@ def package(captured, checkpoint, tmp_path_factory) -> Path:
         comparison=None,
         environment=environment.current(),
         files={},
+        sizes={},
     )
     (folder / PACKAGE_FILE).write_text(manifest.model_dump_json())
     return folder

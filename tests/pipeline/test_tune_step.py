@@ -102,7 +102,9 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
             "recipe": {**finished[2].recipe, "tune": ["latency"]},
             "tuned": {
                 "ort-cpu": (
-                    result(0.8, threads=2, runtime_options={"spinning": False}),
+                    result(
+                        0.8, threads=2, runtime_options={"session.intra_op.allow_spinning": False}
+                    ),
                     result(1.0, goal="throughput"),
                 )
             },
@@ -111,7 +113,7 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
         },
     )
     assert summary.outcomes(report)[-3:] == [
-        "ort-cpu: tuned for latency: streams 1, threads 2, spinning False takes 0.800 [0.700, 0.850] × the default time, and is "
+        "ort-cpu: tuned for latency: streams 1, threads 2, session.intra_op.allow_spinning False takes 0.800 [0.700, 0.850] × the default time, and is "
         "stored beside the model.",
         "ort-cpu: tuned for throughput: the default setting stays, no other of 0 is significantly faster.",
         "qnn: not tuned, because it cannot run here: the package onnxruntime-qnn is not installed.",

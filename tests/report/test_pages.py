@@ -123,6 +123,7 @@ WRONG: dict[str, Callable[[Path], tuple[str, ...]]] = {
             ),
         ),
     ),
+    "an earlier octobert": lambda out: (damaged(out, lambda r: r.update(pruning=None)),),
     "another name among the sizes": lambda out: (
         damaged(out, lambda r: r["models"][0]["footprint"].update(candidate="x")),
     ),

@@ -446,7 +446,10 @@ def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
 @pytest.mark.parametrize("ratio", [0.9, 1.0])
 def test_a_table_of_settings_says_which_is_stored(golden, ratio: float) -> None:
     tried = (
-        Tried(setting=Setting(threads=2, runtime_options={"spinning": False}), ratio=0.9),
+        Tried(
+            setting=Setting(threads=2, runtime_options={"session.intra_op.allow_spinning": False}),
+            ratio=0.9,
+        ),
         Tried(setting=Setting(threads=1), ratio=None, problem="the runtime refuses it"),
     )
     interval = Estimate(value=ratio, low=0.88, high=0.92)

@@ -130,7 +130,11 @@ def sweep() -> Sweep:
 
 
 def tuned() -> Tuned:
-    options = {"graph_optimization": "extended", "execution": "parallel", "memory_arena": False}
+    options = {
+        "graph_optimization_level": "ORT_ENABLE_EXTENDED",
+        "execution_mode": "ORT_PARALLEL",
+        "enable_cpu_mem_arena": False,
+    }
     tried = [
         Tried(setting=Setting(streams=n, runtime_options=options), ratio=1 + n / 10)
         for n in range(1, 6)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError
+from octobert.core.onnx_files import TensorInfo
 from octobert.graph import operators
-from octobert.targets.openvino_npu import OP_TYPE, SOURCE, Device, Port, read_ports
+from octobert.targets.openvino_npu import OP_TYPE, SOURCE
+from octobert.targets.shared import ir_files
 
 
 def check(path: Path) -> None:
     """Check that ONNX Runtime's OpenVINO provider will accept an EPContext file.
 
     Raises:
-        ModelError: it is not an EPContext file, the IR is missing, or the inputs or outputs of the two differ.
+        ModelError: it is not an EPContext file, or the inputs or outputs of the two differ.
     """
+    import openvino
+
     graph = ir.load(path).graph
     nodes = [f"{node.domain}.{node.op_type}" for node in graph]
     if nodes != [f"{operators.MICROSOFT}.{OP_TYPE}"]:
@@ -34,6 +37,7 @@ def check(path: Path) -> None:
         "ep_cache_context": xml.name,
         "main_context": 1,
         "source": SOURCE,
+        "DeviceClass": "NPU",
     }
     for name, value in required.items():
         if attributes.get(name) != value:
@@ -49,36 +53,22 @@ def check(path: Path) -> None:
                 expected=str(value),
                 fix=fix,
             )
-    if attributes.get("DeviceClass") not in get_args(Device):
-        raise ModelError(
-            "the EPContext file is for an unknown device",
-            where=str(path),
-            got=str(attributes.get("DeviceClass")),
-            expected=", ".join(get_args(Device)),
-        )
-    inputs, outputs, _ = read_ports(xml)
-    for ours, theirs in ((graph.inputs, inputs), (graph.outputs, outputs)):
-        got = [port_of(value) for value in ours]
-        if got != theirs:
+    model = ir_files.model_at(openvino.Core(), xml)
+    for ours, theirs in ((graph.inputs, model.inputs), (graph.outputs, model.outputs)):
+        got = ", ".join(str(port_of(value)) for value in ours)
+        expected = ", ".join(str(ir_files.port_of(port)) for port in theirs)
+        if got != expected:
             raise ModelError(
                 "the EPContext file and its IR have different inputs or outputs",
                 where=str(path),
-                got=described(got),
-                expected=described(theirs),
+                got=got,
+                expected=expected,
                 fix="export the model again",
             )
 
 
-def port_of(value: ir.Value) -> Port:
-    """A value of the graph as the IR names it."""
-    shape = (
-        tuple(size if isinstance(size, int) else -1 for size in value.shape)
-        if value.shape is not None
-        else ()
-    )
-    return Port(str(value.name), value.dtype or ir.DataType.UNDEFINED, shape)
-
-
-def described(ports: list[Port]) -> str:
-    """Names, types and shapes."""
-    return ", ".join(f"{port.name} {port.dtype.name.lower()} {list(port.shape)}" for port in ports)
+def port_of(value: ir.Value) -> TensorInfo:
+    """A value of the graph as the IR describes it."""
+    shape = [size if isinstance(size, int) else -1 for size in value.shape or ()]
+    dtype = (value.dtype or ir.DataType.UNDEFINED).numpy().name
+    return TensorInfo(name=str(value.name), dtype=dtype, shape=tuple(shape))

@@ -27,14 +27,13 @@ from octobert.core.evidence import (
 from octobert.core.limits import Limit
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
-from octobert.core.ranges import Provenance
+from octobert.core.ranges import Provenance, RangeFacts
 from octobert.core.results import (
     AccuracySearch,
     AppliedTransform,
     CaptureFacts,
     DataFacts,
     Parity,
-    RangeFacts,
     Report,
     Sensitivity,
     SiteSensitivity,

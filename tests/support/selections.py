@@ -74,6 +74,11 @@ def found(
         rows=0 if drop is None else 128 if drop > 10 else 400,
         size_bytes=round(mb * 1e6) or None,
         peak_memory_bytes=round(2.5 * mb * 1e6) or None,
+        figures={
+            goal: Estimate.exactly(cost)
+            for goal, cost in (("size", mb), ("memory", 2.5 * mb))
+            if cost
+        },
         seconds=0.0 if state == "not tried" else 31.5,
     )
 

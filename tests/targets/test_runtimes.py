@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import octobert
 from octobert import targets
 from octobert.core.errors import IgnoredFileWarning, ModelError, TargetError
-from octobert.core.files import file_digest
+from octobert.core.files import file_digest, read_sealed
 from octobert.core.session import SessionOptions
 from tests.support.runs import TARGETS
 
@@ -37,8 +37,8 @@ def test_many_that_open_a_model_for_the_first_time_share_a_cache(finished, tmp_p
     with warnings.catch_warnings(), ThreadPoolExecutor(6) as pool:
         warnings.simplefilter("error")
         assert list(pool.map(opened, range(6))) == [octobert.load(package)(TEXTS)] * 6
-    # Whole files only, and nothing of the way there.
-    assert {path.suffix for path in cache.iterdir()} == {".onnx"}
+    # One whole file with its digest and its lock, and nothing of the way there.
+    assert sorted(path.suffix for path in cache.iterdir()) == [".lock", ".onnx", ".sha256"]
 
 
 FIRST_RUNS = """
@@ -90,14 +90,14 @@ OTHER_MODEL = helper.make_model(
 def test_a_damaged_cache_is_made_again(finished, tmp_path: Path, damage: str) -> None:
     package, cache = finished[1] / "ort-cpu", tmp_path / "cache"
     expected = octobert.load(package, cache=cache)(TEXTS)
-    (file,) = cache.iterdir()
-    content = file.read_bytes()
+    (file,) = cache.glob("*.onnx")
+    content, made = file.read_bytes(), file.stat().st_mtime_ns
     assert octobert.load(package, cache=cache)(TEXTS) == expected
-    assert file.read_bytes() == content
+    assert file.stat().st_mtime_ns == made
     file.write_bytes(DAMAGES[damage](content))
     assert octobert.load(package, cache=cache)(TEXTS) == expected
-    (again,) = cache.iterdir()
-    assert file_digest(again).startswith(again.stem.rpartition("-")[2])
+    assert list(cache.glob("*.onnx")) == [file]
+    assert read_sealed(file.with_suffix(".sha256")) == file_digest(file).encode()
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_not_needed(finished, tmp_path: Path) -> None:

@@ -360,6 +360,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     """Write the folder: complete, or not at all."""
     import shutil
 
+    from octobert.core.files import atomic_folder
     from octobert.targets.shared import files
 
     weights, target = files.model_file(source), Path(model.folder)
@@ -380,9 +381,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
         for name in manifest.files
         if "onnx/" not in name and name not in _IR and not (client.folder and "/" in name)
     }
-    partial = target.with_name(f"partial-{target.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with atomic_folder(target) as partial:
         for name, file in (beside | models).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, partial / name)
@@ -399,10 +398,6 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             (partial / name).write_text(rendered(template, model=model), encoding="utf-8")
         if client.writes is not None:
             WRITERS[client.writes](partial, model, manifest)
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def snippet(client: str, model: Model) -> str:

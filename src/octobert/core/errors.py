@@ -83,11 +83,13 @@ class OctobertError(Exception):
         return {"type": type(self).__name__, **fields}
 
     @staticmethod
-    def from_json(data: dict[str, str | None]) -> OctobertError:
-        """The inverse of `to_json`. An unknown type becomes an `OctobertError`."""
+    def from_json(data: dict[str, str | None], traceback: str = "") -> OctobertError:
+        """The inverse of `to_json`, with the traceback of its process. An unknown type becomes an `OctobertError`."""
         fields = dict(data)
         kind = _classes(OctobertError).get(str(fields.pop("type", "")), OctobertError)
-        return kind(str(fields.pop("what")), **fields)
+        error = kind(str(fields.pop("what")), **fields)
+        error.traceback = traceback
+        return error
 
 
 class RecipeError(OctobertError):

@@ -139,7 +139,7 @@ class Comparison(OfCandidate):
         divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
         direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
-        probe: how near it is to the reference on texts that nothing was fitted to; None in older reports.
+        probe: how near it is to the reference on texts that nothing was fitted to; None where that was not compared.
         outputs: of a graph of any kind, each of its outputs.
     """
 

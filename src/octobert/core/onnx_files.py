@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_NODES = 50_000
 # Operators of ONNX and of its runtimes on quantized numbers: QLinearMatMul, DequantizeLinear, MatMulInteger, MatMulNBits.
 _QUANTIZED = re.compile("Q[A-Z]|.*(Quantize|Integer|NBits)")
-# Where ONNX names types otherwise than NumPy.
-_DTYPES = {"float": "float32", "double": "float64"}
+# Where ONNX and its runtime name types otherwise than NumPy.
+DTYPES = {"float": "float32", "double": "float64"}
 
 
 def read_onnx(path: Path) -> onnx_ir.Model:
@@ -157,7 +157,7 @@ def _port(value: onnx_ir.Value) -> TensorInfo:
     dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
     return TensorInfo(
         name=str(value.name),
-        dtype=_DTYPES.get(dtype, dtype),
+        dtype=DTYPES.get(dtype, dtype),
         shape=None
         if value.shape is None
         else tuple(size if isinstance(size, int) else -1 for size in value.shape),

@@ -308,22 +308,31 @@ class Exceeded(FrozenModel):
         )
 
 
-class Ranges(FrozenModel):
-    """Calibrated ranges.
+class RangeFacts(FrozenModel):
+    """How ranges were calibrated.
 
     Args:
         calibrator: its name.
         options: of the calibrator.
-        intervals: name of a value → interval.
         provenance: the data that they come from.
-        exceeded: how often held-out rows leave them.
+        exceeded: how often rows leave them that nothing was fitted to.
     """
 
     calibrator: str
     options: dict[str, float | int | str | bool]
-    intervals: dict[str, Interval]
     provenance: Provenance
     exceeded: Exceeded | None = None
+
+
+class Ranges(RangeFacts):
+    """Calibrated ranges.
+
+    Args:
+        calibrator, options, provenance, exceeded: as in `RangeFacts`.
+        intervals: name of a value → interval.
+    """
+
+    intervals: dict[str, Interval]
 
 
 # Output errors that differ by less are called equal: on other rows the order would change.

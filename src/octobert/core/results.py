@@ -6,9 +6,8 @@ import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from octobert.core.earlier import of_earlier
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel, Row, Tabular
@@ -16,7 +15,7 @@ from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Comparison, Figures, Footprint, Latency, Load, Score
 from octobert.core.model_config import Pooling, Reading, Similarity
 from octobert.core.plan import QuantPlan
-from octobert.core.ranges import Exceeded, Provenance, Ranges
+from octobert.core.ranges import RangeFacts, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
@@ -307,22 +306,6 @@ class TaskFacts(ModelMetadata):
     primary: str | None
 
 
-class RangeFacts(FrozenModel):
-    """How ranges were calibrated.
-
-    Args:
-        calibrator: its name.
-        options: of the calibrator.
-        provenance: the calibration data.
-        exceeded: how often rows leave them that nothing was fitted to.
-    """
-
-    calibrator: str
-    options: dict[str, Any]
-    provenance: Provenance
-    exceeded: Exceeded | None = None
-
-
 class StageFacts(FrozenModel):
     """A completed step of a run.
 
@@ -360,11 +343,9 @@ class Report(Tabular):
         checks: target → every limit of the recipe, checked on these figures; empty where it sets none.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
-        date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
+        date: when the models were timed, or the report was made where none was, in UTC.
         stages: step → facts.
     """
-
-    _earlier = model_validator(mode="before")(of_earlier)
 
     recipe: dict[str, Any]
     task: TaskFacts
@@ -383,7 +364,7 @@ class Report(Tabular):
     checks: dict[str, tuple[Check, ...]] = Field(default_factory=dict)
     load: Load | None = None
     environment: Environment
-    date: datetime.date | None = None
+    date: datetime.date
     stages: dict[str, StageFacts]
 
     def of(self, name: str) -> Figures:
@@ -442,12 +423,10 @@ class PackageManifest(FrozenModel):
 
     Args:
         octobert: version of octobert that wrote it.
-        files, sizes: relative path → sha256, and bytes; packages of octobert 0.1 have no sizes.
+        files, sizes: relative path → sha256, and bytes.
         session: how it is opened, without entries that name files of the machine where it was made.
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
-
-    _earlier = model_validator(mode="before")(of_earlier)
 
     octobert: str | None
     target: str
@@ -463,7 +442,7 @@ class PackageManifest(FrozenModel):
     comparison: Comparison | None
     environment: Environment
     files: dict[PackagePath, str]
-    sizes: dict[PackagePath, int] = Field(default_factory=dict)
+    sizes: dict[PackagePath, int]
     session: PackagedEntries = SessionEntries()
     chosen: str | None = None
 

@@ -48,7 +48,6 @@ class VariantResult(FrozenModel):
             both, times the ratio of the chosen one.
         time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed. Relative to the chosen
             one as `ratio`.
-        rows_per_second: where the goal is throughput.
         figures: goal, limit or tie, such as `latency@p90` → value in the units of `config.choosing.UNITS`; metrics of the task
             are in `values`.
         rounds: in which it was timed.
@@ -68,7 +67,6 @@ class VariantResult(FrozenModel):
     checks: tuple[Check, ...] = ()
     ratio: Estimate | None = None
     time_ms: Estimate | None = None
-    rows_per_second: Estimate | None = None
     figures: dict[str, Estimate] = Field(default_factory=dict)
     rounds: int = 0
     drops: dict[str, Estimate] = Field(default_factory=dict)

@@ -230,7 +230,6 @@ class SessionOptions(FrozenModel):
         allow_fallback: run operators on the CPU that the target's device does not support, instead of raising an error.
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
         device: device of the runtime's own, such as `AUTO` or `GPU`, for runtimes that can choose; None for the target's.
-        compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
         static_up_to: tokens of a single row, for targets with `static_lengths`: rows of the lengths
             `static_lengths(static_up_to)` get models of the static shape [1, S], each made at its first row.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
@@ -245,7 +244,6 @@ class SessionOptions(FrozenModel):
     allow_fallback: bool = False
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
     device: str | None = None
-    compile: bool | None = None
     static_up_to: int = Field(default=0, ge=0, le=LONGEST_STATIC)
     entries: SessionEntries = SessionEntries()
     outputs: Mapping[str, str] = Field(default_factory=dict)

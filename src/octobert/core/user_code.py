@@ -313,9 +313,7 @@ def ask(module: str, request: Any, *, where: str) -> Any:
         )
     reply = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
     if "error" in reply:
-        error = OctobertError.from_json(reply["error"])
-        error.traceback = reply["traceback"]
-        raise error
+        raise OctobertError.from_json(reply["error"], reply["traceback"])
     return reply["answer"]
 
 

@@ -53,7 +53,7 @@ class BenchmarkResult(Tabular):
         precisions: Model → arithmetic of its operators, such as `int8 + f32`; float baselines are left out.
         load: What else the machine did meanwhile.
         environment: The machine and the versions of the runtimes.
-        date: When it was measured, in UTC; None in results of octobert 0.1.
+        date: When it was measured, in UTC.
         settings: What was asked for.
     """
 
@@ -65,7 +65,7 @@ class BenchmarkResult(Tabular):
     precisions: dict[str, str] = Field(default_factory=dict)
     load: Load
     environment: Environment
-    date: datetime.date | None = None
+    date: datetime.date
     settings: Benchmark
 
     def figures(self) -> tuple[Figures, ...]:

@@ -134,7 +134,7 @@ class FinishedModel:
     @property
     def shape_facts(self) -> list[Any]:
         """The properties that its inference times depend on, as plain data: the same for other weights of the same shape."""
-        if self.manifest is None or not self.manifest.sizes:
+        if self.manifest is None:
             return [self.target, {str(file): file_stamp(file) for file in files_of(self.file)}]
         model, plan = self.manifest.model, self.manifest.plan
         ranges = {"low", "high", "ceiling", "shared"}

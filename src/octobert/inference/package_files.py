@@ -43,7 +43,7 @@ TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10
-_AGAIN = "copy the package again, or package the model again"
+_AGAIN = "copy the package again, or run the recipe again"
 # The first date that a zip file can hold, and a plain file that everybody may read.
 _DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
 _CHUNK = 1 << 20
@@ -193,7 +193,7 @@ def _verify_zip(path: Path) -> Verified:
             "the zip file cannot be read",
             where=str(path),
             got=reason(error),
-            fix="copy it again, or package the model again",
+            fix="copy it again, or run the recipe again",
         ) from error
 
 

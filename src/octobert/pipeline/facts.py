@@ -13,7 +13,7 @@ from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Choice, Recipe
 from octobert.config.rows import AUTO
 from octobert.core import environment, user_code
-from octobert.core.capability import Capabilities, saturates
+from octobert.core.capability import saturates
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.heads import head_of
@@ -199,8 +199,9 @@ class RunFacts:
             options_of(self.recipe.quantize, "methods"), targets.load(target).CAPABILITIES
         )
 
-    def shape(self, capabilities: Capabilities) -> StaticShape | None:
+    def shape(self, target: str) -> StaticShape | None:
         """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""
+        capabilities = targets.load(target).CAPABILITIES
         if capabilities.shapes == "dynamic":
             return None
         if self.recipe.shape is not None and capabilities.shapes == "profiles":

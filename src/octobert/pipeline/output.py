@@ -40,7 +40,7 @@ def publish_run(
     out: Path,
     lock: FolderLock,
     *,
-    names: Mapping[str, str],
+    package: str | None,
     pages: Mapping[str, str],
     fetch: Callable[[str], None],
 ) -> list[str]:
@@ -51,7 +51,7 @@ def publish_run(
         results: of the steps, by their names.
         report: of the run.
         lock: of the output directory.
-        names: target → name of its package in the output directory, where that is another one.
+        package: name of the package in the output directory, where that is not the target's.
         pages: further files to publish: name → text.
         fetch: as of `publish`.
 
@@ -60,7 +60,7 @@ def publish_run(
     """
     from octobert.report.page import Run, headline, page
 
-    places = {target: names.get(target, target) for target in recipe.targets}
+    places = {target: package or target for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
     if recipe.zip:
         zips = {target: results[f"archive/{target}"] for target in recipe.targets}

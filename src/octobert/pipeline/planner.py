@@ -308,29 +308,19 @@ def _targets(facts: RunFacts) -> list[Step]:
         steps.append(planned(facts, f"quantize/{target}", quantize.run, sensitivity=estimated))
         if recipe.accuracy is not None:
             steps.append(planned(facts, f"search/{target}", search.run))
-        form = _form(facts, target)
-        chooses = form.shape is not None and form.shape.shorter == "auto"
+        shape, rewrites = facts.shape(target), targets.load(target).CAPABILITIES.rewrites
+        chooses = shape is not None and shape.shorter == "auto"
         by = (
             {"tokens": facts.capture, "rows": facts.data}
             if chooses
             else {"tokens": None, "rows": None}
         )
-        steps.append(planned(facts, f"export/{target}", export.run, form=form, **by))
+        form = {
+            "fast_norms": facts.here.cores <= rewrites.norms_up_to_cores,
+            "encoder": facts.feeds is None,
+        }
+        steps.append(planned(facts, f"export/{target}", export.run, **form, **by))
     return steps
-
-
-def _form(facts: RunFacts, target: str) -> export.FileForm:
-    """What a target's files are like."""
-    recipe, capabilities = facts.recipe, targets.load(target).CAPABILITIES
-    return export.FileForm(
-        target=target,
-        fast_norms=facts.here.cores <= capabilities.rewrites.norms_up_to_cores,
-        token_states=recipe.token_states,
-        shape=facts.shape(capabilities),
-        opset=recipe.opset,
-        format=recipe.format,
-        encoder=facts.feeds is None,
-    )
 
 
 def _measuring(facts: RunFacts) -> list[Step]:

@@ -86,7 +86,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     if recipe.qat is not None:
         _check_trained_types(recipe)
     if recipe.accuracy is not None:
-        _check_criterion(recipe, "accuracy", recipe.accuracy.metric, task, places)
+        _check_criterion(recipe, recipe.accuracy.metric, task, places)
     if places.corpus is not None:
         need_search(task)
     check_length(task.max_length, model.tokenizer_folder)
@@ -237,7 +237,8 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
             where=name,
             fix=f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first",
         )
-    _check_trainer(name)
+    if not train_installed():
+        raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
     if settings.precision == "float16" and settings.code is None:
         _check_half(name)
     if isinstance(settings, Finetune) and settings.layers is not None:
@@ -260,30 +261,22 @@ def _check_half(name: str) -> None:
         )
 
 
-def _check_trainer(name: str) -> None:
-    if not train_installed():
-        raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
-
-
 def train_installed() -> bool:
     """Whether transformers' Trainer has what it needs."""
     return importlib.util.find_spec("accelerate") is not None
 
 
-def _check_criterion(
-    recipe: Recipe, key: str, named: str | None, task: Task, places: sources.Places
-) -> None:
-    """Refuse a criterion without a metric, or one that would be searched for on the evaluation rows.
+def _check_criterion(recipe: Recipe, named: str | None, task: Task, places: sources.Places) -> None:
+    """Refuse a criterion of accuracy without a metric, or one that would be searched for on the evaluation rows.
 
     Args:
-        key: of the recipe.
         named: the metric that it names.
     """
     metric = named or task.primary
     if metric is None:
         raise RecipeError(
             "the task has no metric on this data",
-            where=key,
+            where="accuracy",
             fix="use data with gold labels"
             if task.metrics
             else "leave it out: the task compares 8 bits with float only",
@@ -291,13 +284,13 @@ def _check_criterion(
     if metric not in task.metrics:
         raise RecipeError(
             f'the task has no metric "{metric}"',
-            where=f"{key}.metric",
+            where="accuracy.metric",
             fix=did_you_mean(metric, task.metrics),
         )
     if metric in task.costs:
         raise RecipeError(
             f"a lower {metric.replace('_', '-')} is better, and a criterion limits how far a metric drops",
-            where="accuracy.metric" if key == "accuracy" else key,
+            where="accuracy.metric",
             got=metric,
             fix=f"take {task.primary}",
         )

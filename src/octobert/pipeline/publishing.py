@@ -89,13 +89,11 @@ class Publication(FrozenModel):
         return files
 
 
-def check_output(
-    steps: Sequence[Step], out: Path, *, names: Mapping[str, str] | None = None
-) -> None:
+def check_output(steps: Sequence[Step], out: Path, *, package: str | None = None) -> None:
     """Refuse an output directory that holds something else, or what a run reads in a place where the run writes.
 
     Args:
-        names: target → name of its package in the output directory, where that is another one.
+        package: name of the package in the output directory, where that is not the target's.
 
     Raises:
         StorageError: the output directory is a file, something that octobert did not write is in the way, it cannot be read,
@@ -103,8 +101,7 @@ def check_output(
     """
 
     def place(step: Step) -> str:
-        target = step.name.partition("/")[2]
-        return (names or {}).get(target, target)
+        return package or step.name.partition("/")[2]
 
     marks = {place(step): PACKAGE_FILE for step in steps if step.stage == "package"}
     if any(step.stage in ("finetune", "qat") for step in steps):

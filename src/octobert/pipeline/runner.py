@@ -121,9 +121,9 @@ def run(
     """
     searches = recipe.choose is not None or recipe.search is not None
     facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
-    names = dict.fromkeys(facts.recipe.targets, BEST) if searches else {}
+    package = BEST if searches else None
     progress(ProgressEvent("disk", "note", _disk(facts, out, searches=searches)))
-    check_output(steps_for(facts), out, names=names)
+    check_output(steps_for(facts), out, package=package)
     with at_work(recipe, out, progress, executor) as (work, notes):
         chosen = None
         if searches:
@@ -152,7 +152,7 @@ def run(
                 report,
                 out,
                 work.lock,
-                names=names,
+                package=package,
                 pages=pages,
                 fetch=lambda name: work.make_whole(artifacts[name]),
             )

@@ -158,7 +158,7 @@ def in_order(choice: Selection, count: int | None = None) -> list[VariantResult]
 
 def speed_of(choice: Selection, result: VariantResult) -> Estimate | None:
     """The figure of speed that tables show: rows per second for throughput, otherwise milliseconds."""
-    return result.rows_per_second if choice.goal == "throughput" else result.time_ms
+    return result.figures.get("throughput") if choice.goal == "throughput" else result.time_ms
 
 
 def facts(choice: Selection) -> list[str]:

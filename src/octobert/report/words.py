@@ -226,10 +226,7 @@ def relative(result: VariantResult, best: VariantResult) -> Estimate | None:
 
 def cost_of(result: VariantResult, goal: str) -> float | None:
     """The figure of a goal in `COSTS`, in its unit; None where it is not known."""
-    if goal == "load":
-        return result.figures[goal].value if goal in result.figures else None
-    size = result.size_bytes if goal == "size" else result.peak_memory_bytes
-    return None if size is None else size / 1e6
+    return result.figures[goal].value if goal in result.figures else None
 
 
 def loss(words: Phrasing, compared: Comparison | None, rows: int) -> list[str]:

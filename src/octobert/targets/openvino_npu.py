@@ -9,24 +9,21 @@ it has to match for compiled blobs.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
-from octobert.core.files import content_of
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
 from octobert.core.session import ExportOptions, Session, SessionOptions, file_of
 from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.targets import openvino_cpu, openvino_gpu
 from octobert.targets.runtimes import NO_OPTIONS, openvino
-from octobert.targets.shared import files
+from octobert.targets.shared import files, ir_files
 
 CAPABILITIES = openvino_gpu.CAPABILITIES.but(
     name="openvino-npu",
@@ -41,8 +38,6 @@ CAPABILITIES = openvino_gpu.CAPABILITIES.but(
     needs={"drivers": ("intel-npu",)},
 )
 RUNTIME_OPTIONS = NO_OPTIONS
-
-Device = Literal["CPU", "GPU", "NPU"]
 
 # Bytes at multiples of which constants begin in the file of an IR.
 _ALIGNED = 64
@@ -61,14 +56,6 @@ _OPSETS = {
     "com.microsoft": 1,
     "org.pytorch.aten": 1,
 }
-# Element types of inputs and outputs, as an IR names them.
-_TYPES = {
-    "I64": ir.DataType.INT64,
-    "I32": ir.DataType.INT32,
-    "FP32": ir.DataType.FLOAT,
-    "FP16": ir.DataType.FLOAT16,
-    "BF16": ir.DataType.BFLOAT16,
-}
 
 
 _DEVICE = openvino.OpenvinoDevice("NPU")
@@ -82,7 +69,7 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     for length in () if options.shape is None else options.shape.lengths[1:]:
         openvino_cpu.convert(file_of(path, length), file_of(file, length))
         share_weights(file_of(file, length), file)
-    write_context(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
+    write_context(file)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -118,121 +105,43 @@ def _constants(ir_of: Any, weights: Path) -> Iterator[tuple[ElementTree.Element,
         yield data, held[start : start + size]
 
 
-@dataclass(frozen=True)
-class Port:
-    """An input or output of an IR; -1 in `shape` is a dynamic axis."""
-
-    name: str
-    dtype: ir.DataType
-    shape: tuple[int, ...]
-
-
-def write_context(xml: Path, out: Path, *, device: Device, sdk_version: str | None = None) -> None:
-    """Write an EPContext file: an ONNX file of one node that refers to an IR.
+def write_context(xml: Path) -> None:
+    """Write an EPContext file beside an IR, under its name: an ONNX file of one node that refers to it.
 
     Args:
-        xml: the IR; the `.bin` with its weights lies beside it.
-        out: the `.onnx` file to write; the IR is copied beside it under the same name, unless it is there already.
-        device: device that the file is meant for; where it runs is decided by the provider's options.
-        sdk_version: OpenVINO version to record; by default the one in the IR.
-
-    Raises:
-        ModelError: the IR is incomplete, or an input or output has an unsupported type.
+        xml: the IR, as OpenVINO of this process wrote it; the `.bin` with its weights lies beside it.
     """
-    inputs, outputs, version = read_ports(xml)
-    beside = out.with_suffix(".xml")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if beside.resolve() != xml.resolve():
-        shutil.copyfile(xml, beside)
-        shutil.copyfile(xml.with_suffix(".bin"), beside.with_suffix(".bin"))
-    values = [_value(port) for port in inputs]
+    import openvino as ov
+
+    model = ir_files.model_at(ov.Core(), xml)
+    inputs, outputs = ([_value(port) for port in ports] for ports in (model.inputs, model.outputs))
     attributes: dict[str, str | int] = {
         "embed_mode": 0,
-        "ep_cache_context": beside.name,
-        "ep_sdk_version": sdk_version or version,
+        "ep_cache_context": xml.name,
+        # 2026.4.1 of 2026.4.1-20426-87b1d5b5d3e-releases/2026/4.
+        "ep_sdk_version": ov.get_version().split("-")[0],
         "main_context": 1,
         "max_size": 0,
         "source": SOURCE,
-        "DeviceClass": device,
+        "DeviceClass": "NPU",
     }
-    produced = [_value(port) for port in outputs]
     node = ir.node(
         OP_TYPE,
-        values,
+        inputs,
         attributes,
         domain=operators.MICROSOFT,
-        outputs=produced,
+        outputs=outputs,
         name="ContextNode",
     )
-    graph = ir.Graph(
-        values, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model"
-    )
-    operators.save(ir.Model(graph, ir_version=operators.LEAST_IR_VERSION), out)
+    graph = ir.Graph(inputs, outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model")
+    operators.save(ir.Model(graph, ir_version=operators.LEAST_IR_VERSION), xml.with_suffix(".onnx"))
 
 
-def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
-    """Read inputs, outputs and the OpenVINO version of an IR from its `.xml` file.
-
-    Raises:
-        ModelError: a file is missing or not an IR, or an input or output has an unsupported type.
-    """
-    for path in (xml, xml.with_suffix(".bin")):
-        if not path.is_file():
-            raise ModelError(
-                "a file of the IR is missing", where=str(path), fix="keep .xml and .bin together"
-            )
-    try:
-        root = ElementTree.fromstring(content_of(xml))
-    except ElementTree.ParseError as error:
-        raise ModelError(
-            "the IR is incomplete", where=str(xml), got=str(error), fix="convert the model again"
-        ) from error
-    layers = root.findall("layers/layer")
-    if root.tag != "net" or not layers:
-        raise ModelError(
-            "the file is not an IR",
-            where=str(xml),
-            got=f"<{root.tag}>",
-            expected="<net> with layers",
-        )
-    inputs = [
-        _read(xml, layer, layer.find("output/port"))
-        for layer in layers
-        if layer.get("type") == "Parameter"
-    ]
-    outputs = [
-        _read(xml, layer, layer.find("input/port"))
-        for layer in layers
-        if layer.get("type") == "Result"
-    ]
-    version = root.find("rt_info/info[@name='OpenVINO Runtime']")
-    # 2026.4.1 of 2026.4.1-20426-87b1d5b5d3e-releases/2026/4.
-    return (
-        inputs,
-        outputs,
-        (version.get("value") or "").split("-")[0] if version is not None else "",
-    )
-
-
-def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | None) -> Port:
-    """Read an input or output; its name is the first name of its tensor."""
-    dtype = _TYPES.get(port.get("precision") or "") if port is not None else None
-    if port is None or dtype is None:
-        raise ModelError(
-            "an input or output of the IR has an unsupported type",
-            where=f"{xml}, layer {layer.get('name')}",
-            got=str(port.get("precision") if port is not None else None),
-            expected=", ".join(_TYPES),
-        )
-    names = port.get("names") or layer.get("output_names") or layer.get("name") or ""
-    return Port(
-        names.split(",")[0], dtype, tuple(int(dim.text or -1) for dim in port.findall("dim"))
-    )
-
-
-def _value(port: Port) -> ir.Value:
+def _value(port: Any) -> ir.Value:
+    """An input or output of an IR as a value of an ONNX graph; an axis without a size is dynamic."""
+    stated = ir_files.port_of(port)
     return ir.Value(
-        name=port.name,
-        type=ir.TensorType(port.dtype),
-        shape=ir.Shape([size if size >= 0 else None for size in port.shape]),
+        name=stated.name,
+        type=ir.TensorType(ir.DataType.from_numpy(np.dtype(stated.dtype))),
+        shape=ir.Shape([size if size >= 0 else None for size in stated.shape or ()]),
     )

@@ -37,7 +37,7 @@ CAPABILITIES = ort_cpu.CAPABILITIES.but(
     status="structurally checked, not run",
 )
 # What the provider forbids, or has one value of.
-_FIXED = {"execution": "sequential", "memory_pattern": False}
+_FIXED = {"execution_mode": "ORT_SEQUENTIAL", "enable_mem_pattern": False}
 RUNTIME_OPTIONS = {
     name: values for name, values in ort.RUNTIME_OPTIONS.items() if name not in _FIXED
 }

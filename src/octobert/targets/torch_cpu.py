@@ -2,7 +2,7 @@
 
 Linear layers are exact integer products. With VNNI or AMX they run in `torch._int_mm`, several times as fast as float32.
 Without, that is 50 to 70 times slower than float32, so float32 units compute the same integers, which is not faster than
-the float model. Models run eagerly unless `SessionOptions.compile` is set.
+the float model. Models run eagerly.
 """
 
 from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules

@@ -140,7 +140,7 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
             environment, "current", lambda c=cores: here.model_copy(update={"cores": c})
         )
         options[cores] = {
-            s.name: s.options.form for s in planner.steps_of(recipe) if s.stage == "export"
+            s.name: s.options for s in planner.steps_of(recipe) if s.stage == "export"
         }
     assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
     assert not options[2]["export/openvino-cpu"].fast_norms

@@ -13,8 +13,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.errors import OctobertError, RecipeError
 from octobert.core.selection import Variant, VariantResult
-from octobert.pipeline.choosing import listed, space
-from octobert.pipeline.choosing.combinations import space_of
+from octobert.pipeline.choosing import combinations, listed
 from tests.pipeline.choosing import tables
 from tests.pipeline.choosing.tables import REFERENCE, Table, Truth
 
@@ -154,7 +153,7 @@ def test_tpe_comes_to_good_combinations(monkeypatch: pytest.MonkeyPatch, without
     texts = {key: tuple(map(json.dumps, range(1, 20))) for key in keys}
     monkeypatch.setattr(listed, "space_of", lambda *_: texts)
     monkeypatch.setattr(
-        listed.space,
+        combinations,
         "variant_of",
         lambda _, changes: Variant(
             name=str(changes), target="ort-cpu", changes=changes, precision="int8"
@@ -298,5 +297,5 @@ def test_several_targets_are_part_of_the_space() -> None:
             "search": {"space": {"calibrate": ["mse"]}},
         }
     )
-    found = space_of(recipe, recipe.search, lambda changes: space.variant_of(recipe, changes))
+    found = combinations.space_of(recipe, recipe.search)
     assert found == {"targets": ('"openvino-cpu"', '"ort-cpu"'), "calibrate": ('"mse"',)}

@@ -78,7 +78,7 @@ def profile(
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
         settings.intra_op_num_threads = options.threads or environment.thread_limit()
-        _ort.set_entries_(settings, options.entries)
+        _ort.set_options_(settings, options.entries.options)
         settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:

@@ -1,7 +1,7 @@
 """The combinations of a search: what `search.space` may have, and which combination is tried next.
 
-A combination is a value of each key, as JSON text. Which model it makes, its `Variant`, is for others to say; combinations that
-make the same one, such as those that differ in an option of a method that is not chosen, count as one.
+A combination is a value of each key, as JSON text. Combinations that make the same `Variant`, such as those that differ in an
+option of a method that is not chosen, count as one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from octobert import targets
@@ -19,6 +19,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert.core.files import canonical_digest
 from octobert.core.selection import Variant
+from octobert.pipeline.choosing.space import variant_of
 
 Combination = dict[str, str]
 _WHERE = "search.space"
@@ -41,12 +42,9 @@ KEYS = (
 )
 # Combinations that are shuffled as a list; of more, indices are drawn until one is new.
 _LISTED = 100_000
-_ASKED = 10
 
 
-def space_of(
-    recipe: Recipe, settings: Search, variant_of: Callable[[Mapping[str, Any]], Variant]
-) -> dict[str, tuple[str, ...]]:
+def space_of(recipe: Recipe, settings: Search) -> dict[str, tuple[str, ...]]:
     """Return what a search varies, checked: key → values, as JSON. A recipe with several targets varies these, too.
 
     Raises:
@@ -68,7 +66,7 @@ def space_of(
         space = {"targets": tuple(present or recipe.targets[:1]), **space}
     # Targets first: those of the recipe are the same ones.
     for key, values in sorted(space.items(), key=lambda item: item[0] != "targets"):
-        _check_values(key, values, space, variant_of)
+        _check_values(recipe, key, values, space)
     return {
         key: tuple(json.dumps(value, sort_keys=True) for value in values)
         for key, values in space.items()
@@ -76,10 +74,7 @@ def space_of(
 
 
 def _check_values(
-    key: str,
-    values: Sequence[Any],
-    space: Mapping[str, Sequence[Any]],
-    variant_of: Callable[[Mapping[str, Any]], Variant],
+    recipe: Recipe, key: str, values: Sequence[Any], space: Mapping[str, Sequence[Any]]
 ) -> None:
     """Check each value of a key by itself; an option of a plugin, together with each plugin that the space has."""
     family = key.partition(".")[0]
@@ -93,7 +88,7 @@ def _check_values(
         problems = []
         for other in beside or [{}]:
             try:
-                variant_of({**other, key: value})
+                variant_of(recipe, {**other, key: value})
             except RecipeError as error:
                 problems.append(error)
         if len(problems) == len(beside or [{}]):
@@ -121,18 +116,15 @@ class Combinations:
     """The combinations of some values, and the variants that they make.
 
     Args:
+        recipe: whose keys are changed.
         space: key → values that are tried, as JSON.
         fixed: combination of other keys, which are the same in all.
-        variant_of: makes the variant of changes.
     """
 
     def __init__(
-        self,
-        space: Mapping[str, Sequence[str]],
-        fixed: Combination,
-        variant_of: Callable[[Mapping[str, Any]], Variant],
+        self, recipe: Recipe, space: Mapping[str, Sequence[str]], fixed: Combination
     ) -> None:
-        self.space, self._fixed, self._variant_of = dict(space), fixed, variant_of
+        self.space, self._recipe, self._fixed = dict(space), recipe, fixed
         self.size = math.prod(len(values) for values in space.values())
         self._made: dict[int, tuple[Combination, Variant, str]] = {}
 
@@ -144,7 +136,7 @@ class Combinations:
                 rest, place = divmod(rest, len(values))
                 places[key] = values[place]
             combination = {**self._fixed, **{key: places[key] for key in self.space}}
-            self._made[index] = combination, *variant_and_key(combination, self._variant_of)
+            self._made[index] = combination, *_variant_and_key(self._recipe, combination)
         return self._made[index]
 
     def index(self, combination: Mapping[str, str]) -> int:
@@ -174,9 +166,7 @@ class Combinations:
                 yield index
 
 
-def variant_and_key(
-    combination: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]
-) -> tuple[Variant, str]:
+def _variant_and_key(recipe: Recipe, combination: Combination) -> tuple[Variant, str]:
     """The variant that a combination makes, and a digest that is the same for the same variant."""
     # A plugin before its options, which it would take away again.
     changes = {
@@ -184,7 +174,7 @@ def variant_and_key(
         for key in sorted(combination, key=lambda key: key.count("."))
     }
     try:
-        variant = variant_of(changes)
+        variant = variant_of(recipe, changes)
     except RecipeError:
         # What is wrong with it is found out when it is tried.
         rest = {key: value for key, value in changes.items() if key != "targets"}
@@ -193,25 +183,6 @@ def variant_and_key(
             name=words, target=str(changes.get("targets", "")), changes=rest, precision=""
         )
     return variant, canonical_digest([variant.target, variant.changes])
-
-
-def proposed(
-    package: Any, space: Mapping[str, Sequence[str]], study: Any, seed: int
-) -> Iterator[Combination]:
-    """What TPE proposes to try, given the trials of a study.
-
-    Args:
-        package: Optuna.
-        space: key → values.
-        study: in memory; each proposal becomes a running trial, which the next proposals keep away from.
-        seed: of the proposals.
-    """
-    study.sampler = package.samplers.TPESampler(seed=seed)
-    distributions = {
-        key: package.distributions.CategoricalDistribution(values) for key, values in space.items()
-    }
-    for _ in range(_ASKED):
-        yield dict(study.ask(distributions).params)
 
 
 def seed_of(*parts: object) -> int:

@@ -10,28 +10,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from octobert.config.choosing import Search
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.limits import objective_named
-from octobert.core.selection import Variant, VariantResult
+from octobert.core.selection import VariantResult
 from octobert.evaluation.tuning import optuna_for
-from octobert.pipeline.choosing import limits, space
+from octobert.pipeline.choosing import limits
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
 from octobert.pipeline.choosing.combinations import (
     Combination,
     Combinations,
-    proposed,
     seed_of,
     space_of,
 )
 from octobert.pipeline.choosing.trials import VariantTrials
 
+# Proposals of the sampler before others are drawn at random.
+_ASKED = 10
 # Trials of samplers that do not try all combinations, unless the recipe says how many.
 TRIALS = 20
 # Numbers of races, whatever came between: an interrupted search finds them again. Those of trials have one number, and so the
@@ -51,7 +51,7 @@ def check(recipe: Recipe) -> None:
     """
     settings = recipe.search
     assert settings is not None
-    space_of(recipe, settings, lambda changes: space.variant_of(recipe, changes))
+    space_of(recipe, settings)
     if settings.sampler == "tpe":
         optuna_for("a search")
 
@@ -125,15 +125,15 @@ class _Search:
 
     def all(self) -> str:
         """Carry out all rounds; return why the search ended."""
-        values = space_of(self._recipe, self._settings, self._variant_of)
+        values = space_of(self._recipe, self._settings)
         if self._settings.order == "joint":
-            combinations = Combinations(values, {}, self._variant_of)
+            combinations = Combinations(self._recipe, values, {})
             most = self._most(combinations.size)
             return self._round(combinations, most) or "all combinations were tried"
         best: Combination = {}
         most = self._most(sum(map(len, values.values())))
         for key, of_key in values.items():
-            combinations = Combinations({key: of_key}, best, self._variant_of)
+            combinations = Combinations(self._recipe, {key: of_key}, best)
             ended = self._round(combinations, most)
             if ended is not None:
                 return ended
@@ -166,9 +166,6 @@ class _Search:
             return {}
         trials.race(finalists, LAST_ROUNDS, _LAST)
         return {variant.name: trials.found(variant) for variant in finalists}
-
-    def _variant_of(self, changes: Mapping[str, Any]) -> Variant:
-        return space.variant_of(self._recipe, changes)
 
     def _most(self, size: int) -> int:
         default = size if self._settings.sampler == "exhaustive" else min(TRIALS, size)
@@ -222,20 +219,18 @@ class _Search:
             yield from range(combinations.size)
             return
         if self._settings.sampler == "tpe":
-            now = seed_of(seed, len(self.tried))
-            sampled = proposed(
-                optuna_for("a search"), combinations.space, self._mirror(combinations), now
-            )
+            sampled = self._sampled(combinations, seed_of(seed, len(self.tried)))
             yield from map(combinations.index, sampled)
         # Where TPE proposes only what was tried already, and for `random`.
         yield from combinations.at_random(seed_of(seed))
 
-    def _mirror(self, combinations: Combinations) -> Any:
-        """A study in memory with the trials of these combinations, for the sampler."""
+    def _sampled(self, combinations: Combinations, seed: int) -> Iterator[Combination]:
+        """What TPE proposes to try, given the trials of these combinations."""
         package = optuna_for("a search")
         more = [objective_named(goal).more_is_better for goal in self._settings.goals]
         study = package.create_study(
-            directions=["maximize" if is_more else "minimize" for is_more in more]
+            directions=["maximize" if is_more else "minimize" for is_more in more],
+            sampler=package.samplers.TPESampler(seed=seed),
         )
         distributions = {
             key: package.distributions.CategoricalDistribution(texts)
@@ -259,7 +254,9 @@ class _Search:
                     constraints={"limits": misses},
                 )
             )
-        return study
+        for _ in range(_ASKED):
+            # A proposal is a running trial of the study, which the next ones keep away from.
+            yield dict(study.ask(distributions).params)
 
     def _best_of(self, combinations: Combinations, before: Combination) -> Combination:
         """The best combination of a round; without one that could be made, the best before."""

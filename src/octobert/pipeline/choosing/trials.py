@@ -355,7 +355,6 @@ class VariantTrials:
             time_ms=None
             if timed is None
             else statistic(timed.samples_ms, objective_named(self._goals[0]).percentile or 50),
-            rows_per_second=figures.get("throughput"),
             figures=figures,
             rounds=len(timed.samples_ms) if timed else 0,
             drops={name: change.drop for name, change in metrics.items()},

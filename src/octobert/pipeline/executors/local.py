@@ -91,9 +91,7 @@ def _response(stage: str, work: Path, answers: Sequence[dict[str, Any]], code: i
     """
     failed = next((answer for answer in answers if "error" in answer), None)
     if failed is not None:
-        error = OctobertError.from_json(failed["error"])
-        error.traceback = failed.get("traceback", "")
-        raise error
+        raise OctobertError.from_json(failed["error"], failed.get("traceback", ""))
     if not answers:
         raise _died(stage, work, code)
     return Response.model_validate(answers[0])

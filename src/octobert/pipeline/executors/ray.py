@@ -184,9 +184,7 @@ class Cluster:
                 ray.cancel(running, force=True)
             raise
         if "error" in answer:
-            raised = OctobertError.from_json(answer["error"])
-            raised.traceback = answer["traceback"]
-            raise raised
+            raise OctobertError.from_json(answer["error"], answer["traceback"])
         _move(order.place / answer["attempt"] / FILES, work, answer["sizes"])
         return Response.model_validate(answer["response"])
 

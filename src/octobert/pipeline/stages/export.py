@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,11 +12,11 @@ import onnx_ir as ir
 
 from octobert import targets
 from octobert.core.capability import Capabilities
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
-from octobert.graph.passes import cpu, first_token, opset
+from octobert.graph.passes import cpu, first_token
+from octobert.graph.passes.opset import METADATA
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
 
@@ -27,10 +26,26 @@ _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
 _STEP, _STEPS = 16, 64
 
 
-class FileForm(FrozenModel):
-    """What a target's files are like.
+def run(
+    context: Context,
+    planned: StepResult,
+    tokens: StepResult | None,
+    rows: StepResult | None,
+    *,
+    spec: TaskSpec,
+    target: str,
+    fast_norms: bool,
+    token_states: bool,
+    shape: StaticShape | None,
+    opset: int | None,
+    format: Literal["auto", "qdq", "qoperator"],
+    encoder: bool,
+) -> Summary:
+    """Write the files of a target.
 
     Args:
+        planned: the plan, and the quantized graph.
+        tokens, rows: the captured model and the data, by which lengths are chosen; None where nothing is chosen.
         fast_norms: write norms in operators that are faster on few cores.
         token_states: of embeddings, write the token states as an output too. Files of one fixed shape, and of
             operators that are fused here, never have them.
@@ -39,36 +54,64 @@ class FileForm(FrozenModel):
         format: products are integer operators in the file (`qoperator`), Q/DQ, or what the target runs faster (`auto`).
         encoder: the graph is an encoder. Any other one is written as it is, with Q/DQ.
     """
-
-    target: str
-    fast_norms: bool
-    token_states: bool
-    shape: StaticShape | None
-    opset: int | None = None
-    format: Literal["auto", "qdq", "qoperator"] = "auto"
-    encoder: bool = True
-
-
-def run(
-    context: Context,
-    planned: StepResult,
-    tokens: StepResult | None,
-    rows: StepResult | None,
-    *,
-    spec: TaskSpec,
-    form: FileForm,
-) -> Summary:
-    """Export the quantized graph of a plan.
-
-    Args:
-        tokens, rows: the captured model and the data, by which lengths are chosen; None where nothing is chosen.
-    """
-    plan = planned.read(_artifacts.PLAN, QuantPlan)
-    if tokens is not None and rows is not None and form.shape is not None:
+    plan, written = planned.read(_artifacts.PLAN, QuantPlan), planned.path(_artifacts.QUANTIZED)
+    if tokens is not None and rows is not None and shape is not None:
         _, encoded = _artifacts.calibration_rows(tokens, rows, spec.build())
-        shorter = shorter_lengths([len(row) for row in encoded.flat], form.shape.sequence)
-        form = form.replaced(shape=form.shape.replaced(shorter=shorter))
-    return write(plan, planned.path(_artifacts.QUANTIZED), form, context.work)
+        shorter = shorter_lengths([len(row) for row in encoded.flat], shape.sequence)
+        shape = shape.replaced(shorter=shorter)
+    module, model = targets.load(target), ir.load(written)
+    capabilities = module.CAPABILITIES
+    # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
+    fixed = shape is not None and capabilities.shapes != "profiles"
+    states = token_states and not fixed and capabilities.qdq
+    passes = (
+        ("states", operators.drop_states_, not states),
+        ("first_token", first_token.slice_first_token_, capabilities.rewrites.first_token),
+        (
+            "fast_norms",
+            cpu.vectorize_norms_,
+            fast_norms and is_for_it_alone(plan, capabilities),
+        ),
+    )
+    changed = {
+        name: apply_(model) if applies and encoder else 0 for name, apply_, applies in passes
+    }
+    rewriting = context.work / "rewritten"
+    if any(changed.values()):
+        rewriting.mkdir()
+        written = rewriting / written.name
+        operators.save(model, written)
+    holds = {"domains": capabilities.onnx.domains, "whole_graph": capabilities.integer_only}
+    opset_written = (
+        WrittenOpset.model_validate({"opset": opset, **holds}) if opset is not None else None
+    )
+    # Other types are a matter of how the file is opened.
+    parts = plan.float_parts if plan.float_parts in capabilities.float_parts.in_files else "float32"
+    as_integers = {
+        "qdq": False,
+        "qoperator": bool(plan.quantized),
+        "auto": encoder
+        and takes_integer_operators(plan, capabilities)
+        and cpu.count_products(model) > 0,
+    }[format]
+    details = ExportOptions(
+        shape=shape, float_parts=parts, opset=opset_written, qoperator=as_integers
+    )
+    module.export(written, context.work, details)
+    shutil.rmtree(rewriting, ignore_errors=True)
+    opened = module.model_file(context.work)
+    return {
+        "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
+        "format": capabilities.formats[-1],
+        "lengths": [] if shape is None else sorted(shape.lengths),
+        "inputs": [str(value.name) for value in model.graph.inputs],
+        "outputs": [str(value.name) for value in model.graph.outputs],
+        "first_token": changed["first_token"],
+        "fast_norms": changed["fast_norms"],
+        "opset": ir.load(context.work / capabilities.file).metadata_props.get(METADATA)
+        if opset_written
+        else None,
+    }
 
 
 def shorter_lengths(tokens: Sequence[int], longest: int) -> tuple[int, ...]:
@@ -114,71 +157,6 @@ def _padded(tokens: np.ndarray, lengths: tuple[int, ...]) -> int:
     """Tokens of all rows, padding included, where each takes the next longer length."""
     places = np.searchsorted(lengths, tokens).clip(max=len(lengths) - 1)
     return int(np.asarray(lengths)[places].sum())
-
-
-def write(plan: QuantPlan, written: Path, form: FileForm, folder: Path) -> Summary:
-    """Write the files of a target.
-
-    Args:
-        plan: of the model.
-        written: the quantized graph.
-        folder: to write into.
-    """
-    target = targets.load(form.target)
-    capabilities, model = target.CAPABILITIES, ir.load(written)
-    # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
-    fixed = form.shape is not None and capabilities.shapes != "profiles"
-    states = form.token_states and not fixed and capabilities.qdq
-    passes = (
-        ("states", operators.drop_states_, not states),
-        ("first_token", first_token.slice_first_token_, capabilities.rewrites.first_token),
-        (
-            "fast_norms",
-            cpu.vectorize_norms_,
-            form.fast_norms and is_for_it_alone(plan, capabilities),
-        ),
-    )
-    changed = {
-        name: apply_(model) if applies and form.encoder else 0 for name, apply_, applies in passes
-    }
-    rewriting = folder / "rewritten"
-    if any(changed.values()):
-        rewriting.mkdir()
-        written = rewriting / written.name
-        operators.save(model, written)
-    holds = {"domains": capabilities.onnx.domains, "whole_graph": capabilities.integer_only}
-    opset_written = (
-        WrittenOpset.model_validate({"opset": form.opset, **holds})
-        if form.opset is not None
-        else None
-    )
-    # Other types are a matter of how the file is opened.
-    parts = plan.float_parts if plan.float_parts in capabilities.float_parts.in_files else "float32"
-    as_integers = {
-        "qdq": False,
-        "qoperator": bool(plan.quantized),
-        "auto": form.encoder
-        and takes_integer_operators(plan, capabilities)
-        and cpu.count_products(model) > 0,
-    }[form.format]
-    details = ExportOptions(
-        shape=form.shape, float_parts=parts, opset=opset_written, qoperator=as_integers
-    )
-    target.export(written, folder, details)
-    shutil.rmtree(rewriting, ignore_errors=True)
-    opened = target.model_file(folder)
-    return {
-        "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
-        "format": capabilities.formats[-1],
-        "lengths": [] if form.shape is None else sorted(form.shape.lengths),
-        "inputs": [str(value.name) for value in model.graph.inputs],
-        "outputs": [str(value.name) for value in model.graph.outputs],
-        "first_token": changed["first_token"],
-        "fast_norms": changed["fast_norms"],
-        "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA)
-        if opset_written
-        else None,
-    }
 
 
 def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:

@@ -5,13 +5,11 @@ Without a model, the float model's outputs on these rows → `float.npz`, which 
 
 from __future__ import annotations
 
-from octobert import targets
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates
-from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.judging import AccuracyJudge, MetricChange
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
@@ -26,15 +24,11 @@ class Judged(FrozenModel):
         rows: tuning rows that were judged.
         of: all tuning rows.
         metrics: metric → how it changed on the judged rows.
-        met: whether all limits are kept on all rows.
-        float_values: metric → value of the float model on all rows.
     """
 
     rows: int
     of: int
     metrics: dict[str, MetricChange]
-    met: bool
-    float_values: dict[str, float]
 
 
 def run(
@@ -80,14 +74,10 @@ def run(
             for n, value in judge.float_values.items()
         }
     else:
-        path = str(targets.load(target).model_file(export.path("")))
         context.progress(f"judging {target}", 0, judge.rows)
-        candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
+        candidate = _artifacts.exported(target, export, task.head, entries)
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
-    verdict = Judged(
-        rows=rows, of=judge.rows, metrics=metrics, met=met, float_values=judge.float_values
-    )
-    context.write(JUDGED, verdict)
+    context.write(JUDGED, Judged(rows=rows, of=judge.rows, metrics=metrics))
     return {
         "rows": rows,
         "of": judge.rows,

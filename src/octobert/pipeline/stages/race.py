@@ -11,7 +11,6 @@ from typing import Annotated
 
 import numpy as np
 
-from octobert import targets
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
@@ -114,12 +113,8 @@ def run(
     )
     workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, seed)
     racing = {
-        name: Candidate(
-            name=entrant.target,
-            path=str(targets.load(entrant.target).model_file(exports[name].path(""))),
-            head=task.head,
-            label=name,
-            entries=entrant.entries,
+        name: _artifacts.exported(
+            entrant.target, exports[name], task.head, entrant.entries, label=name
         )
         for name, entrant in entrants.items()
     }

@@ -22,12 +22,11 @@ from octobert.core.evidence import (
 from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Figures, Score, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
-from octobert.core.ranges import Ranges, TensorStatistics
+from octobert.core.ranges import RangeFacts, Ranges, TensorStatistics
 from octobert.core.results import (
     AccuracySearch,
     CaptureFacts,
     DataFacts,
-    RangeFacts,
     Report,
     Sensitivity,
     Simulated,

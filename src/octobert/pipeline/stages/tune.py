@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from octobert import targets
 from octobert.core.session import Goal, SessionEntries, Tried
 from octobert.evaluation import tuning
-from octobert.evaluation.candidates import Candidate
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
 
@@ -36,8 +34,7 @@ def run(
     """
     task = spec.build()
     tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
-    path = str(targets.load(target).model_file(export.path("")))
-    candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
+    candidate = _artifacts.exported(target, export, task.head, entries)
     trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
     for goal in goals:

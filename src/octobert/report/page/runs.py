@@ -37,13 +37,12 @@ def facts_of(report: Report) -> dict[str, str]:
     data = report.recipe.get("data") or {}
     source = title_of(str(data["source"])) if data.get("source") else report.data.source
     rows = f"{report.data.evaluation_rows:,} evaluation rows"
-    facts = {
+    return {
         "task": report.task.name,
         "data": f"{' '.join(filter(None, (source, data.get('config'))))}, {rows}",
-        "measured": f"{report.date.day} {report.date:%B %Y}" if report.date is not None else "",
+        "measured": f"{report.date.day} {report.date:%B %Y}",
         "model": str(report.recipe["model"]),
     }
-    return {name: fact for name, fact in facts.items() if fact}
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Run:
     Args:
         name: that tells it from the other runs of a page; for people.
         report: `report.json`.
-        evidence: `evidence.json`; empty for runs of octobert 0.1.
+        evidence: `evidence.json`; empty where there is none.
         folder: output directory as the user wrote it, for commands that the page shows.
     """
 

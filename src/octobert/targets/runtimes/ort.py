@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import platform
 import queue
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
-from octobert.core.files import canonical_digest, file_digest, remove, sync
-from octobert.core.onnx_files import TensorInfo, external_files
+from octobert.core.files import (
+    atomic_write,
+    canonical_digest,
+    digest_or_none,
+    file_digest,
+    read_sealed,
+    sync,
+    write_sealed,
+)
+from octobert.core.onnx_files import DTYPES, TensorInfo, external_files
 from octobert.core.plain import preview
 from octobert.core.session import (
     GRAPH_METADATA,
@@ -41,19 +47,17 @@ CPU_TARGET = "ort-cpu"
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
-# Where onnxruntime names types otherwise than NumPy.
-_DTYPES = {"float": "float32", "double": "float64"}
-# Options that `octobert tune` tries, the default first. Options of a provider are set the same way.
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
-    "graph_optimization": ("all", "extended", "basic"),
-    "execution": ("sequential", "parallel"),
-    "memory_arena": (True, False),
-    "memory_pattern": (True, False),
-    "denormals_as_zero": (False, True),
-    "spinning": (True, False),
-    "io_binding": (False, True),
-}
 _IO_BINDING = "io_binding"
+# What `octobert tune` tries, the default first: fields and config entries of onnxruntime's SessionOptions, and IO binding.
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
+    "graph_optimization_level": ("ORT_ENABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_BASIC"),
+    "execution_mode": ("ORT_SEQUENTIAL", "ORT_PARALLEL"),
+    "enable_cpu_mem_arena": (True, False),
+    "enable_mem_pattern": (True, False),
+    "session.set_denormal_as_zero": (False, True),
+    "session.intra_op.allow_spinning": (True, False),
+    _IO_BINDING: (False, True),
+}
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
@@ -62,9 +66,6 @@ _DEVICES = {
     "NvTensorRTRTXExecutionProvider": "cuda",
     "MIGraphXExecutionProvider": "cuda",
 }
-# Begins the names of folders in which cached graphs are written. Those of processes that were killed are removed after a day.
-_PARTIAL = "partial-"
-_STALE_S = 24 * 3600
 
 
 def precision_problem(precision: str) -> str | None:
@@ -85,15 +86,15 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     """
     import onnxruntime as ort
 
-    set_entries_(ort.SessionOptions(), entries)
+    set_options_(ort.SessionOptions(), entries.options)
 
 
-def set_entries_(settings: Any, entries: SessionEntries) -> None:
-    """Set what a recipe says of onnxruntime's session options: names with a dot are config entries.
+def set_options_(settings: Any, options: Mapping[str, RuntimeOption]) -> None:
+    """Set session options by onnxruntime's names: those with a dot are config entries.
 
     Args:
         settings: onnxruntime's `SessionOptions`.
-        entries: for one target.
+        options: what a recipe says, or what was tuned.
 
     Raises:
         RecipeError: there is no such field, or it does not take the value.
@@ -103,7 +104,7 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
     fields = tuple(
         name for name, member in vars(ort.SessionOptions).items() if isinstance(member, property)
     )
-    for name, value in entries.options.items():
+    for name, value in options.items():
         if name == _IO_BINDING:
             continue
         if "." in name:
@@ -356,7 +357,7 @@ def port_of(port: Any) -> TensorInfo:
     dtype = str(port.type).removeprefix("tensor(").removesuffix(")")
     return TensorInfo(
         name=port.name,
-        dtype=_DTYPES.get(dtype, dtype),
+        dtype=DTYPES.get(dtype, dtype),
         shape=tuple(size if isinstance(size, int) else -1 for size in port.shape),
     )
 
@@ -374,42 +375,22 @@ def _settings(
     # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
     if options.threads or options.streams > 1 or environment.thread_limit():
         settings.intra_op_num_threads = threads
-    _set_runtime_options_(settings, options.runtime_options)
+    # The others are of the provider.
+    tuned = {n: value for n, value in options.runtime_options.items() if n in RUNTIME_OPTIONS}
+    set_options_(settings, tuned)
     if refuse_fallback and not options.allow_fallback:
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    set_entries_(settings, options.entries)
+    set_options_(settings, options.entries.options)
     return settings
-
-
-def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOption]) -> None:
-    """Set the options that `RUNTIME_OPTIONS` lists."""
-    import onnxruntime as ort
-
-    levels = ort.GraphOptimizationLevel
-    by_name = {
-        "all": levels.ORT_ENABLE_ALL,
-        "extended": levels.ORT_ENABLE_EXTENDED,
-        "basic": levels.ORT_ENABLE_BASIC,
-    }
-    if "graph_optimization" in runtime_options:
-        settings.graph_optimization_level = by_name[str(runtime_options["graph_optimization"])]
-    if runtime_options.get("execution") == "parallel":
-        settings.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    settings.enable_cpu_mem_arena = bool(runtime_options.get("memory_arena", True))
-    settings.enable_mem_pattern = bool(runtime_options.get("memory_pattern", True))
-    if runtime_options.get("denormals_as_zero"):
-        settings.add_session_config_entry("session.set_denormal_as_zero", "1")
-    if not runtime_options.get("spinning", True):
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def _cached(path: Path, options: SessionOptions) -> Path:
     """Return the optimized form of a model in the cache, so that it opens faster the next time; or the model itself.
 
-    The name of a file has the digest of what it was made from, and that of its own content. Files get their names when they
-    are complete, so any number of processes may open a model for the first time, and a damaged file is made again.
+    The name of a file has the digest of what it was made from, and a file beside it that of its content: a damaged file is made
+    again. One process makes it, and others that open the model for the first time wait.
     """
     folder = Path(str(options.cache))
     try:
@@ -432,29 +413,22 @@ def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
     machine = [platform.machine(), environment.current().features]
     made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.glob(f"{stem}-*.onnx")):
-        if file.name == _cached_name(stem, file):
-            return file
-        with contextlib.suppress(OSError):
-            remove(file)
-    for abandoned in folder.glob(f"{_PARTIAL}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - abandoned.stat().st_mtime > _STALE_S:
-                remove(abandoned)
-    with tempfile.TemporaryDirectory(
-        prefix=_PARTIAL, dir=folder, ignore_cleanup_errors=True
-    ) as work:
-        written = Path(work) / f"{stem}.onnx"
-        settings = _settings(options, 1)
-        settings.optimized_model_filepath = str(written)
-        ort.InferenceSession(str(path), settings, providers=[CPU])
-        sync(written)
-        file = folder / _cached_name(stem, written)
-        written.replace(file)
-        sync(folder)
+    file, seal = folder / f"{stem}.onnx", folder / f"{stem}.sha256"
+
+    def is_whole() -> bool:
+        return read_sealed(seal) == (digest_or_none(file) or "").encode()
+
+    # What is there needs no lock: the folder may be one that can only be read.
+    if is_whole():
         return file
-
-
-def _cached_name(stem: str, file: Path) -> str:
-    return f"{stem}-{file_digest(file)[:32]}.onnx" if file.is_file() else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{stem}.lock"):
+        # Another process may have made it meanwhile.
+        if not is_whole():
+            settings = _settings(options, 1)
+            with atomic_write(file) as partial:
+                settings.optimized_model_filepath = str(partial)
+                ort.InferenceSession(str(path), settings, providers=[CPU])
+                sync(partial)
+            write_sealed(seal, file_digest(file).encode())
+    return file

@@ -86,7 +86,7 @@ class TorchDevice:
 
     Args:
         name: in torch, `cpu` or `cuda`.
-        compiled: models are compiled where the options of a session do not say.
+        compiled: models are compiled.
     """
 
     name: str
@@ -97,13 +97,8 @@ class TorchDevice:
         return probe(self.name)
 
     def open_session(self, path: Path, options: SessionOptions) -> Session:
-        """Open an ONNX file; `options.compile` says whether it is compiled, else `compiled` does."""
-        return TorchGraphSession(
-            path,
-            options,
-            self.name,
-            compiled=self.compiled if options.compile is None else options.compile,
-        )
+        """Open an ONNX file."""
+        return TorchGraphSession(path, options, self.name, compiled=self.compiled)
 
 
 def _set_threads(options: SessionOptions) -> None:
@@ -143,7 +138,6 @@ class TorchSession:
             if self._head.pooled
             else None
         )
-        self.inputs = ("input_ids", "attention_mask", "token_type_ids")
         self.outputs = read_outputs(self._head.outputs)
         self.precision = "f32"
         self.threads = torch.get_num_threads()
@@ -228,7 +222,6 @@ class TorchGraphSession:
                     "torch cannot compile the model here",
                     where=str(self._path),
                     got=reason(error, 0),
-                    fix="open it without compilation (compile: false in SessionOptions)",
                 ) from error
         computed = dict(zip(self._computed, results, strict=True))
         return {name: computed[output].cpu().numpy() for name, output in self._reads.items()}

@@ -123,7 +123,7 @@ def _costs(run: Run) -> Content | None:
         if latency.batch != 1:
             continue
         model = _model(run, latency.candidate)
-        # Reports of octobert 0.1 have no tokens.
+        # Samples of one fixed length have no tokens of their own.
         for tokens, ms in zip(latency.sample_tokens, latency.samples_ms, strict=False):
             if math.isfinite(ms):
                 points.append({**model, "tokens": tokens, "ms": _short(ms), "fixed": False})
