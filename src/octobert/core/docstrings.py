@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 
 
 def arguments_of(doc: str | None) -> dict[str, str]:
@@ -14,5 +15,5 @@ def arguments_of(doc: str | None) -> dict[str, str]:
         {'one': 'Numbers of any size.', 'other': 'Numbers of any size.'}
     """
     section = inspect.cleandoc(doc or "").partition("Args:\n")[2].partition("\n\n")[0]
-    entries = re.findall(r"^(\S.*?): (.*(?:\n .*)*)", inspect.cleandoc(section), re.MULTILINE)
+    entries = re.findall(r"^(\S.*?): (.*(?:\n .*)*)", textwrap.dedent(section), re.MULTILINE)
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from octobert import targets
 from octobert.core.errors import ModelError
 from octobert.core.evidence import Smoothed
 from octobert.core.family import EncoderFamily
@@ -15,11 +14,10 @@ from octobert.core.family import family_of as family_of_type
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
-from octobert.core.session import Feeds, SessionEntries, Tuned
+from octobert.core.session import Feeds, Tuned
 from octobert.data import other_texts
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import EncodedTexts, Tokenizer
-from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.judging import TuningPart
 from octobert.models import source
 from octobert.models.source import ModelSource
@@ -119,20 +117,6 @@ def supplement(
     """
     texts = task.inputs_like(own.texts[0], other_texts.supplement(tokenizer)) if wanted else []
     return task.encode(tokenizer, texts)
-
-
-def exported(
-    target: str, export: StepResult, head: str, entries: SessionEntries, label: str | None = None
-) -> Candidate:
-    """The exported model of a target, to be opened.
-
-    Args:
-        head: of the model.
-        entries: what the recipe sets for the target's sessions.
-        label: its name in results, where that is not the target's.
-    """
-    path = str(targets.load(target).model_file(export.path("")))
-    return Candidate(name=target, path=path, head=head, label=label, entries=entries)
 
 
 def evaluation_rows(

@@ -75,7 +75,7 @@ def run(
         }
     else:
         context.progress(f"judging {target}", 0, judge.rows)
-        candidate = _artifacts.exported(target, export, task.head, entries)
+        candidate = candidates.exported(target, export.path(""), task.head, entries)
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
     context.write(JUDGED, Judged(rows=rows, of=judge.rows, metrics=metrics))
     return {

@@ -16,7 +16,7 @@ from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import Goal, SessionEntries
-from octobert.evaluation import benchmarking, latency
+from octobert.evaluation import benchmarking, candidates, latency
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
@@ -113,8 +113,8 @@ def run(
     )
     workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, seed)
     racing = {
-        name: _artifacts.exported(
-            entrant.target, exports[name], task.head, entrant.entries, label=name
+        name: candidates.exported(
+            entrant.target, exports[name].path(""), task.head, entrant.entries, label=name
         )
         for name, entrant in entrants.items()
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.session import Goal, SessionEntries, Tried
-from octobert.evaluation import tuning
+from octobert.evaluation import candidates, tuning
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts
 
@@ -34,7 +34,7 @@ def run(
     """
     task = spec.build()
     tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
-    candidate = _artifacts.exported(target, export, task.head, entries)
+    candidate = candidates.exported(target, export.path(""), task.head, entries)
     trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
     for goal in goals:
