@@ -17,6 +17,9 @@ from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan,
         ("int16", False, (-32768, 32767)),
         ("int16", True, (-32767, 32767)),
         ("uint16", False, (0, 65535)),
+        ("int4", False, (-8, 7)),
+        ("int4", True, (-7, 7)),
+        ("float8e4m3", False, (-448, 448)),
         ("float8e4m3", True, (-448, 448)),
     ],
 )
@@ -74,6 +77,45 @@ def test_a_precision_names_both_sides_of_products(weight, activation, expected) 
     )
     plan = QuantPlan(method="static", placement="matmul", target="ort-cpu", decisions=changed)
     assert plan.precision("f32") == expected
+
+
+def plan_of(*kinds: tuple[str, Quantizer]) -> QuantPlan:
+    """A plan with a value of each role, quantized so."""
+    first = decisions()[0]
+    changed = tuple(
+        first.replaced(site=first.site.replaced(role=role), quantizer=quantizer)
+        for role, quantizer in kinds
+    )
+    return QuantPlan(method="static", placement="matmul", target="ort-cpu", decisions=changed)
+
+
+def test_a_precision_has_the_widest_activations_and_the_narrowest_weights() -> None:
+    types: dict[str, tuple[DType, ...]] = {
+        "linear.weight": ("int8", "int4", "int8"),
+        "linear.input": ("int8", "uint16", "int8"),
+    }
+    kinds = [
+        (role, Quantizer(dtype=dtype, symmetric=True, low=-1.0, high=1.0))
+        for role, dtypes in types.items()
+        for dtype in dtypes
+    ]
+    assert plan_of(*kinds).precision("f32") == "int16 × int4 + f32"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "group"),
+    [
+        ({}, "", None),
+        ({"dynamic": True}, " dynamic", None),
+        ({"dynamic": True, "group": 128}, " per token and 128 channels", 128),
+        # Weights: their groups say nothing about activations.
+        ({"group": 32}, " per 32 channels", None),
+    ],
+)
+def test_when_and_for_what_intervals_are_computed(settings, words, group) -> None:
+    quantizer = Quantizer(dtype="int8", symmetric=True, **settings)
+    assert quantizer.when == words
+    assert plan_of(("linear.input", quantizer)).group == group
 
 
 @pytest.mark.parametrize(
