@@ -346,11 +346,8 @@ def as_written(recipe: Recipe) -> PlainRecipe:
         >>> sorted(as_written(parse({"model": "m", "task": "mrpc", "data": "d", "seed": 0, "allow_pickle": True})))
         ['data', 'model', 'seed', 'task']
     """
-    return without_permissions(_set_keys(with_absolute_paths(recipe)))
-
-
-def _set_keys(recipe: Recipe) -> PlainRecipe:
-    return recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    plain = with_absolute_paths(recipe).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return without_permissions(plain)
 
 
 def without_permissions(raw: Mapping[str, Any]) -> PlainRecipe:
@@ -455,14 +452,15 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
 
 def _with_moved(recipe: Recipe, move: Callable[[str], str]) -> Recipe:
-    plain = _set_keys(recipe)
+    # As Python has it: options may hold what JSON does not.
+    plain = recipe.model_dump(by_alias=True, exclude_unset=True)
     places = moved(plain, move)
     # The other keys stay as they are: defaults that depend on each other have been decided.
     return recipe.replaced(**{key: places[key] for key in plain if places[key] != plain[key]})
 
 
 def moved(value: Any, move: Callable[[str], str], key: str = "") -> Any:
-    """A recipe as plain data, or a part of it, with its paths moved.
+    """A recipe as plain data in its full spelling, or a part of it, with its paths moved.
 
     Args:
         value: The plain data.
@@ -478,8 +476,8 @@ def moved(value: Any, move: Callable[[str], str], key: str = "") -> Any:
             name: moved(inner, move, f"{key}.{name}" if key else name)
             for name, inner in value.items()
         }
-    if isinstance(value, list):
-        return [moved(inner, move, key) for inner in value]
+    if isinstance(value, list | tuple):
+        return type(value)(moved(inner, move, key) for inner in value)
     if not isinstance(value, str) or key not in _PATHS:
         return value
     # A range of rows, and the name of a function, stay.

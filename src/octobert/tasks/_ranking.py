@@ -198,6 +198,8 @@ def cost_metrics(names: Sequence[str]) -> dict[str, Metric]:
 def top(scores: np.ndarray, count: int) -> np.ndarray:
     """[count] places of the highest scores, the highest first; equal ones in their order.
 
+    Of those that equal the last one, any may be among them.
+
     Args:
         scores: [documents].
     """

@@ -107,7 +107,7 @@ def test_a_target_that_cannot_run_here_does_not_vanish_from_a_search(finished, o
     )
     report = runner.run(recipe, out, executor=inline.run)
     assert columns(report).absent["openvino-ep"] == missing
-    assert f"openvino-ep was not measured: {missing}." in summary.warnings(report)
+    assert f"openvino-ep was not measured: {missing}." in summary.limitations(report)
 
 
 def test_figures_are_checked_before_anything_runs(golden, finished, out: Path) -> None:
