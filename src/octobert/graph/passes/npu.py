@@ -18,8 +18,6 @@ DequantizeLinear and is read by a QuantizeLinear, as such compilers require. The
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -35,13 +33,8 @@ _SHAPES = ("Shape", "Size")
 OPSET = 20
 # The first opset with Gelu.
 _GELU_OPSET = 20
-# How x, ½ and e = 1 + erf(x / √2) are multiplied, and how x / √2 is computed; operands may be in any order.
-_GELU_FORMS = (
-    lambda x, e: 0.5 * (x * e),
-    lambda x, e: x * (0.5 * e),
-    lambda x, e: (0.5 * x) * e,
-)
-_GELU_ROOTS = (lambda x: x / 2.0**0.5, lambda x: x * 0.5**0.5)
+# Relative. Constants in the graph are float32, and exporters write them with more or fewer digits.
+_SAME = 1e-4
 _QUANT_TYPES = {
     ir.DataType.INT8: "QInt8",
     ir.DataType.UINT8: "QUInt8",
@@ -265,22 +258,62 @@ def fuse_own_gelu_(model: ir.Model) -> int:
 
 def fuse_gelu_(model: ir.Model) -> int:
     """Replace primitive GELUs by one operator, ONNX's own from opset 20 on, in place; return how many."""
-    from onnxscript.rewriter import RewriteRule, RewriteRuleSet
-
-    domain = "" if model.graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
-
-    def rule(form: Callable[[Any, Any], Any], root: Callable[[Any], Any]) -> RewriteRule:
-        return RewriteRule(
-            lambda op, x: form(x, op.Erf(root(x)) + 1.0), lambda op, x: op.Gelu(x, _domain=domain)
-        )
-
-    rules = [rule(form, root) for form in _GELU_FORMS for root in _GELU_ROOTS]
-    count = RewriteRuleSet(rules, commute=True).apply_to_model(model)
-    # The rewriter numbers its nodes; viewers and profiles show module paths.
-    for node in operators.of_type(model.graph, "Gelu"):
-        node.name = node.outputs[0].name
+    graph, count = model.graph, 0
+    domain = "" if graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
+    for erf in operators.of_type(graph, "Erf"):
+        scaled = operators.producer(erf.inputs[0], "Div", "Mul")
+        if scaled is None or not _is_constant(
+            scaled.inputs[1], 2.0**0.5 if scaled.op_type == "Div" else 0.5**0.5
+        ):
+            continue
+        x, last = scaled.inputs[0], _last(scaled.inputs[0], erf)
+        if last is None:
+            continue
+        end = last.outputs[0]
+        name, last.name, end.name = str(end.name), f"{last.name}.product", f"{end.name}.product"
+        node = operators.make_node("Gelu", [x], name, dtype=end.dtype, shape=end.shape)
+        node.domain = domain
+        graph.insert_before(last, [node])
+        ir.convenience.replace_all_uses_with(end, node.outputs[0], replace_graph_outputs=True)
+        count += 1
+    if count and domain:
+        graph.opset_imports.setdefault(domain, 1)
     operators.clean_(model)
     return count
+
+
+def _last(x: ir.Value | None, erf: ir.Node) -> ir.Node | None:
+    """Return the product (1 + output of `erf`) · x · ½, or None."""
+    node, missing = operators.readers(erf.outputs[0])[0], {"x", "half"}
+    if node.op_type != "Add" or not _is_constant(node.inputs[1], 1.0):
+        return None
+    while missing:
+        product = operators.only_reader(node.outputs[0], "Mul")
+        factors = (
+            _factors(operators.other_input(product, node.outputs[0])[1], x)
+            if product is not None
+            else set()
+        )
+        if product is None or not factors or not factors <= missing:
+            return None
+        node, missing = product, missing - factors
+    return node
+
+
+def _factors(value: ir.Value | None, x: ir.Value | None) -> set[str]:
+    """Return which of x and ½ a value is the product of; an empty set for any other value."""
+    if _is_constant(value, 0.5):
+        return {"half"}
+    if value is x:
+        return {"x"}
+    half_x = operators.producer(value, "Mul")
+    halved = half_x is not None and half_x.inputs[0] is x and _is_constant(half_x.inputs[1], 0.5)
+    return {"x", "half"} if halved else set()
+
+
+def _is_constant(value: ir.Value | None, number: float) -> bool:
+    scalar = operators.const_scalar(value)
+    return scalar is not None and abs(scalar - number) <= _SAME * number
 
 
 STATIC = Pass(
