@@ -369,12 +369,12 @@ def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:
             got=reason(error),
             fix="download the model again",
         ) from error
-    if weights.shape != (vocabulary,) or not np.isfinite(weights).all():
+    if weights.shape != (vocabulary,) or not ((weights >= 0) & np.isfinite(weights)).all():
         raise ModelError(
             "not one weight for each token of queries",
             where=str(file),
             got=f"shape {list(weights.shape)}",
-            expected=f"[{vocabulary}], finite",
+            expected=f"[{vocabulary}], finite, none below 0",
             fix="download the model again",
         )
     return weights

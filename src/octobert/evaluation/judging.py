@@ -126,12 +126,12 @@ class AccuracyJudge:
                 raise RecipeError(
                     f'the task has no metric "{name}"', fix=did_you_mean(name, tuple(task.metrics))
                 )
-        self._pad_id = tokenizer.pad_id
+        self._tokenizer = tokenizer
         distinct = list(dict.fromkeys(text for part in parts for text in part.texts))
         encoded = task.encode(tokenizer, distinct)
         self._rows: dict[Text, Sequence[Encoded]] = dict(zip(distinct, encoded.rows, strict=True))
         self.rows = len(parts[-1].gold)
-        self.median_tokens = int(np.median([len(row) for row in encoded.flat]))
+        self.median_tokens = int(np.median([len(row) for row in encoded.flat] or [0]))
         self._float = self._float_outputs(distinct, open_float, cache)
         self.float_values = self._values(parts[-1], self._float)
 
@@ -217,12 +217,14 @@ class AccuracyJudge:
         return {name: float(self._task.metrics[name](items)) for name in self.metrics}
 
     def _items(self, part: TuningPart, outputs: Outputs) -> np.ndarray:
-        encoded = EncodedTexts(part.texts, [self._rows[text] for text in part.texts])
+        rows = [self._rows[text] for text in part.texts]
+        encoded = EncodedTexts(part.texts, rows, self._tokenizer)
         return self._task.items(Result(_joined(outputs, part.texts), encoded, part.gold))
 
     def _run(self, session: Session, texts: Sequence[Text], outputs: Outputs) -> None:
         rows = [row for text in texts for row in self._rows[text]]
-        joined = run_rows(session, rows, self._pad_id, per_token=self._task.per_token)
+        pad_id, per_token = self._tokenizer.pad_id, self._task.per_token
+        joined = run_rows(session, rows, pad_id, per_token=per_token) if rows else {}
         outputs.update(self._by_text(joined, texts))
 
     def _by_text(self, joined: Mapping[str, np.ndarray], texts: Sequence[Text]) -> Outputs:
@@ -249,6 +251,7 @@ class AccuracyJudge:
 
 
 def _joined(outputs: Outputs, texts: Sequence[Text]) -> dict[str, np.ndarray]:
-    """Return the outputs of texts, one behind the other."""
-    names = outputs[texts[0]]
-    return {name: np.concatenate([outputs[text][name] for text in texts]) for name in names}
+    """Return the outputs of texts, one behind the other; those that no model reads have none."""
+    found = [outputs[text] for text in texts if outputs[text]]
+    names = found[0] if found else ()
+    return {name: np.concatenate([each[name] for each in found]) for name in names}

@@ -25,6 +25,9 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
 )
+_TOKENIZER = TOKENIZER_FILES[0]
+# What of it makes tokens of a text; special tokens around it may differ.
+_MAKE_TOKENS = ("model", "normalizer", "pre_tokenizer", "added_tokens")
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -52,19 +55,20 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
 
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
-        without = [
-            subfolder
-            # Its own folder, and those of its modules.
-            for subfolder in dict.fromkeys(
-                [".", *(module.relative_to(folder).as_posix() for _, module in modules_of(folder))]
-            )
-            if not list((folder / subfolder).glob("*.safetensors"))
-        ]
-        if without:
-            # Pickle weights are downloaded only when they are allowed.
-            names = {str(Path(subfolder, pickle)) for subfolder in without for pickle in PICKLES}
-            pickles = sorted(names & set(list_repo_files(name, revision=revision)))
-            if pickles and not allow_pickle:
+        route = tabled(folder)
+        # Its own folder, and those of its modules.
+        places = [folder, *(place for _, place in (route[0] if route else modules_of(folder)))]
+        places += [route[1]] if route else []
+        without = [place for place in places if not list(place.glob("*.safetensors"))]
+        # Pickle weights are downloaded only when they are allowed.
+        names = {
+            (place / pickle).relative_to(folder).as_posix()
+            for place in without
+            for pickle in PICKLES
+        }
+        pickles = sorted(names & set(list_repo_files(name, revision=revision))) if without else []
+        if pickles:
+            if not allow_pickle:
                 raise pickle_only(f"{name}/{pickles[0]}")
             folder = Path(
                 snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"])
@@ -80,23 +84,25 @@ def flat(folder: Path) -> Path:
     """The folder of a sparse encoder whose queries need no model (see `tabled`) as that of its encoder; any other as it is.
 
     Raises:
-        ModelError: its files cannot be read, or queries have another vocabulary than documents.
+        ModelError: its files cannot be read, or queries have another tokenizer than documents.
     """
     route = tabled(folder)
     if route is None:
         return folder
     ((kind, encoder), *others), table = route
-    vocabularies = [
-        read_object(place / "tokenizer.json").get("model") for place in (encoder, table)
-    ]
-    if vocabularies[0] != vocabularies[1]:
+    ours, theirs = (read_object(place / _TOKENIZER) for place in (encoder, table))
+    if any(ours.get(key) != theirs.get(key) for key in _MAKE_TOKENS):
         raise ModelError(
-            "queries have another vocabulary than documents",
-            where=str(table / "tokenizer.json"),
+            "queries have another tokenizer than documents",
+            where=str(table / _TOKENIZER),
             fix="download the model again",
         )
-    modules = entries({"": kind, **{place.name: other for other, place in others}})
-    linked = {place.name: place for _, place in others} | {QUERY_TABLE: table}
+    # Several may have one name.
+    named = {
+        f"{number}_{place.name}": (other, place) for number, (other, place) in enumerate(others, 1)
+    }
+    modules = entries({"": kind, **{name: other for name, (other, _) in named.items()}})
+    linked = {name: place for name, (_, place) in named.items()} | {QUERY_TABLE: table}
     if (folder / ABOUT).is_file():
         linked[ABOUT] = folder / ABOUT
     return completed(encoder, {MODULES: json.dumps(modules, indent=2), **linked})

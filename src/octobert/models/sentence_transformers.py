@@ -36,6 +36,7 @@ from octobert.core.model_config import (
     read_object,
     write_json,
 )
+from octobert.core.plain import preview
 
 ABOUT = "config_sentence_transformers.json"
 _ROUTER = "router_config.json"
@@ -157,6 +158,8 @@ def _place(file: Path, stated: Any) -> Path:
 def tabled(folder: Path) -> tuple[list[tuple[str, Path]], Path] | None:
     """(type, folder) of the modules that read documents, and the folder of the weights of tokens that make queries.
 
+    Their folders are there.
+
     None for any folder but that of a sparse encoder whose queries need no model.
 
     Raises:
@@ -167,15 +170,37 @@ def tabled(folder: Path) -> tuple[list[tuple[str, Path]], Path] | None:
     path = folder / _ROUTER
     stated = read_object(path, missing_ok=True)
     types, routes = stated.get("types"), stated.get("structure")
-    if not isinstance(types, dict) or not isinstance(routes, dict):
+    sides = ("query", "document")
+    if not isinstance(types, dict) or not isinstance(routes, dict) or not routes.keys() >= {*sides}:
         return None
-    query, document = (
-        [(str(types.get(name)), _place(path, name)) for name in routes.get(side) or ()]
-        for side in ("query", "document")
-    )
+    query, document = (_route(path, types, routes[side]) for side in sides)
     kinds = [[_name_of(kind) for kind, _ in route] for route in (query, document)]
     is_table = kinds[0] == ["SparseStaticEmbedding"] and kinds[1][:1] == ["MLMTransformer"]
     return (document, query[0][1]) if is_table else None
+
+
+def _route(path: Path, types: Mapping[str, Any], names: Any) -> list[tuple[str, Path]]:
+    """(type, folder) of the modules of one route.
+
+    Raises:
+        ModelError: they are no list of folders of the model.
+    """
+    if not isinstance(names, list):
+        raise ModelError(
+            "a route is not a list of modules",
+            where=str(path),
+            got=preview(names),
+            fix="download it again",
+        )
+    places = [_place(path, name) for name in names]
+    for place in places:
+        if not place.is_dir():
+            raise ModelError(
+                "the folder of a module is missing",
+                where=str(place),
+                fix="download the model again",
+            )
+    return [(str(types.get(name)), place) for name, place in zip(names, places, strict=True)]
 
 
 def _name_of(kind: str) -> str:

@@ -137,9 +137,8 @@ def resolve(
             got=path.suffix,
             expected="a checkpoint folder or an .onnx file",
         )
-    if path.is_dir():
-        path = flat(path)
-    folder = path if path.is_dir() else tokenizer_folder(path)
+    folder = flat(path if path.is_dir() else tokenizer_folder(path))
+    path = folder if path.is_dir() else path
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
         _refuse_quantized(config, folder)

@@ -65,6 +65,10 @@ class VectorForm(ABC):
         """Whether queries and documents are read in different ways."""
         return False
 
+    def reads(self, name: str) -> bool:
+        """Whether the vector of a text with this prompt is the model's; False where it is made without it."""
+        return True
+
     @abstractmethod
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> Sequence[Sequence[Encoded]]:
         """One token row for each text, which keeps what its vector is made of; none where that needs no model."""
@@ -226,12 +230,21 @@ class Embedding(WholeTexts):
             user_input, name = user_input["text"], str(user_input["prompt"])
             check_prompt(name, self.prompts, where=where)
         first, *second = super().parse(user_input, where=where)
+        if second and self.form.told:
+            raise DataError(
+                "each text is a query or a document, and none is a pair",
+                where=where,
+                got=preview([first, *second]),
+                fix="give two inputs",
+            )
         return self._prompted(name, first) + tuple(second)
 
     def inputs_like(self, text: Text, texts: Sequence[str]) -> list[Text]:
-        """Behind the prompts of the columns in turn."""
+        """Behind the prompts of the columns in turn, but for those that no model reads."""
         inputs = super().inputs_like(text[:1] if self.form.told else text, texts)
-        names = itertools.cycle(self.used or (self.prompt,))
+        names = itertools.cycle(
+            name for name in self.used or (self.prompt,) if self.form.reads(name)
+        )
         return [
             self._prompted(name, first) + tuple(rest)
             for name, (first, *rest) in zip(names, inputs, strict=False)
@@ -274,8 +287,11 @@ class Embedding(WholeTexts):
             yield part, self.form.similarities(kind, asking[part], found)
 
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
-        """The agreement of vectors."""
+        """The agreement of vectors, of texts that the model reads."""
         after, before = map(self.vectors, (ours, reference))
+        read = [index for index, rows in enumerate(ours.encoded.rows) if rows]
+        if len(read) < len(ours.encoded.rows):
+            after, before = after[read], before[read]
         name, agreement, kind = self.form.agreement(after, before)
         chance, count = None, before.shape[0]
         if count > 1:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from octobert.core.errors import DataError
 from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Similarity
 from octobert.core.results import ModelMetadata
@@ -51,7 +52,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
         DataError: the options name a prompt that the model does not have.
     """
     form = SparseVectors(options.most_active or metadata.most_active or MOST, metadata.query_table)
-    return built(
+    task = built(
         options,
         sided(metadata) if form.told else metadata,
         head="sparse-embedding",
@@ -59,6 +60,14 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
         per_token=True,
         similarity=metadata.similarity or "dot",
     )
+    if not any(map(form.reads, task.used)):
+        raise DataError(
+            "the model reads none of the texts: a table makes the vectors of queries",
+            where="task.sparse-embedding",
+            got=f"the prompt {QUERY}",
+            fix="leave the prompt of documents to the model",
+        )
+    return task
 
 
 @dataclass(frozen=True)
@@ -81,15 +90,19 @@ class SparseVectors(VectorForm):
         """Where queries need no model."""
         return self.tabled
 
+    def reads(self, name: str) -> bool:
+        """All but queries of a table."""
+        return not (self.tabled and name == QUERY)
+
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[list[Encoded]]:
         """Rows that keep the entries of their vector; none for queries that need no model."""
-        needless = [self.tabled and text[1] == QUERY for text in texts]
+        read = [not self.tabled or self.reads(text[1]) for text in texts]
         encoded = tokenizer.encode([text[:1] for text in texts] if self.tabled else texts)
         return [
-            []
-            if skipped
-            else [SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)]
-            for row, skipped in zip(encoded, needless, strict=True)
+            [SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)]
+            if wanted
+            else []
+            for row, wanted in zip(encoded, read, strict=True)
         ]
 
     def read(self, outputs: Outputs, encoded: EncodedTexts) -> Any:
@@ -113,7 +126,8 @@ class SparseVectors(VectorForm):
         assert tokenizer.query_weights is not None
         made: dict[str, list[np.ndarray]] = {INDICES: [], VALUES: []}
         for tokens in tokenizer.offsets([encoded.texts[index][0] for index in queries]):
-            ids = tokens.ids[: tokenizer.max_length]
+            most = tokenizer.max_length
+            ids = tokens.ids[-most:] if tokenizer.side == "left" else tokens.ids[:most]
             vector = np.zeros(tokenizer.vocabulary, np.float32)
             vector[ids] = tokenizer.query_weights[ids]
             row = SparseRow(ids, np.zeros_like(ids), False, self.most, tokenizer.vocabulary)

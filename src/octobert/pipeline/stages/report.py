@@ -267,7 +267,7 @@ def _gather(report: Report, made: _Made, task: Task, results: Mapping[str, Resul
     curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "qat")]
     return Evidence(
         changed=changed_rows(task, quantized, results),
-        lengths=tuple(sum(len(row) for row in rows) for rows in read),
+        lengths=tuple(sum(len(row) for row in rows) for rows in read if rows),
         activations=activations(observed, report.plans),
         observed=len(observed),
         smoothed=channels.smoothed if channels is not None else (),
