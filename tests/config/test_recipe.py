@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octobert.config import loading
-from octobert.config.measuring import Benchmark
+from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.core.errors import ModelError, RecipeError, StorageError
 from tests.support.cli import octobert
 
@@ -140,6 +140,18 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
     assert loading.parse(written) == loading.with_absolute_paths(recipe).model_copy(
         update={"allow_code": False}
     )
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0}, (1, 2), {1}, object(), b"\xff"], ids=lambda value: type(value).__name__)
+def test_what_stands_beside_a_path_stays_as_it_is(tmp_path, weights: object) -> None:
+    """Also what JSON does not have."""
+    (tmp_path / "metric").mkdir()
+    metric = {"evaluate": {"name": "./metric", "weights": weights}}
+    recipe = loading.parse({**GOOD, "metric": metric, "allow_code": True}, base=tmp_path)
+    (read,) = recipe.metric
+    assert isinstance(read, EvaluateMetric)
+    assert read.name == str(tmp_path / "metric")
+    assert read.arguments == {"weights": weights}
 
 
 def test_paths_of_trainings_are_absolute_too(tmp_path, monkeypatch) -> None:
