@@ -142,7 +142,9 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
     )
 
 
-@pytest.mark.parametrize("weights", [{0: 1.0}, (1, 2), {1}, object(), b"\xff"], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "weights", [{0: 1.0}, (1, 2), {1}, object(), b"\xff"], ids=lambda value: type(value).__name__
+)
 def test_what_stands_beside_a_path_stays_as_it_is(tmp_path, weights: object) -> None:
     """Also what JSON does not have."""
     (tmp_path / "metric").mkdir()
