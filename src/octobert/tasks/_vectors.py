@@ -289,8 +289,8 @@ class Embedding(WholeTexts):
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """The agreement of vectors, of texts that the model reads."""
         after, before = map(self.vectors, (ours, reference))
-        read = [index for index, rows in enumerate(ours.encoded.rows) if rows]
-        if len(read) < len(ours.encoded.rows):
+        if self.form.told:
+            read = [index for index, text in enumerate(ours.texts) if self.form.reads(text[1])]
             after, before = after[read], before[read]
         name, agreement, kind = self.form.agreement(after, before)
         chance, count = None, before.shape[0]

@@ -109,7 +109,11 @@ class SparseVectors(VectorForm):
         """The matrix, [n, `_WIDTH`]."""
         from scipy.sparse import csr_array
 
-        queries = [index for index, rows in enumerate(encoded.rows) if not rows]
+        queries = (
+            [index for index, text in enumerate(encoded.texts) if not self.reads(text[1])]
+            if self.tabled
+            else []
+        )
         if queries:
             outputs = self._completed(outputs, encoded, queries)
         values = outputs[VALUES]
