@@ -131,7 +131,7 @@ class AccuracyJudge:
         encoded = task.encode(tokenizer, distinct)
         self._rows: dict[Text, Sequence[Encoded]] = dict(zip(distinct, encoded.rows, strict=True))
         self.rows = len(parts[-1].gold)
-        self.median_tokens = int(np.median([len(row) for row in encoded.flat] or [0]))
+        self.median_tokens = int(np.median([len(row) for row in encoded.flat]))
         self._float = self._float_outputs(distinct, open_float, cache)
         self.float_values = self._values(parts[-1], self._float)
 

@@ -56,9 +56,9 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
         route = tabled(folder)
+        modules = [*route[0], ("", route[1])] if route else modules_of(folder)
         # Its own folder, and those of its modules.
-        places = [folder, *(place for _, place in (route[0] if route else modules_of(folder)))]
-        places += [route[1]] if route else []
+        places = [folder, *(place for _, place in modules)]
         without = [place for place in places if not list(place.glob("*.safetensors"))]
         # Pickle weights are downloaded only when they are allowed.
         names = {

@@ -156,14 +156,13 @@ def _place(file: Path, stated: Any) -> Path:
 
 
 def tabled(folder: Path) -> tuple[list[tuple[str, Path]], Path] | None:
-    """(type, folder) of the modules that read documents, and the folder of the weights of tokens that make queries.
+    """Of a sparse encoder whose queries need no model: the modules that read documents, and the table that makes queries.
 
-    Their folders are there.
-
-    None for any folder but that of a sparse encoder whose queries need no model.
+    Returns:
+        (type, folder) of each module, and the folder of the weights of tokens; None for any other model.
 
     Raises:
-        ModelError: its files cannot be read.
+        ModelError: its files cannot be read, or a folder is missing.
     """
     if [_name_of(kind) for kind, _ in modules_of(folder)] != ["Router"]:
         return None

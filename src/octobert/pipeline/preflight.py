@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from octobert import targets
+from octobert.config.choosing import Accuracy
 from octobert.config.loading import options_of
 from octobert.config.recipe import Recipe
 from octobert.config.training import Finetune, Qat, TrainingSettings
@@ -86,7 +87,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
     if recipe.qat is not None:
         _check_trained_types(recipe)
     if recipe.accuracy is not None:
-        _check_criterion(recipe, recipe.accuracy.metric, task, places)
+        _check_criterion(recipe, recipe.accuracy, task, places)
     if places.corpus is not None:
         need_search(task)
     check_length(task.max_length, model.tokenizer_folder)
@@ -266,13 +267,11 @@ def train_installed() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-def _check_criterion(recipe: Recipe, named: str | None, task: Task, places: sources.Places) -> None:
-    """Refuse a criterion of accuracy without a metric, or one that would be searched for on the evaluation rows.
-
-    Args:
-        named: the metric that it names.
-    """
-    metric = named or task.primary
+def _check_criterion(
+    recipe: Recipe, criterion: Accuracy, task: Task, places: sources.Places
+) -> None:
+    """Refuse a criterion of accuracy without a metric, or one that would be searched for on the evaluation rows."""
+    metric = criterion.metric or task.primary
     if metric is None:
         raise RecipeError(
             "the task has no metric on this data",

@@ -65,8 +65,8 @@ class VectorForm(ABC):
         """Whether queries and documents are read in different ways."""
         return False
 
-    def reads(self, name: str) -> bool:
-        """Whether the vector of a text with this prompt is the model's; False where it is made without it."""
+    def reads(self, text: Text) -> bool:
+        """Whether the vector of a text is the model's; False where it is made without it."""
         return True
 
     @abstractmethod
@@ -243,7 +243,9 @@ class Embedding(WholeTexts):
         """Behind the prompts of the columns in turn, but for those that no model reads."""
         inputs = super().inputs_like(text[:1] if self.form.told else text, texts)
         names = itertools.cycle(
-            name for name in self.used or (self.prompt,) if self.form.reads(name)
+            name
+            for name in self.used or (self.prompt,)
+            if self.form.reads(self._prompted(name, ""))
         )
         return [
             self._prompted(name, first) + tuple(rest)
@@ -289,8 +291,8 @@ class Embedding(WholeTexts):
     def fidelity(self, ours: Result, reference: Result) -> Fidelity:
         """The agreement of vectors, of texts that the model reads."""
         after, before = map(self.vectors, (ours, reference))
-        if self.form.told:
-            read = [index for index, text in enumerate(ours.texts) if self.form.reads(text[1])]
+        read = [index for index, text in enumerate(ours.texts) if self.form.reads(text)]
+        if len(read) < len(ours.texts):
             after, before = after[read], before[read]
         name, agreement, kind = self.form.agreement(after, before)
         chance, count = None, before.shape[0]

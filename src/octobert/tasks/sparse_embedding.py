@@ -60,7 +60,7 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
         per_token=True,
         similarity=metadata.similarity or "dot",
     )
-    if not any(map(form.reads, task.used)):
+    if not any(form.reads(text) for i in range(len(task.used)) for text in task.prompted(i, [""])):
         raise DataError(
             "the model reads none of the texts: a table makes the vectors of queries",
             where="task.sparse-embedding",
@@ -90,30 +90,25 @@ class SparseVectors(VectorForm):
         """Where queries need no model."""
         return self.tabled
 
-    def reads(self, name: str) -> bool:
+    def reads(self, text: Text) -> bool:
         """All but queries of a table."""
-        return not (self.tabled and name == QUERY)
+        return not (self.tabled and text[1] == QUERY)
 
     def rows(self, texts: Sequence[Text], tokenizer: Tokenizer) -> list[list[Encoded]]:
         """Rows that keep the entries of their vector; none for queries that need no model."""
-        read = [not self.tabled or self.reads(text[1]) for text in texts]
-        encoded = tokenizer.encode([text[:1] for text in texts] if self.tabled else texts)
-        return [
-            [SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)]
-            if wanted
-            else []
-            for row, wanted in zip(encoded, read, strict=True)
-        ]
+        read = [text for text in texts if self.reads(text)]
+        # A text that is told to be a document is one text, no pair.
+        encoded = iter(tokenizer.encode([text[:1] for text in read] if self.tabled else read))
+        return [[self._row(next(encoded), tokenizer)] if self.reads(text) else [] for text in texts]
+
+    def _row(self, row: Encoded, tokenizer: Tokenizer) -> SparseRow:
+        return SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)
 
     def read(self, outputs: Outputs, encoded: EncodedTexts) -> Any:
         """The matrix, [n, `_WIDTH`]."""
         from scipy.sparse import csr_array
 
-        queries = (
-            [index for index, text in enumerate(encoded.texts) if not self.reads(text[1])]
-            if self.tabled
-            else []
-        )
+        queries = [index for index, text in enumerate(encoded.texts) if not self.reads(text)]
         if queries:
             outputs = self._completed(outputs, encoded, queries)
         values = outputs[VALUES]
@@ -134,7 +129,7 @@ class SparseVectors(VectorForm):
             ids = tokens.ids[-most:] if tokenizer.side == "left" else tokens.ids[:most]
             vector = np.zeros(tokenizer.vocabulary, np.float32)
             vector[ids] = tokenizer.query_weights[ids]
-            row = SparseRow(ids, np.zeros_like(ids), False, self.most, tokenizer.vocabulary)
+            row = self._row(Encoded(ids, np.zeros_like(ids), truncated=False), tokenizer)
             for name, array in row.kept({VECTOR: vector}).items():
                 made[name].append(array[0])
         # Places among the texts that have a row.
