@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from octobert.core.arrays import arrays_in
 from octobert.core.plan import QuantPlan
 from octobert.core.results import Report
 from octobert.inference.batching import run_rows
@@ -50,7 +51,7 @@ def main(out: Path) -> None:
             continue
         searched = f"search/{target}"
         planned = made(searched if searched in report.stages else f"quantize/{target}")
-        ran = _artifacts.arrays_in(made(f"evaluate/{target}").path(_artifacts.OUTPUTS))
+        ran = arrays_in(made(f"evaluate/{target}").path(_artifacts.OUTPUTS))
         with tempfile.TemporaryDirectory() as folder:
             parts = planned.read(_artifacts.PLAN, QuantPlan).float_parts
             graph = planned.path(_artifacts.QUANTIZED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import RecipeError
 from octobert.core.model_config import (
+    ABOUT,
     CONFIG,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
@@ -173,7 +174,6 @@ def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
     from octobert.core.session import STATES
     from octobert.data.tokenization import Tokenizer
     from octobert.data.tokenizer_files import TOKENIZER, lowers
-    from octobert.models.sentence_transformers import ABOUT
 
     config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))
     length, kept = tokenizer["model_max_length"], model.outputs[0].name

@@ -358,9 +358,8 @@ def _ports(source: Path) -> ModelSignature:
 
 def _write(source: Path, manifest: PackageManifest, client: Client, model: Model) -> None:
     """Write the folder: complete, or not at all."""
-    import shutil
-
     from octobert.core.files import atomic_folder
+    from octobert.core.origin import copy_file
     from octobert.targets.shared import files
 
     weights, target = files.model_file(source), Path(model.folder)
@@ -383,8 +382,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     }
     with atomic_folder(target) as partial:
         for name, file in (beside | models).items():
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, partial / name)
+            copy_file(file, partial / name)
         name_no_file(partial)
         if model.kind == EMBEDDING and client.outputs != "all":
             as_token = client.outputs == "token"

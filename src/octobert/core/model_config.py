@@ -24,6 +24,33 @@ MODULES, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
 # Folder of the weights of tokens that make a query's sparse vector without a model.
 QUERY_TABLE = "query_0_SparseStaticEmbedding"
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
+ABOUT, ROUTER, GLINER = (
+    "config_sentence_transformers.json",
+    "router_config.json",
+    "gliner_config.json",
+)
+# Of Stanford's ColBERT, and of peft.
+METADATA, ADAPTER_CONFIG = "artifact.metadata", "adapter_config.json"
+# Of a module of sentence-transformers, the safe form first.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# Names of one file of sentence-transformers, the present one first.
+SENTENCE_CONFIGS = tuple(
+    SENTENCE_CONFIG.replace("bert", family, 1)
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# Of a tokenizer, as transformers saves it.
+TOKENIZER_FILES = (
+    *("tokenizer.json", TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
+)
+# Of the table of queries, with a tokenizer of its own.
+TABLE_FILES = tuple(f"{QUERY_TABLE}/{name}" for name in (CONFIG, WEIGHTS[0], *TOKENIZER_FILES))
+# Patterns of the files in a model's folder that are read, but for weights and modules.
+READ = (
+    *(CONFIG, MODULES, ABOUT, ROUTER, GLINER, METADATA, ADAPTER_CONFIG, TEMPLATE, "*.index.json"),
+    *SENTENCE_CONFIGS,
+    *TOKENIZER_FILES,
+)
 _FIX = "download or copy the model again"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
 _Layers = Annotated[int, Field(ge=1, le=1000)]

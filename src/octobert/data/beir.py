@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import DataError
+from octobert.core.origin import listed
 from octobert.core.plain import preview
 from octobert.data import formats
 from octobert.data.sampling import Row
@@ -22,11 +23,9 @@ _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 
 def splits_of(folder: Path) -> list[Path]:
     """The files of judgements and the corpus of a folder; none of any other folder."""
-    files = [folder / _CORPUS, folder / _QUERIES]
-    if not all(file.is_file() for file in files):
-        return []
-    judged = sorted((folder / _QRELS).glob("*.tsv"))
-    return [*judged, files[0]] if judged else []
+    files = listed(folder, f"{_QRELS}/*.tsv", _QUERIES, _CORPUS, kind=DataError)
+    judged = [file for file in files.values() if file.suffix == ".tsv"]
+    return [*judged, files[_CORPUS]] if judged and files.keys() >= {_CORPUS, _QUERIES} else []
 
 
 def files_of(place: Path) -> list[Path]:

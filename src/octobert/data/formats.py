@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from octobert.core.arrays import arrays_in
+from octobert.core.budget import most_bytes
 from octobert.core.errors import DataError, each, reason, unreadable
 from octobert.core.files import content_of
+from octobert.core.origin import listed
 from octobert.core.plain import parsed_json, preview
 from octobert.data.sampling import Row
 
@@ -77,9 +80,8 @@ def decoded(path: Path, content: bytes | bytearray) -> str:
 
 def texts_in(folder: Path) -> list[Path]:
     """The texts of a folder that holds a folder of them for each class, as `pos/1.txt`, in order; none in any other folder."""
-    return sorted(
-        file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED
-    )
+    files = listed(folder, "[!.]*/[!.]*.txt", kind=DataError).values()
+    return [file for file in files if file.parent.name != _UNLABELLED]
 
 
 def rows_in(folder: Path) -> list[Path]:
@@ -89,7 +91,7 @@ def rows_in(folder: Path) -> list[Path]:
 
 def feeds_in(folder: Path) -> list[Path]:
     """The `.npz` files of a folder, in order."""
-    return sorted(folder.glob("[!.]*.npz"))
+    return list(listed(folder, "[!.]*.npz", kind=DataError).values())
 
 
 def feed_folder(files: Sequence[Path]) -> list[Row]:
@@ -109,17 +111,10 @@ def arrays_of(path: Path, content: bytes | bytearray) -> Row:
     """
     import io
 
-    import numpy as np
-
     try:
         if not content.startswith(b"PK"):
             raise ValueError("it is no zip file")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            # Of a compressed file, before anything is unpacked.
-            size = sum(part.file_size for part in arrays.zip.infolist())
-            if size > MOST_BYTES:
-                raise ValueError(f"{size / 2**30:.0f} GiB of arrays")
-            return {name: arrays[name] for name in arrays.files}
+        return dict(arrays_in(io.BytesIO(content), min(MOST_BYTES, most_bytes())))
     except Exception as error:  # zipfile, NumPy and its headers have no base class for theirs
         raise DataError(
             "the file holds no arrays of numbers",

@@ -23,6 +23,7 @@ from octobert.core import environment, user_code
 from octobert.core.errors import DataError, did_you_mean, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp, looks_local
 from octobert.core.frozen import FrozenModel
+from octobert.core.origin import check_inside
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code
 from octobert.data import beir, formats, sampling
@@ -143,6 +144,8 @@ def find_splits(source: str) -> dict[str, list[Path]]:
         return {("validation" if name == "dev" else name): files for name, files in splits.items()}
     for file in sorted(path.iterdir()):
         for split in _splits_in(file.name):
+            if file.suffix.lower() in FORMATS or file.is_dir():
+                check_inside(path, file.name, DataError)
             if formats.rows_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
                 splits.setdefault(split, []).append(file)
     if not splits:

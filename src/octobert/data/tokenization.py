@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from octobert.core.arrays import shapes_in, tensors_in
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
 from octobert.core.frozen import lazy
@@ -21,10 +22,12 @@ from octobert.core.model_config import (
     QUERY_TABLE,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
+    WEIGHTS,
     read_config,
     read_object,
     write_json,
 )
+from octobert.core.origin import copy_file, copy_files, listed
 from octobert.data import tokenizer_limits
 from octobert.data.encoded import Encoded, Frame, TokenOffsets
 from octobert.data.tokenizer_files import (
@@ -134,7 +137,7 @@ class Tokenizer:
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
         # [vocabulary] the weight of each token in a query's sparse vector that is made without the model; None for all others.
-        self.query_weights = _query_weights(folder / QUERY_TABLE, self.vocabulary)
+        self.query_weights = _query_weights(folder, self.vocabulary)
         # What texts are refused with after one took too long.
         self._late: TimeoutError | None = None
         # Truncation is a state of the tokenizer, which several threads use.
@@ -354,30 +357,21 @@ def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:
     Raises:
         ModelError: they cannot be read, or there is not one for each token.
     """
-    if not folder.is_dir():
+    file = folder / QUERY_TABLE / WEIGHTS[0]
+    if not listed(folder, f"{QUERY_TABLE}/{WEIGHTS[0]}"):
         return None
-    from safetensors.numpy import load_file
-
-    # Not where it is linked to.
-    file = (folder / "model.safetensors").resolve()
-    try:
-        weights = load_file(file)["weight"].astype(np.float32)
-    except Exception as error:  # safetensors raises a type of its own for damaged files
-        raise ModelError(
-            "the weights of queries cannot be read",
-            where=str(file),
-            got=reason(error),
-            fix="download the model again",
-        ) from error
-    if weights.shape != (vocabulary,) or not ((weights >= 0) & np.isfinite(weights)).all():
+    shape = shapes_in(file).get("weight", ())
+    # What has another shape is not read.
+    weights = tensors_in(file)["weight"] if shape == (vocabulary,) else np.array(np.nan)
+    if not ((weights >= 0) & np.isfinite(weights)).all():
         raise ModelError(
             "not one weight for each token of queries",
             where=str(file),
-            got=f"shape {list(weights.shape)}",
+            got=f"shape {list(shape)}",
             expected=f"[{vocabulary}], finite, none below 0",
             fix="download the model again",
         )
-    return weights
+    return np.asarray(weights, np.float32)
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:
@@ -388,18 +382,15 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     Raises:
         ModelError: there is no tokenizer.
     """
-    import shutil
-
     tokenizer = Tokenizer(source)
-    for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+    copy_files(source, (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS), folder)
     if not (folder / TOKENIZER).is_file():
         tokenizer.save(folder / TOKENIZER)
     config = sentence_config(source)
     if config is None:
         return
-    shutil.copyfile(config, folder / SENTENCE_CONFIG)
+    (path,) = listed(source, config.name).values()
+    copy_file(path, folder / SENTENCE_CONFIG)
     stated = read_object(folder / TOKENIZER_CONFIG, missing_ok=True)
     if (length := trained_length(source)) < NO_LIMIT:
         stated["model_max_length"] = length

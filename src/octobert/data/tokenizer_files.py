@@ -17,6 +17,7 @@ from octobert.core.files import content_of, opened
 from octobert.core.model_config import (
     MODULES,
     SENTENCE_CONFIG,
+    SENTENCE_CONFIGS,
     TOKENIZER_CONFIG,
     chat_template,
     read_config,
@@ -65,11 +66,6 @@ NO_LIMIT = 10**9
 FAST, BACKEND = "PreTrainedTokenizerFast", "TokenizersBackend"
 # Keys of the file below that change what the model reads.
 _UNSUPPORTED = ("processing_kwargs", "config_args", "config_kwargs", "tokenizer_name_or_path")
-# Names of one file of sentence-transformers, the present one first.
-SENTENCE_CONFIGS = tuple(
-    SENTENCE_CONFIG.replace("bert", family, 1)
-    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
 
 
 def tokenizer_file(folder: Path) -> Path | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from octobert.core.arrays import arrays_in
 from octobert.core.errors import DataError, RecipeError, did_you_mean
 from octobert.core.estimate import Estimate
 from octobert.core.files import read_sealed, write_sealed
@@ -240,8 +241,7 @@ class AccuracyJudge:
         self, texts: list[Text], open_float: Callable[[], Session], cache: Path
     ) -> Outputs:
         if (stored := read_sealed(cache)) is not None:
-            with np.load(io.BytesIO(stored)) as arrays:
-                return self._by_text({name: arrays[name] for name in arrays.files}, texts)
+            return self._by_text(arrays_in(io.BytesIO(stored)), texts)
         outputs: Outputs = {}
         self._run(open_float(), texts, outputs)
         buffer = io.BytesIO()

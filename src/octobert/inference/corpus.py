@@ -49,6 +49,8 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import lazy
 from octobert.core.lock import locked
+from octobert.core.model_config import READ, TABLE_FILES
+from octobert.core.origin import check_inside, listed
 from octobert.core.plain import parsed_json
 from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
@@ -393,8 +395,7 @@ def _run(
     """What the answers depend on, by name, as JSON. The numbers of threads and streams are not among it."""
     model, opened = embedder.model, embedder.model.opened
     # The task, the tokenizer, the pooling, and the settings of a package.
-    patterns = ("*.json", "*.txt", "*_Pooling/*.json")
-    beside = [file for pattern in patterns for file in sorted(opened.folder.glob(pattern))]
+    beside = listed(opened.folder, *READ, "*_Pooling/config.json", *TABLE_FILES).values()
     facts = {
         "model": [
             opened.facts().model_dump(),
@@ -447,6 +448,8 @@ def _files(path: Path, out: Path) -> list[Path]:
         found = [file for file in files_in(path) if taken(file)]
     except OSError as error:
         raise unreadable(DataError, error, error.filename) from error
+    for file in found:
+        check_inside(path, file.relative_to(path).as_posix(), DataError)
     folder, place = Path(os.path.realpath(path)), Path(os.path.realpath(out.parent), out.name)
     if folder in place.parents and taken(path / place.relative_to(folder)):
         raise StorageError(

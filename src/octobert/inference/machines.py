@@ -11,7 +11,6 @@ its cores are not part of it: they change all times, and rarely which model is t
 from __future__ import annotations
 
 import functools
-import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +40,7 @@ from octobert.core.files import (
     sync_all,
 )
 from octobert.core.frozen import FrozenModel, Row, Tabular, first_problem
+from octobert.core.origin import copy_files
 from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.selection import BEST
@@ -386,7 +386,7 @@ def _inside(place: Path) -> list[Path]:
         return [place]
     if (place / INDEX).is_file():
         return [_checked(place, package) for package in read_index(place).packages]
-    if (place / BEST / PACKAGE_FILE).is_file():
+    if is_folder(place / BEST) and is_file(place / BEST / PACKAGE_FILE):
         return [place / BEST]
     raise ModelError(
         "no model was chosen in this folder",
@@ -458,10 +458,7 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
     with atomic_folder(out) as partial:
         for name, (package, manifest) in named.items():
             # Settings that were tuned are kept by machine.
-            tuned = package_files.TUNED_FILE
-            added = [tuned] if is_file(package / tuned) else []
-            for file in (*manifest.files, PACKAGE_FILE, *added):
-                (partial / name / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(package / file, partial / name / file)
+            names = (*manifest.files, PACKAGE_FILE, package_files.TUNED_FILE)
+            copy_files(package, names, partial / name)
         (partial / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
         sync_all(partial)

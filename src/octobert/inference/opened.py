@@ -356,8 +356,8 @@ def _package(path: Path, target: str | None) -> FinishedModel:
         target=manifest.target,
         folder=path,
         task=manifest.task,
-        floating=FloatModel(floating, content=manifest.files.get("onnx/model.onnx"))
-        if floating.is_file()
+        floating=FloatModel(floating, content=manifest.files["onnx/model.onnx"])
+        if "onnx/model.onnx" in manifest.files and floating.is_file()
         else None,
         entries=manifest.session,
         manifest=manifest,

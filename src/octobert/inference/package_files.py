@@ -35,14 +35,18 @@ from octobert.core.files import (
     storage_errors,
 )
 from octobert.core.frozen import Row, Tabular, first_problem
+from octobert.core.model_config import READ, TABLE_FILES
 from octobert.core.onnx_files import external_files
+from octobert.core.origin import is_inside, listed
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned, shorter_files
+from octobert.targets.shared.ir_files import weights_at
 
 TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10
+_LINK = "is a link that leaves the package, or no file"
 _AGAIN = "copy the package again, or run the recipe again"
 # The first date that a zip file can hold, and a plain file that everybody may read.
 _DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
@@ -87,7 +91,7 @@ def read_manifest(folder: Path) -> PackageManifest:
     """
     path = folder / PACKAGE_FILE
     if _is_link(folder, PACKAGE_FILE):
-        raise other_files(folder, [f"{PACKAGE_FILE} is a link"])
+        raise other_files(folder, [f"{PACKAGE_FILE} {_LINK}"])
     if not os.path.lexists(folder):
         raise ModelError(
             "there is no such folder", where=str(folder), expected="a package", fix="check the path"
@@ -141,9 +145,11 @@ def verify(package: Path) -> Verified:
     states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
     verified = _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
-    graphs = (package / name for name in manifest.files if name.endswith(".onnx"))
-    outside = (file for graph in graphs if graph.is_file() for file in external_files(graph))
-    if wrong := _unlisted(package, manifest, outside):
+    graphs = [package / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
+    opened = [file for graph in graphs for file in shorter_files(graph).values()]
+    for graph in graphs:
+        opened += [weights_at(graph)] if graph.suffix == ".xml" else external_files(graph)
+    if wrong := _unlisted(package, manifest, opened):
         raise other_files(package, wrong)
     return verified
 
@@ -268,9 +274,10 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
     Raises:
         ModelError: a file is not listed, is missing or has another size.
     """
-    wrong = [f"{name} is a link" for name in manifest.files if _is_link(folder, name)]
+    if wrong := [f"{name} {_LINK}" for name in manifest.files if _is_link(folder, name)]:
+        raise other_files(folder, wrong)
     opened = (model_file, weights_of(model_file), *shorter_files(model_file).values())
-    wrong += _unlisted(folder, manifest, opened)
+    wrong = _unlisted(folder, manifest, opened)
     for name, size in manifest.sizes.items():
         path = folder / name
         if path.parent == model_file.parent and path.name.startswith(model_file.stem):
@@ -287,32 +294,30 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
 def weights_of(model_file: Path) -> Path:
     """The file with the weights of a model: an OpenVINO IR has one beside it, and so have large ONNX files."""
     if model_file.suffix == ".xml":
-        return model_file.with_suffix(".bin")
+        return weights_at(model_file)
     data = model_file.with_name(f"{model_file.name}.data")
     return data if data.is_file() else model_file
 
 
 def _unlisted(package: Path, manifest: PackageManifest, files: Iterable[Path]) -> list[str]:
-    """What is wrong with files that a runtime reads: no digest is known of those that are not listed."""
+    """What is wrong with files that a runtime or octobert reads: no digest is known of those that are not listed."""
     names = dict.fromkeys(file.relative_to(package).as_posix() for file in files)
+    names |= dict.fromkeys(listed(package, *READ, *TABLE_FILES))
     return [
         f"{name} is not listed in {PACKAGE_FILE}" for name in names if name not in manifest.files
     ]
 
 
 def _is_link(package: Path, name: str) -> bool:
-    """A link leads to whatever its reader may read. Those of the Hub's cache lead to its own files, and are none here."""
-    root = package.resolve()
-    place = (root / name).resolve()
-    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
-    return place != root / name and place.parent != blobs
+    """Whether something else than a file of the package stands in the place of one."""
+    return os.path.lexists(package / name) and not is_inside(package, name)
 
 
 def _state(package: Path, name: str, digest: str) -> str:
     """Return the problem of a file; empty if there is none."""
     path = package / name
     if _is_link(package, name):
-        return "is a link"
+        return _LINK
     if not path.is_file():
         return "is missing"
     try:

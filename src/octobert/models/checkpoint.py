@@ -22,11 +22,11 @@ from octobert.core.errors import ModelError, RecipeError, reason
 from octobert.core.family import EncoderFamily, family_of
 from octobert.core.files import is_disk_error
 from octobert.core.heads import head_of
+from octobert.core.model_config import ADAPTER_CONFIG
 from octobert.models import weights
 from octobert.models.heads import unused_weights
 from octobert.models.source import ModelSource, read_config
 
-_ADAPTER = "adapter_config.json"
 _LAYERS_KEY = "finetune.layers"
 # Ends of keys of a config that choose code: auto_map, attn_implementation, _attn_implementation, …
 _NAMES_CODE = ("auto_map", "_implementation", "_implementation_internal")
@@ -190,11 +190,11 @@ def _from_pretrained(
     """(the model in float32, transformers' report on the weights that it loaded)."""
     weights.need("torch", "transformers")
     files = weights.weight_files(folder, allow_pickle=allow_pickle)
-    if (folder / _ADAPTER).exists():
+    if (folder / ADAPTER_CONFIG).exists():
         # With peft, transformers would load the model that this file names; without, it would ignore the adapter.
         raise ModelError(
             "the checkpoint has an adapter beside its weights",
-            where=str(folder / _ADAPTER),
+            where=str(folder / ADAPTER_CONFIG),
             fix="merge it into the model (merge_and_unload of peft) and save that",
         )
     stated = read_config(folder)

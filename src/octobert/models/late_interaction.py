@@ -18,18 +18,20 @@ import numpy as np
 from octobert.core.errors import ModelError
 from octobert.core.frozen import first_problem
 from octobert.core.model_config import (
+    ABOUT,
     CONFIG,
+    METADATA,
     MODULES,
     SENTENCE_CONFIG,
     Reading,
     read_object,
     write_json,
 )
-from octobert.models.sentence_transformers import ABOUT, entries, modules_of
+from octobert.models.sentence_transformers import entries, modules_of
 
 # Folder of a projection that had none.
 PROJECTION = "1_Dense"
-STANFORD, _METADATA = "HF_ColBERT", "artifact.metadata"
+STANFORD = "HF_ColBERT"
 # What the libraries take where a model states nothing.
 _QUERY_LENGTH, _PYLATE_DOCUMENT_LENGTH = 32, 180
 _PYLATE_MARKERS, _STANFORD_MARKERS = ("[Q] ", "[D] "), ("[unused0]", "[unused1]")
@@ -46,7 +48,7 @@ def reading_of(folder: Path) -> Reading | None:
     kinds = [kind for kind, _ in modules_of(folder)]
     where, read = folder / ABOUT, _pylate
     if STANFORD in (read_object(folder / CONFIG, missing_ok=True).get("architectures") or ()):
-        where, read = folder / _METADATA, _stanford
+        where, read = folder / METADATA, _stanford
         about = read_object(where, missing_ok=True)
     elif about.get("model_type") == "MultiVectorEncoder":
         where, read = folder / SENTENCE_CONFIG, _sentence_transformers

@@ -8,23 +8,44 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from octobert.core import archives, environment
+from octobert.core.budget import check_size
 from octobert.core.errors import ModelError, hub_error
-from octobert.core.files import canonical_digest, looks_local, remove
-from octobert.core.model_config import MODULES, QUERY_TABLE, read_object
+from octobert.core.files import (
+    atomic_folder,
+    canonical_digest,
+    digest_or_none,
+    file_digest,
+    file_stamp,
+    looks_local,
+    remove,
+)
+from octobert.core.model_config import (
+    ABOUT,
+    CONFIG,
+    MODULES,
+    QUERY_TABLE,
+    READ,
+    TABLE_FILES,
+    TOKENIZER_FILES,
+    WEIGHTS,
+    read_object,
+)
+from octobert.core.origin import copy_file, listed
 from octobert.models import sources
-from octobert.models.sentence_transformers import ABOUT, entries, modules_of, tabled
+from octobert.models.sentence_transformers import (
+    entries,
+    module_files,
+    modules_of,
+    tabled,
+)
 from octobert.models.sources import PICKLES
 
-# Of a tokenizer, as transformers saves it.
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
-)
+# Of the weights of an encoder.
+_WEIGHTS = ("*.safetensors", "*.bin")
 _TOKENIZER = TOKENIZER_FILES[0]
 # What of it makes tokens of a text; special tokens around it may differ.
 _MAKE_TOKENS = ("model", "normalizer", "pre_tokenizer", "added_tokens")
@@ -59,7 +80,7 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         modules = [*route[0], ("", route[1])] if route else modules_of(folder)
         # Its own folder, and those of its modules.
         places = [folder, *(place for _, place in modules)]
-        without = [place for place in places if not list(place.glob("*.safetensors"))]
+        without = [place for place in places if not listed(place, _WEIGHTS[0], anywhere=True)]
         # Pickle weights are downloaded only when they are allowed.
         names = {
             (place / pickle).relative_to(folder).as_posix()
@@ -97,63 +118,94 @@ def flat(folder: Path) -> Path:
             where=str(table / _TOKENIZER),
             fix="download the model again",
         )
-    # Several may have one name.
-    named = {
-        f"{number}_{place.name}": (other, place) for number, (other, place) in enumerate(others, 1)
-    }
-    modules = entries({"": kind, **{name: other for name, (other, _) in named.items()}})
-    linked = {name: place for name, (_, place) in named.items()} | {QUERY_TABLE: table}
-    if (folder / ABOUT).is_file():
-        linked[ABOUT] = folder / ABOUT
-    return completed(encoder, {MODULES: json.dumps(modules, indent=2), **linked})
+    files = _files_in(folder, encoder)
+    modules = {"": kind}
+    for number, (other, place) in enumerate(others, 1):
+        # Several may have one name.
+        name = f"{number}_{place.name}"
+        modules[name] = other
+        files |= _part(folder, place, (CONFIG, *WEIGHTS), name)
+    names = (Path(name).name for name in TABLE_FILES)
+    files |= _part(folder, table, names, QUERY_TABLE) | listed(folder, ABOUT)
+    return completed(files, {MODULES: json.dumps(entries(modules), indent=2)}, folder)
 
 
-def completed(
-    folder: Path, others: Mapping[str, str | Path], tokenizer: Path | None = None
-) -> Path:
-    """A folder in octobert's cache folder with the files of a checkpoint, and with other ones or another tokenizer.
+def files_of(folder: Path, *, weights: bool = True) -> dict[str, Path]:
+    """Return name → path of the files that are read of a model's folder.
 
     Args:
-        folder: the checkpoint. Its files are linked, or copied where links are not possible.
-        others: name → content of a file, or a file or folder that is linked.
-        tokenizer: the folder of another tokenizer; None for that of the checkpoint.
+        folder: The folder.
+        weights: With those of the encoder's weights, which may be links to other places.
+
+    Raises:
+        ModelError: Another file is a link that leaves the folder, a pipe or a device.
     """
-    places = [str(path.resolve()) for path in (folder, tokenizer) if path is not None]
-    named = {name: str(other) for name, other in others.items()}
-    with environment.place_in_cache(
-        "checkpoints", canonical_digest([*places, named])[:16]
-    ) as place:
-        place.mkdir(exist_ok=True)
-        files = {path.name: path for path in folder.iterdir()}
-        if tokenizer is not None:
-            files = {name: path for name, path in files.items() if not _of_tokenizer(path)}
-            files |= {path.name: path for path in filter(_of_tokenizer, tokenizer.iterdir())}
-        files |= {name: other for name, other in others.items() if isinstance(other, Path)}
-        written = {name: other for name, other in others.items() if isinstance(other, str)}
-        files = {name: path for name, path in files.items() if name not in written}
-        for path in place.iterdir():
-            if path.name not in {*files, *written} or not path.exists():
-                remove(path)
-        for name, path in files.items():
-            # What was copied may have changed since.
-            if not (place / name).is_symlink():
-                remove(place / name)
-                _link(path.resolve(), place / name)
-        for name, content in written.items():
-            if not (place / name).exists():
-                (place / name).write_text(content, encoding="utf-8")
+    return _files_in(folder, folder, weights=weights) | module_files(folder)
+
+
+def check_fits(files: Iterable[Path], where: Path) -> None:
+    """Refuse files of a model that are larger than the memory, before they are read. A file may state any size, as a hole has.
+
+    Raises:
+        ModelError: They are.
+    """
+    size = sum(file.stat().st_size for file in files)
+    check_size(ModelError, "the files of the model", size, where=where)
+
+
+def _files_in(folder: Path, encoder: Path, *, weights: bool = True) -> dict[str, Path]:
+    """The files of an encoder in a part of a folder, without those of modules."""
+    found = _part(folder, encoder, _WEIGHTS, anywhere=True) if weights else {}
+    return found | _part(folder, encoder, READ)
+
+
+def _part(
+    folder: Path, place: Path, patterns: Iterable[str], to: str = "", *, anywhere: bool = False
+) -> dict[str, Path]:
+    """Files of a folder that lie in one place of it: name in the folder `to` → path."""
+    within = place.relative_to(folder)
+    found = listed(folder, *(str(within / pattern) for pattern in patterns), anywhere=anywhere)
+    return {
+        (Path(to) / Path(name).relative_to(within)).as_posix(): path for name, path in found.items()
+    }
+
+
+def completed(files: Mapping[str, Path], written: Mapping[str, str], where: Path) -> Path:
+    """Return a folder in octobert's cache folder with copies of files, and with other ones. Weights of encoders are linked.
+
+    Args:
+        files: name → path of what was listed.
+        written: name → content; instead of a file of that name.
+        where: the model, for errors.
+    """
+    copied = {name: path for name, path in files.items() if name not in written}
+    weights = [
+        name for name in copied if "/" not in name and name.endswith((".safetensors", ".bin"))
+    ]
+    linked = {name: copied.pop(name).resolve() for name in weights}
+    check_fits(files.values(), where)
+    digests = {name: file_digest(path) for name, path in copied.items()}
+    stamps = {name: [str(path), file_stamp(path)] for name, path in linked.items()}
+    key = canonical_digest([digests, stamps, dict(written)])
+    with environment.place_in_cache("checkpoints", key[:16]) as place:
+        if any(digest_or_none(place / name) != digest for name, digest in digests.items()):
+            remove(place)
+        if not place.is_dir():
+            with atomic_folder(place) as partial:
+                for name, path in copied.items():
+                    copy_file(path, partial / name)
+                for name, path in linked.items():
+                    _link(path, partial / name)
+                for name, content in written.items():
+                    (partial / name).write_text(content, encoding="utf-8")
     return place
-
-
-def _of_tokenizer(path: Path) -> bool:
-    return any(path.match(pattern) for pattern in TOKENIZER_FILES)
 
 
 def _link(source: Path, target: Path) -> None:
     try:
-        target.symlink_to(source, target_is_directory=source.is_dir())
+        target.symlink_to(source)
     except OSError:  # Windows lets only some users make links
-        shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+        copy_file(source, target)
 
 
 def pickle_only(where: str) -> ModelError:

@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core.errors import ModelError, reason
+from octobert.core.arrays import tensors_in
+from octobert.core.errors import ModelError
 from octobert.core.frozen import first_problem
 from octobert.core.heads import Head
 from octobert.core.model_config import (
+    ABOUT,
     CONFIG,
     MODE_KEYS,
     MODULES,
     SENTENCE_CONFIG,
+    WEIGHTS,
     Dense,
     LayerNorm,
     Mode,
@@ -33,14 +36,12 @@ from octobert.core.session import Feeds
 from octobert.models.late_interaction import PROJECTION, STANFORD
 from octobert.models.locating import pickle_only
 from octobert.models.sentence_transformers import (
-    ABOUT,
     SATURATIONS,
-    WEIGHTS,
     check_kind,
     check_template,
     modules_of,
 )
-from octobert.models.weights import shapes_of, weight_files
+from octobert.models.weights import shapes_of, unpickled, weight_files
 
 # Kind of model → its modules up to the pooling, and the pooling of a plain encoder of that kind.
 _MODULES = {
@@ -467,23 +468,9 @@ def _arrays(
         )
     if not safe.is_file() and not allow_pickle:
         raise pickle_only(str(pickled))
-    try:
-        if safe.is_file():
-            from safetensors import safe_open
-
-            with safe_open(safe, "numpy") as file:
-                return {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
-        import torch
-
-        tensors = torch.load(pickled, map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
-    except Exception as error:  # safetensors and pickle raise many unrelated types for broken files
-        raise ModelError(
-            "the module's weights cannot be read",
-            where=str(module_folder),
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            fix="download them again",
-        ) from error
+    if safe.is_file():
+        return tensors_in(safe, names)
+    return {name: tensor.float().numpy() for name, tensor in unpickled(pickled).items()}
 
 
 def _options(module_folder: Path, *, missing_ok: bool = False) -> dict[str, Any]:

@@ -13,7 +13,6 @@ Types of modules have the names of releases before 5.4, which newer releases rea
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,18 @@ from octobert.core.errors import ModelError
 from octobert.core.files import stays_inside
 from octobert.core.heads import Head
 from octobert.core.model_config import (
+    ABOUT,
     CONFIG,
+    GLINER,
     MODE_KEYS,
     MODULES,
     QUERY_TABLE,
+    ROUTER,
     SENTENCE_CONFIG,
+    TABLE_FILES,
     TEMPLATE,
     TOKENIZER_CONFIG,
+    WEIGHTS,
     Normalize,
     Pooling,
     chat_template,
@@ -36,14 +40,11 @@ from octobert.core.model_config import (
     read_object,
     write_json,
 )
+from octobert.core.origin import copy_files, listed
 from octobert.core.plain import preview
 
-ABOUT = "config_sentence_transformers.json"
-_ROUTER = "router_config.json"
 # What a file system can take, such as `1_Pooling`.
 _FOLDER = r"[\w .\-/]{0,200}"
-# Of a module, the safe form first.
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 # Keys of `ABOUT` that change what is computed; versions of other packages say nothing about these files.
@@ -68,7 +69,6 @@ _TABLE_OF_QUERIES = "sparse_encoder.models.SparseStaticEmbedding"
 # What SPLADE's pooling saturates by, once and twice.
 SATURATIONS = ("relu", "log1p_relu")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
-_GLINER = "gliner_config.json"
 _DENSE = (
     "a sentence encoder, which has one vector for each text",
     "choose the task embedding",
@@ -111,7 +111,7 @@ _OTHERS = {
     ),
     **dict.fromkeys(("Router", "Asym"), _ROUTES),
     **dict.fromkeys(("CLIPModel", "clip"), _IMAGES),
-    _GLINER: (
+    GLINER: (
         "GLiNER, which reads its labels beside the text",
         "choose a model that transformers opens for token-classification",
     ),
@@ -166,7 +166,7 @@ def tabled(folder: Path) -> tuple[list[tuple[str, Path]], Path] | None:
     """
     if [_name_of(kind) for kind, _ in modules_of(folder)] != ["Router"]:
         return None
-    path = folder / _ROUTER
+    path = folder / ROUTER
     stated = read_object(path, missing_ok=True)
     types, routes = stated.get("types"), stated.get("structure")
     sides = ("query", "document")
@@ -230,7 +230,7 @@ def check_kind(folder: Path, head: Head | None = None) -> None:
     names += [
         str(name) for name in (config.get("model_type"), *(config.get("architectures") or ()))
     ]
-    names += [_GLINER] if (folder / _GLINER).is_file() else []
+    names += [GLINER] if (folder / GLINER).is_file() else []
     others = dict(_OTHERS)
     for encoder, (words, own) in _KINDS.items():
         if head is not None and head.encoder != encoder:
@@ -266,21 +266,20 @@ def check_template(folder: Path) -> None:
         raise chat_template(file)
 
 
-def module_files(folder: Path) -> list[str]:
-    """The files that make a folder a sentence-transformers model, relative to it, but for those of its encoder."""
-    files = [folder / MODULES, folder / ABOUT]
-    for _, module_folder in modules_of(folder):
-        if module_folder.resolve() != folder.resolve() and module_folder.is_dir():
-            files += [module_folder / name for name in ("config.json", *WEIGHTS)]
-    files += sorted((folder / QUERY_TABLE).glob("*"))
-    return [path.relative_to(folder).as_posix() for path in files if path.is_file()]
+def module_files(folder: Path) -> dict[str, Path]:
+    """Return name → path of the files that make a folder a sentence-transformers model, but for those of its encoder.
+
+    Raises:
+        ModelError: `modules.json` cannot be read, or a file is a link that leaves the folder.
+    """
+    places = [place.relative_to(folder) for _, place in modules_of(folder) if place != folder]
+    patterns = [(place / name).as_posix() for place in places for name in (CONFIG, *WEIGHTS)]
+    return listed(folder, MODULES, ABOUT, *patterns, *TABLE_FILES)
 
 
 def copy_modules(source: Path, folder: Path) -> None:
     """Copy the files that make a folder a sentence-transformers model, but for those of its encoder."""
-    for name in module_files(source):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+    copy_files(source, module_files(source), folder)
 
 
 def write(
@@ -316,24 +315,23 @@ def write(
     kinds = list(_FIRST[head.encoder])
     folders = ["", f"1_{_name_of(kinds[1])}"]
     for number, step in enumerate(pooling.steps, start=2):
-        name = _NAMES[step.kind]
-        kinds.append(f"models.{name}")
-        folders.append(f"{number}_{name}")
+        kinds.append(f"models.{_NAMES[step.kind]}")
+        folders.append(f"{number}_{_NAMES[step.kind]}")
         if not isinstance(step, Normalize):
-            shutil.copytree(source / step.folder, folder / folders[-1])
+            copy_files(source / step.folder, (CONFIG, *WEIGHTS), folder / folders[-1])
     types = {
         place: f"sentence_transformers.{kind}" for place, kind in zip(folders, kinds, strict=True)
     }
     modules = types
     if (source / QUERY_TABLE).is_dir():
-        shutil.copytree(source / QUERY_TABLE, folder / QUERY_TABLE)
+        copy_files(source, TABLE_FILES, folder)
         modules = {"": "sentence_transformers.models.Router"}
         routes = {
             "types": types | {QUERY_TABLE: f"sentence_transformers.{_TABLE_OF_QUERIES}"},
             "structure": {"query": [QUERY_TABLE], "document": list(types)},
             "parameters": {"default_route": "document"},
         }
-        write_json(folder / _ROUTER, routes)
+        write_json(folder / ROUTER, routes)
     flags = {flag: mode in pooling.modes for flag, mode in MODE_KEYS.items()}
     options: dict[str, Any] = {
         "word_embedding_dimension": hidden,

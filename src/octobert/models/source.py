@@ -17,15 +17,23 @@ from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
-from octobert.core.model_config import MODULES, QUERY_TABLE, Config, Similarity, read_object
+from octobert.core.model_config import (
+    ABOUT,
+    MODULES,
+    QUERY_TABLE,
+    TOKENIZER_FILES,
+    Config,
+    Similarity,
+    read_object,
+)
 from octobert.core.onnx_files import external_files
+from octobert.core.origin import listed
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
-from octobert.models.locating import TOKENIZER_FILES, completed, flat, locate
-from octobert.models.sentence_transformers import ABOUT, check_kind, module_files
+from octobert.models.locating import check_fits, completed, files_of, flat, locate
+from octobert.models.sentence_transformers import check_kind
 from octobert.models.weights import other_kind
 
-_DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
 
 
@@ -137,7 +145,10 @@ def resolve(
             got=path.suffix,
             expected="a checkpoint folder or an .onnx file",
         )
-    folder = flat(path if path.is_dir() else tokenizer_folder(path))
+    folder = path if path.is_dir() else tokenizer_folder(path)
+    # Before any of them is read.
+    listed(folder, *model_config.READ)
+    folder = flat(folder)
     path = folder if path.is_dir() else path
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
@@ -147,8 +158,13 @@ def resolve(
     side = None if tokenizer is None else _tokenizer_at(tokenizer, revision)
     native = _native({**config, "model_type": kind} if kind or config else {}, where=where)
     if native != config or side is not None:
-        config = native
-        folder = completed(folder, {model_config.CONFIG: json.dumps(config, indent=2)}, side)
+        config, files = native, files_of(folder)
+        if side is not None:
+            # The model's own tokenizer is left out.
+            for name in listed(folder, *TOKENIZER_FILES):
+                del files[name]
+            files |= side
+        folder = completed(files, {model_config.CONFIG: json.dumps(config, indent=2)}, path)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
     return ModelSource(
@@ -162,18 +178,19 @@ def resolve(
     )
 
 
-def _tokenizer_at(name: str, revision: str | None) -> Path:
-    """The folder of a tokenizer that does not lie beside the model."""
+def _tokenizer_at(name: str, revision: str | None) -> dict[str, Path]:
+    """Name → path of the files of a tokenizer that does not lie beside the model."""
     place = locate(name, revision=revision, allow_pickle=False)
     folder = place if place.is_dir() else place.parent
-    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+    files = listed(folder, *TOKENIZER_FILES)
+    if not files:
         raise ModelError(
             "there is no tokenizer",
             where=str(folder),
             expected=", ".join(TOKENIZER_FILES),
             fix="name the folder in which it was saved",
         )
-    return folder
+    return files
 
 
 def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:
@@ -278,12 +295,9 @@ def tokenizer_folder(file: Path) -> Path:
 
 
 def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
-    files = [path, *external_files(path)] if path.is_file() else []
-    for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
-        files += sorted(folder.glob(pattern))
-    named = {file.name: file for file in files} | {
-        name: folder / name for name in module_files(folder)
-    }
+    own = [path, *external_files(path)] if path.is_file() else []
+    named = {file.name: file for file in own} | files_of(folder, weights=not own)
+    check_fits(named.values(), path)
     try:
         return canonical_digest([[name, of(file)] for name, file in named.items()])
     except OSError as error:

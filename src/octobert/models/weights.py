@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from octobert.core import environment, model_config
+from octobert.core.arrays import shapes_in, tensors_in
+from octobert.core.budget import check_size
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.files import opened
 from octobert.core.onnx_files import external_files
+from octobert.core.origin import listed
 from octobert.models.locating import pickle_only
 from octobert.models.sources import PICKLES
 
@@ -31,7 +34,6 @@ _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 _ADAPTER = re.compile(
     r"(\b|_)(lora|base_layer|modules_to_save|ia3|adapters?|[hbv]?oft|vera|lokr)(_|\b)"
 )
-_ADAPTER_CONFIG = "adapter_config.json"
 _PEFT_TASKS = {
     "SEQ_CLS": "SequenceClassification",
     "TOKEN_CLS": "TokenClassification",
@@ -97,7 +99,7 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     Raises:
         ModelError: there are none, they are damaged or something else, or there are only pickles and those are not allowed.
     """
-    safe = sorted(folder.glob("*.safetensors"))
+    safe = list(listed(folder, "*.safetensors", anywhere=True).values())
     names = {file.name for file in safe}
     pickles = [folder / name for name in PICKLES if (folder / name).exists()]
     if _WHOLE in names or (folder / _INDEX).is_file():
@@ -125,7 +127,7 @@ def shapes_of(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes |= _shapes_in(file) if file.suffix == ".safetensors" else _shapes_in_pickle(file)
+        shapes |= shapes_in(file) if file.suffix == ".safetensors" else _shapes_in_pickle(file)
     if adapted := [name for name in shapes if _ADAPTER.search(name)]:
         raise ModelError(
             "the weights have an adapter beside the layers that it changes: it was not merged",
@@ -136,38 +138,31 @@ def shapes_of(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
-    need("safetensors")
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        opened(file).close()
-        with safe_open(file, framework="numpy") as weights:
-            return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118  # no mapping
-    except OSError as error:
-        raise ModelError(
-            "the weights cannot be read",
-            where=str(file),
-            got=(error.strerror or str(error))[:200],
-            fix="check its permissions, or download it again",
-        ) from error
-    except SafetensorError as error:
-        raise ModelError(
-            "the weights are cut off or damaged",
-            where=str(file),
-            got=f"{file.stat().st_size:,} bytes; {reason(error, longest=200)}",
-            fix=_AGAIN,
-        ) from error
-
-
 def _shapes_in_pickle(file: Path) -> dict[str, tuple[int, ...]]:
     if file.suffix != ".bin":
         return {}  # an index
+    return {name: tuple(value.shape) for name, value in unpickled(file, "meta").items()}
+
+
+def unpickled(file: Path, device: str = "cpu") -> dict[str, Any]:
+    """Return name → tensor of a pickle file of torch, which is read without running code.
+
+    Args:
+        file: The file.
+        device: Where tensors are made; `meta` for their shapes alone.
+
+    Raises:
+        ModelError: It is damaged, larger than the memory allows, or something else than weights.
+    """
     need("torch")
     import torch
 
     try:
-        content = torch.load(file, map_location="meta", weights_only=True)
+        with opened(file) as stream:
+            check_size(ModelError, "the weights", stream.seek(0, 2), where=file)
+        content = torch.load(file, map_location=device, weights_only=True)
+    except ModelError:
+        raise
     except Exception as error:  # torch and pickle raise many unrelated types for broken files
         raise ModelError(
             "the weights are damaged, or a whole Python object (torch.save of a model), which has code",
@@ -184,7 +179,7 @@ def _shapes_in_pickle(file: Path) -> dict[str, tuple[int, ...]]:
             got=", ".join(str(name) for name, _ in items)[:200] or type(content).__name__,
             fix=f"torch.save(torch.load({file.name!r}, weights_only=True)[{(states or ['model'])[0]!r}], {file.name!r})",
         )
-    return {name: tuple(value.shape) for name, value in items}
+    return dict(items)
 
 
 def _check_index(index: Path, there: Collection[str]) -> None:
@@ -252,16 +247,11 @@ def plain(name: str, parts: Sequence[str]) -> str:
 
 def read(files: Sequence[Path], parts: Sequence[str]) -> dict[str, Any]:
     """Read tensors under their plain names."""
-    import torch
-    from safetensors.torch import load_file
-
     return {
         plain(name, parts): tensor
         for file in files
         for name, tensor in (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, weights_only=True)
+            tensors_in(file, framework="pt") if file.suffix == ".safetensors" else unpickled(file)
         ).items()
     }
 
@@ -292,8 +282,10 @@ def check_finite(weights: Iterable[tuple[str, Any]], where: object) -> None:
 def other_kind(folder: Path) -> ModelError | None:
     """The error for a folder that holds something else than a checkpoint, with what it is; None where nothing tells."""
     for pattern, (what, fix) in _OTHERS.items():
-        if found := sorted(folder.glob(pattern)):
-            adapter = model_config.read_object(folder / _ADAPTER_CONFIG, missing_ok=True)
+        if found := list(listed(folder, pattern, anywhere=True).values()):
+            adapter = model_config.read_object(
+                folder / model_config.ADAPTER_CONFIG, missing_ok=True
+            )
             kind = _PEFT_TASKS.get(str(adapter.get("task_type")), "FeatureExtraction")
             return ModelError(
                 f"not a checkpoint, but {what}",

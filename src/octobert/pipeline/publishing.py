@@ -15,7 +15,6 @@ it may be edited.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -44,6 +43,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import FolderLock
+from octobert.core.origin import copy_file
 from octobert.core.plain import parsed_json
 from octobert.core.results import PACKAGE_FILE, TRAINED
 from octobert.inference.package_files import TUNED_FILE
@@ -298,8 +298,7 @@ def _prepare(
             new.write_text(pages[name], encoding="utf-8")
             continue
         for file in folders[name].files:
-            (new / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folders[name].path / file, new / file)
+            copy_file(folders[name].path / file, new / file)
     sync_all(stage)
 
 
@@ -325,7 +324,7 @@ def _place(
         return [f"{place} was not as octobert wrote it, and was replaced; yours is now {spare}"]
     if is_file(place / TUNED_FILE):
         if _models(fresh) == _models(recorded):
-            shutil.copyfile(place / TUNED_FILE, new / TUNED_FILE)
+            copy_file(place / TUNED_FILE, new / TUNED_FILE)
         else:
             notes.append(
                 f"{place / TUNED_FILE} was measured with the model before this one, and is gone; octobert tune measures anew"

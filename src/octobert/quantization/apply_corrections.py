@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core.arrays import arrays_in
 from octobert.core.plan import OUTPUT, Quantizer, QuantPlan, Site
 from octobert.data.encoded import Encoded
 from octobert.graph import operators, qdq, sites
@@ -154,9 +155,9 @@ def save(changes: Mapping[str, LayerChange], path: Path) -> None:
 
 def load(path: Path) -> dict[str, LayerChange]:
     """Read what `save` has written."""
-    with np.load(path) as arrays:
-        modules = dict.fromkeys(key.rpartition("/")[0] for key in arrays.files)
-        return {m: LayerChange(*(arrays.get(f"{m}/{part}") for part in _PARTS)) for m in modules}
+    arrays = arrays_in(path)
+    modules = dict.fromkeys(key.rpartition("/")[0] for key in arrays)
+    return {m: LayerChange(*(arrays.get(f"{m}/{part}") for part in _PARTS)) for m in modules}
 
 
 def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[Linear]]:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core import environment
+from octobert.core.arrays import arrays_in
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.data.encoded import Encoded, FeedRow, batches, feeds_of
@@ -282,19 +283,19 @@ def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:
 def load(path: Path) -> dict[str, TensorStatistics]:
     """Read what `save` has written."""
     statistics: dict[str, TensorStatistics] = {}
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            name, _, part = key.rpartition("/")
-            if part == "summary":
-                bins, extremes = arrays[f"{name}/bins"], arrays[f"{name}/extremes"]
-                histogram = np.zeros(BINS, dtype=np.int64)
-                histogram[bins] = arrays[f"{name}/counts"]
-                relative = None
-                if f"{name}/relative" in arrays:
-                    relative = np.zeros(BINS)
-                    relative[bins] = arrays[f"{name}/relative"]
-                low, high, count = arrays[key]
-                statistics[name] = TensorStatistics(
-                    float(low), float(high), int(count), histogram, extremes, relative
-                )
+    arrays = arrays_in(path)
+    for key in arrays:
+        name, _, part = key.rpartition("/")
+        if part == "summary":
+            bins, extremes = arrays[f"{name}/bins"], arrays[f"{name}/extremes"]
+            histogram = np.zeros(BINS, dtype=np.int64)
+            histogram[bins] = arrays[f"{name}/counts"]
+            relative = None
+            if f"{name}/relative" in arrays:
+                relative = np.zeros(BINS)
+                relative[bins] = arrays[f"{name}/relative"]
+            low, high, count = arrays[key]
+            statistics[name] = TensorStatistics(
+                float(low), float(high), int(count), histogram, extremes, relative
+            )
     return statistics

@@ -8,6 +8,7 @@ from typing import Protocol
 from octobert.core import plugins
 from octobert.core.errors import ModelError
 from octobert.core.model_config import CONFIG
+from octobert.core.origin import listed
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -41,13 +42,11 @@ def of(name: str) -> Source | None:
 
 def model_in(folder: Path, where: str) -> Path:
     """Return the folder of a checkpoint, or the only ONNX file, wherever they lie in a folder of unknown origin."""
-    exports = sorted(folder.rglob("*.onnx"))
-    places = [path.parent for path in sorted(folder.rglob(CONFIG))]
+    exports = list(listed(folder, "**/*.onnx").values())
+    places = [path.parent for path in listed(folder, f"**/{CONFIG}").values()]
     least = min((len(place.parts) for place in places), default=0)
     nearest = [place for place in places if len(place.parts) == least]
-    patterns = ("*.safetensors", *PICKLES)
-    weights = [file for place in nearest for pattern in patterns for file in place.glob(pattern)]
-    if len(nearest) == 1 and (weights or not exports):
+    if len(nearest) == 1 and (listed(nearest[0], "*.safetensors", *PICKLES) or not exports):
         return nearest[0]
     if len(exports) == 1:
         return exports[0]

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.files import atomic_folder, canonical_digest, is_disk_error, stays_inside
+from octobert.core.files import atomic_folder, canonical_digest, is_disk_error
+from octobert.core.origin import listed
 from octobert.models.sources import model_in
 
 PREFIXES = ("azureml://",)
@@ -85,13 +86,7 @@ def downloaded(name: str, models: ModelClient | None = None) -> Path:
 def _download(client: ModelClient, model: str, version: str, folder: Path) -> None:
     with atomic_folder(folder) as partial:
         client.download(name=model, version=version, download_path=str(partial))
-        for path in partial.rglob("*"):
-            if path.is_symlink() or not stays_inside(path.relative_to(partial).as_posix()):
-                raise ModelError(
-                    "a file of the model is a link",
-                    where=path.name,
-                    fix="register the model without links",
-                )
+        listed(partial, "**/*")
 
 
 def _parsed(name: str) -> _Name:

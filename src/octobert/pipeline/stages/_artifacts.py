@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from octobert.core.errors import ModelError
 from octobert.core.evidence import Smoothed
 from octobert.core.family import EncoderFamily
@@ -22,7 +20,7 @@ from octobert.evaluation.judging import TuningPart
 from octobert.models import source
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import StepResult
-from octobert.tasks import Outputs, Task
+from octobert.tasks import Task
 
 FLOAT, QUANTIZED = "model.onnx", "model_quantized.onnx"
 PLAN, RANGES, CAPTURED = "plan.json", "ranges.json", "capture.json"
@@ -80,12 +78,6 @@ def trained_source(model: ModelSource, trained: StepResult | None) -> ModelSourc
 def vocabulary_of(capture: StepResult) -> int:
     """The size of the captured model's vocabulary, for random inputs."""
     return int(capture.read_json("config.json").get("vocab_size", 1000))
-
-
-def arrays_in(path: Path) -> Outputs:
-    """All arrays of an `.npz` file."""
-    with np.load(path) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from octobert.core.files import content_of
 from octobert.core.heads import head_of
-from octobert.core.model_config import MODULES
+from octobert.core.model_config import CONFIG, MODULES
+from octobert.core.origin import copy_files
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.encoded import feeds_of
@@ -70,9 +70,9 @@ def run(
         return _graph(context, feeds, model, head, axes)
     source = _artifacts.trained_source(model, trained)
     save_tokenizer(source.tokenizer_folder, context.work)
-    config = context.work / "config.json"
-    stated = source.tokenizer_folder / "config.json"
-    config.write_text(content_of(stated).decode() if stated.is_file() else "{}", encoding="utf-8")
+    config = context.work / CONFIG
+    config.write_text("{}", encoding="utf-8")
+    copy_files(source.tokenizer_folder, [CONFIG], context.work)
     context.progress("capturing", 0, 2)
     batches = parity_batches(Tokenizer(context.work), head)
     captured = capture.capture(source, head, batches, allow_pickle=allow_pickle)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
 from octobert.core.heads import head_of
+from octobert.core.origin import copy_files
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import SessionEntries
@@ -50,9 +51,7 @@ def run(
         float_model: whether the float graph is packaged too.
     """
     work = context.work
-    for name in _CAPTURED:
-        if capture.path(name).is_file():
-            (work / name).write_bytes(capture.path(name).read_bytes())
+    copy_files(capture.path(""), _CAPTURED, work)
     for file in capture.path("").glob("model.onnx*") if float_model else ():
         link_or_copy(file, work / "onnx" / file.name)
     exported = manifest_of(export)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core import capability, environment
+from octobert.core.arrays import arrays_in
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import Sensitivity
@@ -139,7 +140,7 @@ def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChang
     for site, _ in plan.quantized:
         if site.is_weight:
             first.setdefault(site.value.removesuffix(".weight"), site.module)
-    scales = _artifacts.arrays_in(path)
+    scales = arrays_in(path)
     return {
         first[name]: LayerChange(None, None, scale)
         for name, scale in scales.items()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from octobert.core import environment
+from octobert.core.arrays import arrays_in
 from octobert.core.closeness import Closeness
 from octobert.core.evidence import (
     EVIDENCE,
@@ -214,8 +215,7 @@ def _evaluated(
         return {}
     _, encoded, gold = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
     outputs = {
-        name: _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS))
-        for name in names
+        name: arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS)) for name in names
     }
     return {name: Result(arrays, encoded, gold) for name, arrays in outputs.items()}
 
@@ -238,7 +238,7 @@ def _probed(
     tokenizer = _artifacts.tokenizer_of(steps["capture"], task)
     rows = probing.rows_like(results[pair.candidate].texts[0], task, tokenizer)
     ours, theirs = (
-        _artifacts.arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
+        arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
         for name in (pair.candidate, pair.reference)
     )
     return probing.closeness(task, ours, theirs, rows)

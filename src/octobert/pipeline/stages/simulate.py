@@ -5,6 +5,7 @@ Writes `simulation.json`.
 
 from __future__ import annotations
 
+from octobert.core.arrays import arrays_in
 from octobert.core.plan import QuantPlan
 from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
@@ -40,14 +41,14 @@ def run(
     task = scored.build()
     tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     session = TorchSession(qat.path(_artifacts.CHECKPOINT), SessionOptions(), task.head)
-    scales = _artifacts.arrays_in(qat.path(_artifacts.SCALES))
+    scales = arrays_in(qat.path(_artifacts.SCALES))
     plan = planned.read(_artifacts.PLAN, QuantPlan)
     Simulation(session.model, plan, _artifacts.family_of(capture), scales=scales).attach()
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
     outputs = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
     simulated = Result(outputs, encoded, gold)
-    exported = _artifacts.arrays_in(evaluated.path(_artifacts.OUTPUTS))
+    exported = arrays_in(evaluated.path(_artifacts.OUTPUTS))
     fidelity = task.fidelity(Result(exported, encoded, gold), simulated)
     result = Simulated(
         name=fidelity.name,
