@@ -1,0 +1,46 @@
+"""What texts, feeds and options of others may ask for at once: not more memory than there is, said before it is tried."""
+
+from __future__ import annotations
+
+from octobert.core import environment
+from octobert.core.errors import OctobertError
+
+# Bytes. What takes less is not asked about: to look at the memory takes a part of a millisecond.
+_LITTLE = 256 << 20
+
+
+def fits(needed: int) -> bool:
+    """Return whether so many bytes are free, of what the machine and its control groups leave this process."""
+    return needed <= _LITTLE or needed <= environment.memory().free
+
+
+def check(kind: type[OctobertError], what: str, needed: int, *, where: str, fix: str) -> None:
+    """Check that so many bytes are free.
+
+    Args:
+        kind: of the error.
+        what: would take them.
+        needed: bytes.
+        where, fix: of the error.
+
+    Raises:
+        OctobertError: of this kind: they are not.
+    """
+    if not fits(needed):
+        raise kind(
+            f"{what} would take more memory than there is",
+            where=where,
+            got=f"about {size(needed)}",
+            expected=f"at most the {size(environment.memory().free)} that are free",
+            fix=fix,
+        )
+
+
+def size(count: int) -> str:
+    """Bytes in words.
+
+    Example:
+        >>> size(7 << 30), size(3 << 20)
+        ('7.0 GiB', '3 MiB')
+    """
+    return f"{count / 2**30:,.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:,.0f} MiB"
