@@ -107,7 +107,7 @@ def test_any_feed_is_answered_or_refused(models: list[Predictor], changed: dict[
     check_ends_well(models, changed)
 
 
-TOO_LARGE = "an array of the shape .* would take more memory than there is"
+TOO_LARGE = "an array of the shape .* would take too much memory"
 NO_NUMBERS = "the cell is not an array of numbers"
 OTHER_TYPE = 'the input "{}" holds a number that its type does not have'
 

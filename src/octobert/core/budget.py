@@ -6,7 +6,7 @@ from octobert.core import environment
 from octobert.core.errors import OctobertError
 
 # Bytes. What takes less is not asked about: to look at the memory takes a part of a millisecond.
-_LITTLE = 256 << 20
+_LITTLE = 64 << 20
 
 
 def fits(needed: int) -> bool:
@@ -14,7 +14,9 @@ def fits(needed: int) -> bool:
     return needed <= _LITTLE or needed <= environment.memory().free
 
 
-def check(kind: type[OctobertError], what: str, needed: int, *, where: str, fix: str) -> None:
+def check(
+    kind: type[OctobertError], what: str, needed: int, *, where: str, fix: str, share: int = 1
+) -> None:
     """Check that so many bytes are free.
 
     Args:
@@ -22,16 +24,18 @@ def check(kind: type[OctobertError], what: str, needed: int, *, where: str, fix:
         what: would take them.
         needed: bytes.
         where, fix: of the error.
+        share: how many times they have to be free, where others will ask for as much.
 
     Raises:
         OctobertError: of this kind: they are not.
     """
-    if not fits(needed):
+    if needed > _LITTLE and not fits(needed * share):
+        free = size(environment.memory().free)
         raise kind(
-            f"{what} would take more memory than there is",
+            f"{what} would take too much memory",
             where=where,
             got=f"about {size(needed)}",
-            expected=f"at most the {size(environment.memory().free)} that are free",
+            expected=f"at most {free}, which are free" + f" / {share}" * (share > 1),
             fix=fix,
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +22,7 @@ from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.files import content_of
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import Count, FrozenModel
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
 from octobert.data import formats
@@ -65,7 +65,7 @@ class Options(FrozenModel):
 
     references: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
-    axes: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    axes: dict[str, Count] = Field(default_factory=dict)
 
 
 def build(options: Options, metadata: ModelMetadata = NOTHING) -> GraphTask:
@@ -278,7 +278,7 @@ def _array(cell: Any, where: str) -> np.ndarray:
     if isinstance(cell, (np.ndarray, np.generic)):
         return array
     with np.errstate(over="ignore"):
-        plain = array.astype(_PLAIN[array.dtype.kind])
+        plain: np.ndarray = array.astype(_PLAIN[array.dtype.kind])
     # What float32 has no room for is said of the input that it is for.
     return plain if np.array_equal(np.isfinite(plain), np.isfinite(array)) else array
 
