@@ -11,6 +11,7 @@ from pydantic import ValidationError
 import octobert
 from octobert import tasks
 from octobert.config.recipe import Choice
+from octobert.core import budget, environment
 from octobert.core.errors import DataError, ModelError
 from octobert.core.results import ModelMetadata
 from octobert.core.session import SessionOptions
@@ -203,3 +204,35 @@ def test_a_run_a_package_and_a_corpus_read_long_documents_in_windows(
     np.testing.assert_allclose(embedded[0], whole, atol=SAME_FLOAT)
     with pytest.raises(ModelError, match="would cut long texts, which the task reads in windows"):
         octobert.export(tmp_path / "out/ort-cpu", "sentence-transformers", tmp_path / "st")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("text-classification", {"windows": "mean", "overlap": 13}),
+        ("embedding", {"windows": "max", "overlap": 13}),
+        ("token-classification", {"step": 1}),
+        ("token-classification", {"overlap": 13}),
+        ("question-answering", {"step": 1, "max_query_length": 2}),
+    ],
+)
+def test_windows_do_not_fill_the_memory(tokenizer, monkeypatch, name: str, options: dict) -> None:
+    """They take a share of what is free, which is known before any is made."""
+    metadata = ModelMetadata(labels=("O", "B-X") if name == "token-classification" else ())
+    task = tasks.build(name, options, LABELS if name == "text-classification" else metadata)
+
+    def encoded(count: int) -> int:
+        text = words(count)
+        inputs = {"question-answering": ("who ?", text), "token-classification": text.split()}
+        return len(task.encode(tokenizer, [task.parse(inputs.get(name, text), where="")]).flat)
+
+    assert encoded(2000) > 1000
+    monkeypatch.setattr(budget, "_LITTLE", 1 << 20)
+    monkeypatch.setattr(environment, "memory", lambda: environment.Memory(2 << 30, 64 << 20))
+    with pytest.raises(
+        DataError,
+        match=r"overlap: a text of 2,0\d\d tokens in [12],\d\d\d windows would take too much memory "
+        r"\(got about \d MiB, expected at most 64 MiB, which are free / 32\); lower overlap, or raise step",
+    ):
+        encoded(2000)
+    assert encoded(200) > 100

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import Count, FrozenModel, Seed
 from octobert.core.limits import UNITS, Figure, Limit, objective_named
 
 # A drop and a speedup that nobody asks for: units were mistaken.
@@ -157,9 +157,9 @@ class Search(FrozenModel):
     space: dict[str, tuple[Any, ...]] = Field(min_length=1)
     sampler: Literal["tpe", "random", "exhaustive"] = "tpe"
     order: Literal["joint", "one-pass-at-a-time"] = "joint"
-    trials: int | None = Field(default=None, ge=1)
+    trials: Count | None = None
     minutes: float | None = Field(default=None, gt=0)
-    seed: int | None = Field(default=None, ge=0)
+    seed: Seed | None = None
     goals: FigureNames = Field(default=("latency",), min_length=1)
     limits: Limits = ()
 

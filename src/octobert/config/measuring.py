@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import Count, FrozenModel
 from octobert.core.session import Goal
 
 
@@ -30,17 +30,17 @@ class Benchmark(FrozenModel):
         threads: Threads of one inference. 0: the runtime's default.
     """
 
-    batch: tuple[PositiveInt, ...] = Field(default=(1, 8), min_length=1)
-    sequence: tuple[PositiveInt | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
+    batch: tuple[Count, ...] = Field(default=(1, 8), min_length=1)
+    sequence: tuple[Count | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
     goal: Goal = "latency"
-    repeats: int = Field(default=30, ge=3)
+    repeats: Count = Field(default=30, ge=3)
     seconds: float | None = Field(default=None, gt=0)
-    streams: PositiveInt | Literal["auto"] = "auto"
-    requests: PositiveInt | Literal["auto"] = "auto"
-    warmup: int = Field(default=0, ge=0)
+    streams: Count | Literal["auto"] = "auto"
+    requests: Count | Literal["auto"] = "auto"
+    warmup: int = Field(default=0, ge=0, le=2**20)
     # Threads of a runtime keep spinning for some milliseconds after a run. The next model waits until they stop.
     pause_ms: float = Field(default=10, ge=0)
-    threads: int = Field(default=0, ge=0)
+    threads: int = Field(default=0, ge=0, le=2**20)
 
     def turns(self) -> tuple[int, float]:
         """Return how many turns each model has in which inferences run at the same time, and the seconds of each.

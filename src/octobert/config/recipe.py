@@ -19,7 +19,7 @@ from octobert.config.training import Finetune, Qat, Training
 from octobert.core import plugins
 from octobert.core.errors import did_you_mean
 from octobert.core.family import families
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, Seed
 from octobert.core.logs import Level
 from octobert.core.session import Goal, SessionEntries, StaticShape
 from octobert.core.user_code import names_code
@@ -193,7 +193,7 @@ class Recipe(FrozenModel):
     cache: str | None = None
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
 
     def __repr__(self) -> str:
         return f"<Recipe: {self.model}, {self.task.name}, {', '.join(self.targets)}>"

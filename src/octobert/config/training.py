@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import Count, FrozenModel
 
 
 class Distill(FrozenModel):
@@ -46,8 +46,8 @@ class TrainingSettings(FrozenModel):
 
     epochs: float = Field(default=2.0, ge=0)
     learning_rate: float = Field(default=5e-5, gt=0)
-    batch: PositiveInt = 16
-    accumulate: PositiveInt = 1
+    batch: Count = 16
+    accumulate: Count = 1
     warmup: float = Field(default=0.1, ge=0, lt=1)
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     weight_decay: float = Field(default=0.01, ge=0)
@@ -66,7 +66,7 @@ class Finetune(TrainingSettings):
             their indices from 0, ascending. Default: all.
     """
 
-    layers: PositiveInt | tuple[NonNegativeInt, ...] | None = None
+    layers: Count | tuple[NonNegativeInt, ...] | None = None
 
     @field_validator("layers", mode="before")
     @classmethod
@@ -135,8 +135,8 @@ class Training(FrozenModel):
         tensorboard: Folder for TensorBoard event files. Not in a recipe file.
     """
 
-    processes: PositiveInt = 1
-    machines: PositiveInt = 1
+    processes: int = Field(default=1, gt=0, le=1024)
+    machines: int = Field(default=1, gt=0, le=1024)
     rendezvous: str | None = None
     checkpoint_minutes: float = Field(default=5.0, gt=0)
     tensorboard: str | None = None

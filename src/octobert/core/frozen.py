@@ -6,9 +6,9 @@ import functools
 import html
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, Self, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from octobert.core.plain import parsed_json, preview
 
@@ -56,6 +56,10 @@ def _type_of(kind: type[BaseModel], name: str) -> TypeAdapter[Any]:
     return TypeAdapter(kind.model_fields[name].rebuild_annotation())
 
 
+# How many of what is held, started or waited for one by one, such as rows of a batch and repeats: up to more than anybody means.
+Count = Annotated[int, Field(gt=0, le=2**20)]
+# Random generators of libraries take no larger one.
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 # Sizes and counts are divided, formatted and plotted, which Python does not do with numbers of any length.
 _LARGEST = 2**53
 

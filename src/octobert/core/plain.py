@@ -48,7 +48,8 @@ def preview(value: Any, longest: int = 100) -> str:
         ('[None]', 'int')
     """
     try:
-        return _REPR.repr(value)[:longest]
+        # Arrays are written in lines.
+        return " ".join(_REPR.repr(value)[:longest].split("\n"))
     except ValueError:  # Python writes no number of thousands of digits
         return type(value).__name__
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from octobert.core import environment
 from octobert.core.errors import RecipeError
 from octobert.core.estimate import Estimate
-from octobert.core.frozen import FrozenModel, Row, Tabular
+from octobert.core.frozen import Count, FrozenModel, Row, Tabular
 from octobert.core.plan import FloatType
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class StaticShape(FrozenModel):
             chooses at most three by the lengths of the calibration rows. It is the default where the recipe has no shape.
     """
 
-    batch: int = Field(default=1, ge=1)
-    sequence: int = Field(ge=2)
-    shorter: tuple[Annotated[int, Field(ge=2)], ...] | Literal["auto"] = ()
+    batch: Count = 1
+    sequence: Count = Field(ge=2)
+    shorter: tuple[Annotated[Count, Field(ge=2)], ...] | Literal["auto"] = ()
 
     @model_validator(mode="after")
     def _ascending(self) -> StaticShape:
@@ -314,6 +314,11 @@ MAX_RUN_TOKENS = 2048
 _PER_CORE, _ALWAYS_ALLOWED = 4, 64
 
 
+def most_threads() -> int:
+    """Return how many threads a setting of any origin may start on this machine."""
+    return max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores())
+
+
 class Setting(FrozenModel):
     """One way to open a model and to batch its inputs.
 
@@ -324,9 +329,9 @@ class Setting(FrozenModel):
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
     """
 
-    streams: int = Field(default=1, ge=1)
+    streams: Count = 1
     threads: int = Field(default=0, ge=0)
-    tokens: int = Field(default=MAX_RUN_TOKENS, ge=1)
+    tokens: Count = MAX_RUN_TOKENS
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
 
     def options(self, **others: Any) -> SessionOptions:
@@ -352,7 +357,7 @@ class Setting(FrozenModel):
         Raises:
             RecipeError: it would start too many threads, or has an option or a value that the target does not list.
         """
-        most = max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores())
+        most = most_threads()
         if self.streams * max(1, self.threads) > most:
             raise RecipeError(
                 "too many threads for this machine",

@@ -149,10 +149,15 @@ def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
 
 
 def size_of(feeds: Feeds) -> tuple[int, int]:
-    """Rows and tokens of a batch, without padding; of a graph of any kind, one row of as many as its longest second axis."""
-    if "attention_mask" in feeds and "input_ids" in feeds:
-        return len(feeds["input_ids"]), int(feeds["attention_mask"].sum())
-    return 1, max((array.shape[1] for array in feeds.values() if array.ndim > 1), default=1)
+    """Rows and tokens of a batch, without padding; of a graph of any kind, one row of as many as its longest second axis.
+
+    They follow from shapes, and from which numbers of a mask are 0: never from what a number is.
+    """
+    mask, ids = feeds.get("attention_mask"), feeds.get("input_ids")
+    if mask is not None and ids is not None and ids.ndim == mask.ndim == 2:
+        return len(ids), int(np.count_nonzero(mask))
+    held = (array for array in feeds.values() if array.ndim > 1 and array.size)
+    return 1, max((array.shape[1] for array in held), default=1)
 
 
 def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> Iterator[list[int]]:

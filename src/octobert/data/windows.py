@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from octobert.core import budget
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.data.encoded import Encoded, Frame, TokenOffsets
@@ -23,6 +24,9 @@ from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 # A longer window wins where the context is the same; the original code's weight for it.
 _LENGTH_BONUS = 0.01
 NOWHERE = -1
+# Bytes of a token of a window, with those of its batch and of what the model gives for it: measured 96. Other texts are in work at
+# the same time, and take as much.
+_TOKEN, _SHARE = 100, 32
 
 
 class StepOptions(FrozenModel):
@@ -208,7 +212,19 @@ def windows(
         offsets: the text's tokens.
         parts: those that each window holds.
         truncated: something was cut already.
+
+    Raises:
+        DataError: they would fill the memory.
     """
+    tokens = sum(end - start + frame.size for start, end in parts)
+    budget.check(
+        DataError,
+        f"a text of {len(offsets.ids):,} tokens in {len(parts):,} windows",
+        _TOKEN * tokens,
+        where="overlap",
+        fix="lower overlap, or raise step; or shorten the text",
+        share=_SHARE,
+    )
     best = _best(parts, len(offsets.ids))
     return [
         _window(frame, offsets, part, best_tokens, truncated)

@@ -53,7 +53,7 @@ class WindowOptions(StepOptions):
 
     max_length: int | None = Field(default=None, ge=8)
     max_query_length: int | None = Field(default=None, ge=1)
-    n_best: int = Field(default=20, ge=1)
+    n_best: int = Field(default=20, ge=1, le=1024)
     max_answer_length: int = Field(default=30, ge=1)
 
     @model_validator(mode="after")

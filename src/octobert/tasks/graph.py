@@ -7,20 +7,22 @@ Nothing else is known of such a graph, so that rows run alone, and a function of
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from octobert.core import budget
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.files import content_of
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import Count, FrozenModel
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
 from octobert.data import formats
@@ -44,8 +46,10 @@ from octobert.tasks._texts import Unscored
 DESCRIPTION = (
     "any ONNX graph with encoder layers in it; every output beside float, or a metric of your own"
 )
-# Types of numbers in JSON, which has no others.
-_PLAIN = {"i": np.int64, "f": np.float32, "b": np.bool_}
+# Types of numbers in JSON, which has no others; whole ones beyond int64 have uint64.
+_PLAIN = {"i": np.int64, "u": np.uint64, "f": np.float32, "b": np.bool_}
+# Bytes that a number takes while it is made JSON and read again, and those of the largest type that ONNX has.
+_NUMBER, _LARGEST = 100, 8
 # Characters of a row that people are shown.
 _SHOWN = 200
 Named = Mapping[str, np.ndarray]
@@ -61,7 +65,7 @@ class Options(FrozenModel):
 
     references: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
-    axes: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    axes: dict[str, Count] = Field(default_factory=dict)
 
 
 def build(options: Options, metadata: ModelMetadata = NOTHING) -> GraphTask:
@@ -247,21 +251,36 @@ def _of_rows(cosines: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _array(cell: Any, where: str) -> np.ndarray:
-    """A cell as an array of numbers; nested lists have int64, float32 or bool."""
+    """A cell as an array of numbers; nested lists have int64, float32 or bool.
+
+    Raises:
+        DataError: it is none, or is larger than the memory. Of an array without elements each axis counts by itself.
+    """
     try:
         array = np.asarray(cell)
-    except ValueError:
+    except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
-    if array.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufb" or array.dtype.itemsize > _LARGEST:
         raise DataError(
             "the cell is not an array of numbers",
             where=where,
             got=preview(cell),
             expected="an array, or nested lists of one length each",
         )
-    if not isinstance(cell, (np.ndarray, np.generic)):
-        array = array.astype(_PLAIN[array.dtype.kind])
-    return array
+    sizes = math.prod(max(size, 1) for size in array.shape)
+    budget.check(
+        DataError,
+        f"an array of the shape {[*array.shape]}",
+        _NUMBER * sizes,
+        where=where,
+        fix="give a smaller one",
+    )
+    if isinstance(cell, (np.ndarray, np.generic)):
+        return array
+    with np.errstate(over="ignore"):
+        plain: np.ndarray = array.astype(_PLAIN[array.dtype.kind])
+    # What float32 has no room for is said of the input that it is for.
+    return plain if np.array_equal(np.isfinite(plain), np.isfinite(array)) else array
 
 
 def _plain(cell: Any) -> Any:

@@ -39,7 +39,8 @@ _SHOWN = 8
 
 class Options(VectorOptions):
     """Args:
-    most_active: the largest so many entries of a vector are kept; by default what the model states, else 1024.
+    most_active: the largest so many entries of a vector are kept, at most one for each token of the vocabulary; by default what
+        the model states, else 1024.
     """
 
     most_active: int | None = Field(default=None, gt=0)
@@ -102,7 +103,8 @@ class SparseVectors(VectorForm):
         return [[self._row(next(encoded), tokenizer)] if self.reads(text) else [] for text in texts]
 
     def _row(self, row: Encoded, tokenizer: Tokenizer) -> SparseRow:
-        return SparseRow(row.ids, row.types, row.truncated, self.most, tokenizer.vocabulary)
+        most = min(self.most, tokenizer.vocabulary)
+        return SparseRow(row.ids, row.types, row.truncated, most, tokenizer.vocabulary)
 
     def read(self, outputs: Outputs, encoded: EncodedTexts) -> Any:
         """The matrix, [n, `_WIDTH`]."""
@@ -136,7 +138,10 @@ class SparseVectors(VectorForm):
         places = np.array(queries) - np.arange(len(queries))
         return {
             name: np.insert(
-                outputs.get(name, np.zeros((0, self.most), arrays[0].dtype)), places, arrays, axis=0
+                outputs.get(name, np.zeros((0, *arrays[0].shape), arrays[0].dtype)),
+                places,
+                arrays,
+                axis=0,
             )
             for name, arrays in made.items()
         }

@@ -405,7 +405,7 @@ class OpenvinoSession:
             np.require(array, requirements=("C", "W"))
             for array in self._inputs.model_feeds(feeds).values()
         ]
-        rows, length = next(array.shape for array in arrays if array.ndim == 2)
+        rows, length = next((array.shape for array in arrays if array.ndim == 2), (0, 0))
         static = length if rows == 1 and length in self._lengths else _ANY_SHAPE
         requests = self._free.get()
         try:

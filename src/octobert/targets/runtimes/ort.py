@@ -37,6 +37,7 @@ from octobert.core.session import (
     Session,
     SessionEntries,
     SessionOptions,
+    most_threads,
 )
 from octobert.targets.shared import sessions
 
@@ -47,7 +48,7 @@ CPU_TARGET = "ort-cpu"
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
-_IO_BINDING = "io_binding"
+_IO_BINDING, _THREADS = "io_binding", "_num_threads"
 # What `octobert tune` tries, the default first: fields and config entries of onnxruntime's SessionOptions, and IO binding.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "graph_optimization_level": ("ORT_ENABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_BASIC"),
@@ -116,6 +117,14 @@ def set_options_(settings: Any, options: Mapping[str, RuntimeOption]) -> None:
                 where="session.options",
                 got=name,
                 fix=did_you_mean(name, (*fields, _IO_BINDING)),
+            )
+        # It starts them all, however many they are.
+        if name.endswith(_THREADS) and isinstance(value, int) and value > most_threads():
+            raise RecipeError(
+                "too many threads for this machine",
+                where=f"session.options.{name}",
+                got=str(value),
+                expected=f"at most {most_threads()}",
             )
         try:
             setattr(settings, name, _field_value(getattr(settings, name), value))

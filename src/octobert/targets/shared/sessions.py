@@ -112,7 +112,7 @@ class Inputs:
     def _fed(self, port: TensorInfo, feeds: Feeds) -> np.ndarray:
         usual = port.name if port.name in feeds else input_named(port.name)
         if usual == ROW_NUMBERS and INPUTS[0] in feeds:
-            return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
+            return np.arange(np.atleast_1d(feeds[INPUTS[0]]).shape[0], dtype=port.dtype)
         if usual not in feeds and not {*feeds} <= {*INPUTS}:
             raise DataError(
                 f'the feed has no input "{port.name[:_LONGEST]}"',
@@ -127,7 +127,32 @@ class Inputs:
                 got=port.name[:_LONGEST],
                 expected=", ".join(feeds),
             )
-        return feeds[usual].astype(port.dtype, copy=False)
+        return _typed(feeds[usual], port)
+
+
+def _typed(array: np.ndarray, port: TensorInfo) -> np.ndarray:
+    """A feed in the type of its input.
+
+    Raises:
+        DataError: a number would become another one: beyond the range of the type, or a part of a whole one.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        typed = array.astype(port.dtype, copy=False)
+    if typed is not array:
+        # float types round; the others keep every number.
+        kept = (
+            np.isfinite(typed) == np.isfinite(array)
+            if typed.dtype.kind == "f"
+            else (typed == array) & ((typed < 0) == (array < 0))
+        )
+        if not kept.all():
+            raise DataError(
+                f'the input "{port.name[:_LONGEST]}" holds a number that its type does not have',
+                got=f"{array[~kept].flat[0]}, {array.dtype}",
+                expected=port.dtype,
+                fix="give numbers of the type of the input",
+            )
+    return typed
 
 
 def wide(array: np.ndarray) -> np.ndarray:
