@@ -170,8 +170,8 @@ def label_advice(cells: Iterable[Any], labels: Sequence[str]) -> str:
         labels: of the model.
 
     Example:
-        >>> label_advice([1, -1, 1], ["LABEL_0", "LABEL_1"])
-        "if the rows number the classes so, name them in the order of the logits: task: {text-classification: {labels: ['-1', '1']}}"
+        >>> print(label_advice([1, -1, 1], ["LABEL_0", "LABEL_1"]).partition("task: ")[2])
+        {text-classification: {labels: ['-1', '1']}}
     """
     parts = (cell.split(",") if isinstance(cell, str) else np.ravel(cell) for cell in cells)
     found = {label_of(part) for several in parts for part in several}
