@@ -268,7 +268,7 @@ def test_bad_files(golden, tmp_path, name: str, text: str | None) -> None:
 
 
 def test_a_missing_file(tmp_path) -> None:
-    with pytest.raises(DataError, match=r"there is no such file; check the path"):
+    with pytest.raises(DataError, match=r"there is no such file or folder; check the path"):
         readers.read_file(tmp_path / "none.tsv")
 
 

@@ -45,7 +45,7 @@ def readings(tags: Collection[str]) -> dict[str, str]:
                 others.append(tag)
         outside = others + [tag for tag in tags if tag == OUTSIDE][:1]
         # Without one outside, tags of another form may be words such as e-mail.
-        if read and len(outside) == 1 or (form == _FORMS[0] and not others):
+        if (read and len(outside) == 1) or (form == _FORMS[0] and not others):
             return read | dict.fromkeys(others, OUTSIDE)
     return {}
 
