@@ -245,7 +245,7 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(golden, tmp_path, mo
         ("a.csv", "\n\n"),
         ("a.csv", '""\n'),
         ("a.doc", "hello"),
-        ("a.txt", "hello"),
+        ("a.conll", "hello"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n'),
         ("a.jsonl", '{"text": "a"}\n\nnull\n'),
         ("a.json", '[{"text": "a"}, 1]'),

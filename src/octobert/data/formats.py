@@ -88,7 +88,7 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> list[Path]:
-    """The files of a folder that stands for a file: texts by their classes, feeds of a graph (`.npz`), or saved tables; else none."""
+    """The files of a folder that stands for a file: texts by their classes, feeds of a graph (`.npz`), saved tables; else none."""
     return texts_in(folder) or feeds_in(folder) or tables_in(folder)
 
 
@@ -361,7 +361,7 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
 
 
 def _is_prose(lines: Sequence[str]) -> bool:
-    """Whether lines are texts: words and their tags have tabs, or empty lines between sentences, and as many columns in most lines."""
+    """Whether lines are texts. Lines of words have tabs, or empty lines between sentences, and most have as many columns."""
     widths = Counter(len(line.split()) for line in lines if line.strip())
     tagged = any("\t" in line for line in lines) or "" in lines[:-1]
     return (

@@ -1,7 +1,7 @@
 """Readers: the rows of one file, of a folder of texts, or of one split of a data set on the hub.
 
-CSV and TSV files are read with `csv`, JSON Lines with `json`, Parquet and Arrow with `pyarrow`, the hub with `datasets`; `formats`
-has the others. `huggingface_hub` says which data set a name means. All cells of CSV and TSV files are text: "NA" is a text, and
+CSV and TSV are read with `csv`, JSON with `json`, Parquet and Arrow with `pyarrow`, the hub with `datasets`; `formats` has
+the others. `huggingface_hub` says which data set a name means. All cells of CSV and TSV files are text: "NA" is a text, and
 "007" is not a number. The name of a file is its path, never a pattern: `v[1].csv` is that file.
 """
 
