@@ -245,7 +245,7 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(golden, tmp_path, mo
         ("a.csv", "\n\n"),
         ("a.csv", '""\n'),
         ("a.doc", "hello"),
-        ("a.txt", "hello"),
+        ("a.conll", "hello"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n'),
         ("a.jsonl", '{"text": "a"}\n\nnull\n'),
         ("a.json", '[{"text": "a"}, 1]'),
@@ -268,7 +268,7 @@ def test_bad_files(golden, tmp_path, name: str, text: str | None) -> None:
 
 
 def test_a_missing_file(tmp_path) -> None:
-    with pytest.raises(DataError, match=r"there is no such file; check the path"):
+    with pytest.raises(DataError, match=r"there is no such file or folder; check the path"):
         readers.read_file(tmp_path / "none.tsv")
 
 

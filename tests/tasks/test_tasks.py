@@ -565,7 +565,7 @@ def test_a_fixed_class_in_every_spelling(
 @pytest.mark.parametrize(
     ("value", "fix"),
     [
-        (2, "; correct the row."),
+        (2, "; if the rows number the classes so, name them"),
         ("neutral", "; correct the row."),
         (-1, "take a split that has labels"),
     ],

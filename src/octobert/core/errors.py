@@ -20,6 +20,8 @@ Stages run in processes of their own; the JSON form of an error carries it to th
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -277,12 +279,21 @@ def unreadable(kind: type[E], error: OSError, where: object) -> E:
         error: as it was raised.
         where: the file.
     """
+    if error.errno == errno.ENOENT:
+        return not_there(kind, where)
+    got, _, fix = str(error.strerror).partition("; ")
     return kind(
-        "the file cannot be read",
-        where=str(where),
-        got=error.strerror,
-        fix="check its permissions",
+        "the file cannot be read", where=str(where), got=got, fix=fix or "check its permissions"
     )
+
+
+def not_there(kind: type[E], where: object) -> E:
+    """The error for a file or folder that is not there, or a link that leads to nothing; see `unreadable`."""
+    what, got, fix = "there is no such file or folder", None, "check the path"
+    if os.path.islink(str(where)):
+        what, got = "the link leads to nothing", os.readlink(str(where))
+        fix = "download it again, or copy it from where it was with its links followed (cp -rL)"
+    return kind(what, where=str(where), got=got, fix=fix)
 
 
 def hub_error(kind: type[E], error: BaseException, name: str) -> E:

@@ -29,7 +29,15 @@ def splits_of(folder: Path) -> list[Path]:
 
 
 def files_of(place: Path) -> list[Path]:
-    """The files that the rows of a place are read from: of judgements, also the texts; of anything else, itself."""
+    """The files that the rows of a place are read from: of judgements, also the texts; of a saved data set and of parts, all.
+
+    Raises:
+        DataError: a part is missing.
+    """
+    if tables := formats.tables_in(place):
+        return tables
+    if formats.PARTS in place.name and not place.exists():
+        return formats.parts_of(place)
     folder = place.parent.parent
     if place.parent.name != _QRELS or place not in splits_of(folder):
         return [place]

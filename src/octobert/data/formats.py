@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ COLUMN_SUFFIXES = (
     ".testb",
 )
 _DOCUMENT = "-DOCSTART-"
+# The share of lines with as many columns, from which a .txt file with another one is a column file with an error.
+_TAGGED = 0.9
 # Byte order mark → the encoding; that of UTF-32 begins with that of UTF-16.
 _WIDE = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -44,6 +47,8 @@ _UNLABELLED = "unsup"
 MOST_BYTES = 4 * 2**30
 # Rows that each have columns of their own would fill the memory.
 _MOST_COLUMNS = 10_000
+# The numbers of parts of a split, in the name that stands for all: `train-?????-of-00004.parquet`.
+PARTS = "-?????-of-"
 _CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
 
 
@@ -85,13 +90,47 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> list[Path]:
-    """The files of a folder that are a row each: texts by their classes, or feeds of a graph (`.npz`); else none."""
-    return texts_in(folder) or feeds_in(folder)
+    """The files of a folder that stands for a file: texts by their classes, feeds of a graph (`.npz`), saved tables; else none."""
+    return texts_in(folder) or feeds_in(folder) or tables_in(folder)
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The tables of a data set that `datasets` has saved, in order, without what it cached; none of any other folder."""
+    return sorted(folder.glob("data*.arrow")) if os.path.isfile(folder / "state.json") else []
 
 
 def feeds_in(folder: Path) -> list[Path]:
     """The `.npz` files of a folder, in order."""
     return list(listed(folder, "[!.]*.npz", kind=DataError).values())
+
+
+def part_name(name: str) -> str:
+    """The name that stands for a file and the other parts of its split.
+
+    Example:
+        >>> part_name("train-00001-of-00004.parquet"), part_name("train.parquet")
+        ('train-?????-of-00004.parquet', 'train.parquet')
+    """
+    return re.sub(r"-\d{5}-of-(?=\d{5})", PARTS, name)
+
+
+def parts_of(place: Path) -> list[Path]:
+    """The files that a name with `PARTS` stands for.
+
+    Raises:
+        DataError: one is missing.
+    """
+    files = sorted(file for file in place.parent.iterdir() if part_name(file.name) == place.name)
+    count = int(place.name.partition(PARTS)[2][:5])
+    if len(files) != count:
+        raise DataError(
+            "parts of the split are missing",
+            where=str(place),
+            got=f"{len(files)} files",
+            expected=str(count),
+            fix="download the others",
+        )
+    return files
 
 
 def feed_folder(files: Sequence[Path]) -> list[Row]:
@@ -215,6 +254,8 @@ def json_lines(path: Path, text: str) -> dict[int, Row]:
 
 
 def _object(value: Any, where: str) -> Row:
+    if isinstance(value, str):
+        return {"text": value}
     if not isinstance(value, dict):
         raise DataError(
             "the row is not an object",
@@ -281,6 +322,8 @@ def _part(whole: Any, name: str, kind: type, where: str) -> Any:
 def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] = ()) -> list[Row]:
     """The sentences of a file with one token per line, columns between tabs or spaces, an empty line after each sentence.
 
+    The lines of a .txt file that has no such form are texts.
+
     Args:
         columns: names; by default `tokens`, the four of CoNLL-2003 where there are four, and `tags` for the last.
 
@@ -289,6 +332,8 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
     """
     text = decoded(path, content)
     lines = [line.rstrip("\r") for line in text.split("\n")]
+    if path.suffix.lower() == ".txt" and not columns and _is_prose(lines):
+        return [{"text": line} for line in lines if line.strip()]
     split = "\t" if any("\t" in line for line in lines) else None
     fields = [[f.strip() for f in line.split(split)] if line.strip() else [] for line in lines]
     widths = Counter(len(f) for f in fields if f and f[0] != _DOCUMENT)
@@ -308,6 +353,17 @@ def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] =
         else ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
     )
     return list(_sentences(path, fields, tuple(columns) or usual))
+
+
+def _is_prose(lines: Sequence[str]) -> bool:
+    """Whether lines are texts. Lines of words have tabs, or empty lines between sentences, and most have as many columns."""
+    widths = Counter(len(line.split()) for line in lines if line.strip())
+    tagged = any("\t" in line for line in lines) or "" in lines[:-1]
+    return (
+        not tagged
+        or max(widths.values(), default=0) < _TAGGED * widths.total()
+        or set(widths) == {1}
+    )
 
 
 def _sentences(path: Path, fields: Sequence[list[str]], names: Sequence[str]) -> Iterator[Row]:

@@ -1,6 +1,6 @@
 """Readers: the rows of one file, of a folder of texts, or of one split of a data set on the hub.
 
-CSV and TSV files are read with `csv`, JSON Lines with `json`, Parquet with `pyarrow`, the hub with `datasets`; `formats` has
+CSV and TSV are read with `csv`, JSON with `json`, Parquet and Arrow with `pyarrow`, the hub with `datasets`; `formats` has
 the others. `huggingface_hub` says which data set a name means. All cells of CSV and TSV files are text: "NA" is a text, and
 "007" is not a number. The name of a file is its path, never a pattern: `v[1].csv` is that file.
 """
@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core import environment
-from octobert.core.errors import DataError, each, hub_error, reason
+from octobert.core.errors import DataError, each, hub_error, not_there, reason
 from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
 from octobert.data import beir, formats, sampling
 from octobert.data.sampling import ROW_NUMBER, Row
 
-FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json"}
+FORMATS |= {".parquet": "table", ".arrow": "table"}
 FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
+# Compressed files → what unpacks them.
+PACKED = {".gz": "gunzip", ".zip": "unzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 # Columns of two official files without a header, CoLA and the STS benchmark.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
@@ -99,20 +102,21 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
         DataError: the file is missing, empty, malformed or of an unknown format.
     """
     # `os.path` does not raise for names that no file system takes.
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not formats.tables_in(path):
         feeds = formats.feeds_in(path)
         return formats.feed_folder(feeds) if feeds else formats.text_folder(path)
-    if not os.path.isfile(path):
-        raise DataError("there is no such file", where=str(path), fix="check the path")
-    _format(path)
     files = beir.files_of(path)
+    if not all(map(os.path.isfile, files)):
+        raise not_there(DataError, path)
+    _format(files[0])
     size = sum(file.stat().st_size for file in files)
     _refuse_large(path, size, size)
-    if len(files) > 1:
+    if files[1:] and files[0] == path:
         return beir.queries(*files)
     if beir.is_corpus(path):
         return beir.documents(path)
-    return rows_in(path, formats.read(path), columns)
+    parts = [rows_in(file, formats.read(file), columns) for file in files]
+    return [row for rows in parts for row in rows]
 
 
 def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ()) -> list[Row]:
@@ -136,7 +140,7 @@ def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ())
     elif form == "columns":
         rows = formats.column_file(path, content, columns)
     else:
-        rows = formats.json_rows(path, content) if form == "json" else _parquet(path, content)
+        rows = formats.json_rows(path, content) if form == "json" else _table(path, content)
     if not rows:
         raise DataError(
             "the file has no rows", where=str(path), expected="at least one row below the header"
@@ -157,13 +161,14 @@ def _twice(path: Path, names: Sequence[str]) -> DataError:
 
 
 def _format(path: Path) -> str:
-    form = FORMATS.get(path.suffix.lower())
+    form, unpack = FORMATS.get(path.suffix.lower()), PACKED.get(path.suffix.lower())
     if form is None:
         raise DataError(
             "the format is not known",
             where=str(path),
             got=path.suffix or "no suffix",
             expected=", ".join(FORMATS),
+            fix=f"unpack it: {unpack} {path.name}" if unpack else None,
         )
     return form
 
@@ -183,21 +188,31 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
     return with_names(dataset.features, dataset.to_list())
 
 
-def _parquet(path: Path, content: bytes | bytearray) -> list[Row]:
-    """The rows of a Parquet file, in parts, as a small file may hold more than fits in memory."""
+def _table(path: Path, content: bytes | bytearray) -> list[Row]:
+    """The rows of a Parquet or Arrow file, in parts, as a small file may hold more than fits in memory."""
     import pyarrow
     from datasets import Features
-    from pyarrow import parquet
+    from pyarrow import ipc, parquet
 
     rows: list[Row] = []
+    source = pyarrow.BufferReader(content)
     try:
-        file = parquet.ParquetFile(pyarrow.BufferReader(content))
-        held = file.metadata.num_rows * _ROW_BYTES
-        _refuse_large(path, held, len(content))
+        held = 0
+        if path.suffix.lower() == ".parquet":
+            file = parquet.ParquetFile(source)
+            held, schema = file.metadata.num_rows * _ROW_BYTES, file.schema_arrow
+            _refuse_large(path, held, len(content))
+            batches = file.iter_batches(batch_size=_BATCH)
+        elif content.startswith(b"ARROW1"):
+            file = ipc.open_file(source)
+            schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
+        else:
+            batches = ipc.open_stream(source)
+            schema = batches.schema
         # What `datasets` wrote about the columns; nothing in other files.
-        stated = b"huggingface" in (file.schema_arrow.metadata or {})
-        features = Features.from_arrow_schema(file.schema_arrow) if stated else {}
-        for batch in file.iter_batches(batch_size=_BATCH):
+        stated = b"huggingface" in (schema.metadata or {})
+        features = Features.from_arrow_schema(schema) if stated else {}
+        for batch in batches:
             # A column with a dictionary is small until it is decoded.
             plain = [
                 f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f

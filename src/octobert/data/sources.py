@@ -20,14 +20,14 @@ from typing import Any
 from octobert.config.recipe import SPLITS
 from octobert.config.rows import AUTO, Data
 from octobert.core import environment, user_code
-from octobert.core.errors import DataError, did_you_mean, unreadable
+from octobert.core.errors import DataError, did_you_mean, not_there, unreadable
 from octobert.core.files import canonical_digest, file_digest, file_stamp, looks_local
 from octobert.core.frozen import FrozenModel
 from octobert.core.origin import check_inside
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code
 from octobert.data import beir, formats, sampling
-from octobert.data.readers import FORMATS, HubData, find_on_hub, numbered, with_names
+from octobert.data.readers import FORMATS, PACKED, HubData, find_on_hub, numbered, with_names
 from octobert.data.sampling import ROW_NUMBER, Row
 
 # CoNLL-2003 calls its development set testa.
@@ -136,33 +136,63 @@ def find_splits(source: str) -> dict[str, list[Path]]:
     if is_one(path):
         return {"all": [path]}
     if not path.is_dir():
-        raise DataError("there is no such file or folder", where=source, fix="check the path")
+        raise not_there(DataError, source)
     splits: dict[str, list[Path]] = {}
     if judged := beir.splits_of(path):
         *judged, corpus = judged
         splits = {file.stem: [file] for file in judged} | {"corpus": [corpus]}
         return {("validation" if name == "dev" else name): files for name, files in splits.items()}
     for file in sorted(path.iterdir()):
-        for split in _splits_in(file.name):
+        # A saved split has its name, whatever that is.
+        for split in _splits_in(file.name) or [file.name] * bool(formats.tables_in(file)):
             if file.suffix.lower() in FORMATS or file.is_dir():
                 check_inside(path, file.name, DataError)
             if formats.rows_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
-                splits.setdefault(split, []).append(file)
+                place = file.with_name(formats.part_name(file.name))
+                splits.setdefault(split, []).append(place)
     if not splits:
+        _refuse_other(path)
+        # A clone from the hub, and what `datasets` has cached, have their files in a folder of their own.
+        inner = [file for file in path.glob("[!.]*") if file.is_dir() and not file.is_symlink()]
+        if len(inner) == 1:
+            return find_splits(str(inner[0]))
         raise DataError(
             "no file in the folder has the name of a split",
             where=source,
-            got=", ".join(sorted(f.name for f in path.iterdir())[:8]) or "an empty folder",
-            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet or .conll, "
-            "or as folders with a folder of .txt files for each class",
-            fix="name the files: train=… validation=…",
+            got=", ".join(sorted(f.name for f in path.glob("[!.]*"))[:8]) or "an empty folder",
+            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet, .arrow or .conll, "
+            "as folders with a folder of .txt files for each class, or as save_to_disk writes them",
+            fix="name the files: train=… validation=…, or the folder that holds them",
         )
-    return splits
+    return {split: list(dict.fromkeys(places)) for split, places in splits.items()}
+
+
+def _refuse_other(folder: Path) -> None:
+    """Refuse a folder that holds something else than rows, in words of its own.
+
+    Raises:
+        DataError: it is the hub's cache of a model or a data set, or its files are compressed.
+    """
+    if cached := re.fullmatch(r"(model|dataset)s--(.+)", folder.name):
+        found = [str(place) for place in sorted(folder.glob("snapshots/*"))][-1:]
+        rows = " or ".join([cached[2].replace("--", "/", 1), *found])
+        noun, fix = "data set", f"give {rows}"
+        if cached[1] == "model":
+            noun, fix = "model", "give a file or folder of rows, or the name of a data set"
+        raise DataError(f"the folder is the hub's cache of a {noun}", where=str(folder), fix=fix)
+    packed = sorted(file for file in folder.iterdir() if file.suffix.lower() in PACKED)
+    if packed:
+        raise DataError(
+            "the files are compressed",
+            where=str(folder),
+            got=", ".join(file.name for file in packed[:8]),
+            fix=f"unpack them: {PACKED[packed[0].suffix.lower()]} {packed[0].name}",
+        )
 
 
 def is_one(path: Path) -> bool:
-    """Whether a path has no splits: a file, or a folder of feeds of a graph."""
-    return path.is_file() or bool(formats.feeds_in(path))
+    """Whether a path has no splits: a file, a folder of feeds of a graph, or one saved data set."""
+    return path.is_file() or bool(formats.feeds_in(path) or formats.tables_in(path))
 
 
 def pick_split(
@@ -276,12 +306,12 @@ def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], 
     """A summary of files, or of all texts in folders and their classes."""
     summaries: dict[Path, object] = {}
     for place in set(places):
-        if place.is_file():
-            summaries[place] = [of(file) for file in beir.files_of(place)]
-        else:
+        if place.is_dir():
             summaries[place] = {
                 str(file.relative_to(place)): of(file) for file in formats.rows_in(place)
             }
+        else:
+            summaries[place] = [of(file) for file in beir.files_of(place)]
     return canonical_digest([summaries[place] for place in places] + [list(spans)] * any(spans))
 
 
@@ -312,7 +342,7 @@ def places(
     """
     source = settings.source
     local = source is not None and (
-        names_code(source) or os.path.exists(source) or _is_local(source)
+        names_code(source) or os.path.lexists(source) or _is_local(source)
     )
     splits = find_splits(source) if source is not None and local and not names_code(source) else {}
     for split in SPLITS:
@@ -388,10 +418,8 @@ def places(
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
         path = Path(name) if is_file else pick_split(splits, name, where=_key(key), prefer=prefer)
-        if not path.exists():
-            raise DataError(
-                "there is no such file or folder", where=str(path), fix="check the path"
-            )
+        if not all(file.exists() for file in beir.files_of(path)):
+            raise not_there(DataError, path)
         chosen[key] = f"{path}{spans[key]}"
     evaluated = Path(chosen["evaluate"]).name if chosen["evaluate"] else "no rows"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {evaluated}{note}"

@@ -75,6 +75,10 @@ def _order(task: Classification, items: np.ndarray) -> str:
     if not order:
         return ""
     right = np.mean(np.asarray(order)[items[:, 0].astype(int)] == items[:, 1])
+    seen = set(items[:, 1].astype(int))
+    if 0 not in seen and all(order[label - 1] == label for label in seen):
+        # They number the classes from 1; the order says nothing of classes that no row has.
+        order = tuple(range(1, len(order) + 1))
     labels = str([*map(str, order)])[:_SHORTEST]
     return (
         f"its answers fit {right:.1%} of the rows if its classes are in another order. The rows seem to number them otherwise "

@@ -37,6 +37,8 @@ from octobert.models.weights import other_kind
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
 
 
+# An architecture that has classes: transformers leaves the names of two out of the config, if they are its own.
+_CLASSIFIER = re.compile("For(Sequence|Token)Classification$")
 _PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single-label",
     "multi_label_classification": "multi-label",
@@ -112,8 +114,10 @@ class ModelSource(FrozenModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names in the order of the logits, from the config's `id2label`."""
+        """Class names in the order of the logits, from the config's `id2label`; where it has none, transformers' own."""
         names = self.config.get("id2label") or {}
+        if not names and any(map(_CLASSIFIER.search, self.config.get("architectures") or ())):
+            names = {index: f"LABEL_{index}" for index in range(self.config.get("num_labels") or 2)}
         return tuple(str(names[key]) for key in sorted(names, key=int))
 
 

@@ -22,6 +22,7 @@ from octobert.core.results import ModelMetadata
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
 from octobert.data import readers, sources
+from octobert.data.sampling import Row
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import check_lengths, fit_lengths
 from octobert.models import heads, source
@@ -31,7 +32,16 @@ from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
 from octobert.targets import runtimes
-from octobert.tasks import MetricSpecs, build, check_columns, files_of, measured, metric_specs
+from octobert.tasks import (
+    MetricSpecs,
+    Table,
+    build,
+    check_columns,
+    files_of,
+    measured,
+    metric_specs,
+)
+from octobert.tasks.embedding import Pairs, text_alone
 
 # `quick: true`: on so many rows the interval of an accuracy is some seven points to either side; so many rounds are enough for
 # a median; the seconds are four turns, the fewest that give an interval.
@@ -236,6 +246,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         train=trains,
         prefer=files_of(recipe.task.name),
     )
+    recipe, places = _with_texts_alone(recipe, places)
     metadata = _model_metadata(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, metadata)
     if recipe.data.corpus == AUTO and not task.searches:
@@ -313,6 +324,32 @@ def _preprocess(recipe: Recipe) -> UserCode | None:
     )
 
 
+def _rows(recipe: Recipe, places: sources.Places, place: str) -> tuple[str, list[Row]]:
+    """The rows of a place, in words and as tasks read them."""
+    if place in places.functions:
+        where, rows = places.functions[place].read()
+    else:
+        settings = recipe.data
+        where, rows = readers.read(
+            place, hub=places.hub, revision=settings.revision, columns=settings.columns
+        )
+    code = _preprocess(recipe)
+    return where, rows if code is None else sources.preprocessed(rows, code, where=where)
+
+
+def _with_texts_alone(recipe: Recipe, places: sources.Places) -> tuple[Recipe, sources.Places]:
+    """The recipe with the only text column of the rows, where the task embeds texts and nobody names columns."""
+    chosen = recipe.task
+    if not isinstance(build(chosen.name, chosen.options), Pairs) or chosen.options.get("text"):
+        return recipe, places
+    column = text_alone(Table(_rows(recipe, places, places.evaluate or places.calibrate)[1], ""))
+    if column is None:
+        return recipe, places
+    named = chosen.replaced(options={**chosen.options, "text": [column]})
+    how = f"{places.how}; texts alone, in the column {column}: judged by their closeness to float"
+    return recipe.replaced(task=named), replace(places, how=how)
+
+
 def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
     blank, metadata = build(recipe.task.name, recipe.task.options), read_metadata(model)
@@ -324,15 +361,7 @@ def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) 
     new = metadata.replaced(labels=blank.labels, problem=None, activation=None)
     if blank.labels or places.train is None:
         return new
-    settings = recipe.data
-    if places.train in places.functions:
-        where, rows = places.functions[places.train].read()
-    else:
-        where, rows = readers.read(
-            places.train, hub=places.hub, revision=settings.revision, columns=settings.columns
-        )
-    code = _preprocess(recipe)
-    rows = rows if code is None else sources.preprocessed(rows, code, where=where)
+    where, rows = _rows(recipe, places, places.train)
     check_columns(recipe.task.name, blank, rows, where=where)
     labels = blank.labels_in(rows, where=where)
     written = {label.casefold(): label for label in labels}

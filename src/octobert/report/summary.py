@@ -13,9 +13,10 @@ from octobert.core.measurements import (
     Score,
     score_named,
 )
-from octobert.core.results import AccuracySearch, Report
+from octobert.core.results import AccuracySearch, Report, TaskFacts
 from octobert.core.session import Tuned
 from octobert.report import judged, plans, times, words
+from octobert.tasks._tags import mark_entities
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -364,6 +365,7 @@ def caveats(report: Report) -> list[str]:
             f"This run was quick (quick: true): {data.evaluation_rows:,} evaluation rows and {rounds} rounds of timing, so "
             "intervals are wider than those of a full run. The models are the same."
         )
+    sentences += tagging(report.task)
     if data.leaked_rows:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
@@ -376,6 +378,18 @@ def caveats(report: Report) -> list[str]:
         sentence for comparison in quantized for sentence in chance(scores, comparison)
     )
     return [*sentences, *times.noise(report.times, report.load)]
+
+
+def tagging(task: TaskFacts) -> list[str]:
+    """Return a sentence on a model that tags every word as something."""
+    labels = task.options.get("labels") or task.labels
+    if task.head != "token-classification" or not labels or mark_entities(labels):
+        return []
+    return [
+        "None of the model's tags is O, so the accuracy of tags is the figure to look at, and each run of words with one "
+        "tag counts as an entity. If one of them stands for no entity, name the tags in the order of the logits: "
+        "task: {token-classification: {labels: [O, B-…, I-…]}}."
+    ]
 
 
 def _tuning_rows(report: Report) -> list[str]:

@@ -183,6 +183,12 @@ def check_columns(
         getattr(task, "texts", 0),
         len(getattr(task, "columns", ())),
     )
+    expected = [error.expected for error in errors if error.expected]
+    if isinstance(task, Embedding):
+        expected = [
+            "two text columns and a score; texts alone, named by one --text-column; or queries and documents "
+            f"(task: {{{name}: {{query: COLUMN, document: COLUMN}}}})"
+        ]
     flags = ["--text-column COLUMN"] * (2 if pair else len(texts)) + ["--label-column COLUMN"] * (
         gold and len(golds)
     )
@@ -192,7 +198,7 @@ def check_columns(
         ", and ".join(error.what for error in errors),
         where=where,
         got=errors[0].got,
-        expected=", and ".join(error.expected for error in errors if error.expected) or None,
+        expected=", and ".join(expected) or None,
         fix=f"name yours: {' '.join(flags)} (in a recipe, task: {{{name}: {{{', '.join(written)}}}}})",
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core.closeness import Measure
-from octobert.core.errors import DataError, each
+from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.plain import preview
@@ -26,7 +26,7 @@ from octobert.tasks._metrics import (
     probabilities,
     share_of_most_frequent,
 )
-from octobert.tasks._rows import Table, is_number, label_index
+from octobert.tasks._rows import Table, class_index, is_number, label_advice, label_of
 from octobert.tasks._task import (
     NOTHING,
     Extremes,
@@ -41,8 +41,6 @@ from octobert.tasks._texts import LabelledTexts
 
 # The two classes of a data set in their order, where it names them so.
 BOOLEANS = ("false", "true")
-# Labels that a message spells out.
-_SHOWN = 8
 # Classes that are tried as the answer to everything.
 _FREQUENT = 100
 
@@ -73,11 +71,11 @@ class Classification(LabelledTexts):
         return {name: index for index, name in reversed(list(enumerate(self.labels)))}
 
     def read_gold(self, table: Table) -> list[int]:
-        return each(self._class_of, self.labelled(table))
+        return self.read_classes(table, self._class_of)
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
-        labels = {str(cell).strip().removesuffix(".0") for cell, _ in self.labelled(table)}
+        labels = {label_of(cell) for cell, _ in self.labelled(table)}
         return tuple(
             sorted(
                 labels,
@@ -87,9 +85,16 @@ class Classification(LabelledTexts):
 
     def judged(self, result: Result) -> Predictions:
         """Predicted and right classes by their numbers."""
-        return Predictions(
-            self._classes(result), np.asarray(result.gold), probabilities(result.logits)
-        )
+        predicted, gold = self._classes(result), np.asarray(result.gold)
+        classes = [str(index) for index in range(result.logits.shape[-1])]
+        if gold.max() >= len(classes):
+            raise DataError(
+                "the model has no such class",
+                got=f"{gold.max()} in the rows",
+                expected=f"an index below {len(classes)}, the number of its logits",
+                fix=label_advice(gold, classes),
+            )
+        return Predictions(predicted, gold, probabilities(result.logits))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """The metrics of the best single class for every text."""
@@ -188,37 +193,22 @@ class Classification(LabelledTexts):
                 got=preview(value),
                 fix="set problem: multi-label, if the model gives any number of them",
             )
-        name = str(value).strip()
-        if name.lower() in BOOLEANS and len(self.labels) in (0, 2):
-            is_class = label_index(name, self.labels) is not None or name.lower() in self.spellings
-            name = name if is_class else str(BOOLEANS.index(name.lower()))
-        number = name.removesuffix(".0")
-        for spelling in (name, number):
-            if spelling in self._numbers:
-                return self._numbers[spelling]
-            if spelling.lower() in self.spellings:
-                return self.spellings[spelling.lower()]
-        if (index := label_index(name, self.labels)) is not None:
-            return index
-        if is_number(number) and (not self.labels or int(number) < len(self.labels)):
-            return int(number)
-        names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
-        named = (
-            "correct the row, or name the labels in the task's options in the order of the logits"
-        )
-        # What the hub writes where a row has no label, as in the test sets of GLUE.
-        unlabelled = "take a split that has labels: -1 stands for none"
-        if number == str(len(self.labels)) and not self.spellings:
-            numbers = [f"'{index + 1}'" for index in range(len(self.labels))]
-            shown = numbers if len(numbers) < _SHOWN else [numbers[0], numbers[1], "…", numbers[-1]]
-            named = f"if yours start at 1, name them in the order of the logits: labels: [{', '.join(shown)}]"
-        raise DataError(
-            "the task has no such label",
-            where=place,
-            got=preview(value),
-            expected=names if self.labels else "the index of a class",
-            fix=unlabelled if number == "-1" else "correct the row" if self.spellings else named,
-        )
+        name = label_of(value)
+        index = self._numbers.get(name, self.spellings.get(name.lower()))
+        if index is None:
+            index = class_index(name, self.labels)
+        if index is None and name.lower() in BOOLEANS and len(self.labels) in (0, 2):
+            return self._class_of(BOOLEANS.index(name.lower()), place)
+        if index is None and not self.labels and is_number(name):
+            index = int(name)
+        if index is None or index < 0:
+            names = ", ".join(self.labels) or "the index of a class"
+            if self.labels and not any(map(is_number, self.labels)):
+                names += f", or an index below {len(self.labels)}"
+            raise DataError(
+                "the task has no such label", where=place, got=preview(value), expected=names
+            )
+        return index
 
 
 def problem_of(metadata: ModelMetadata) -> Problem:

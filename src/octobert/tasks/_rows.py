@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from octobert.core.errors import ColumnError, DataError, did_you_mean, each
 from octobert.core.plain import preview
@@ -13,6 +16,8 @@ from octobert.data.sampling import ROW_NUMBER, Row
 
 # Of one input. Windows over a text of so many take about two seconds to make and 100 MB; a long novel is about as long.
 MOST_CHARACTERS = 1_000_000
+# Labels that a message spells out.
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -113,13 +118,24 @@ class Table:
         return each(text_of, self.cells(column))
 
 
-def is_number(name: str) -> bool:
-    """Return whether a label in the data is the number of a class."""
-    return name.isascii() and name.isdigit() and len(name) < 10
+def label_of(value: Any) -> str:
+    """The label in a cell as text, a whole number in one form.
+
+    Example:
+        >>> label_of(" world  news"), label_of(2.0), label_of("+1"), label_of(3.5)
+        ('world news', '2', '1', '3.5')
+    """
+    name = " ".join(str(value).split())
+    return str(int(float(name))) if re.fullmatch(r"[+-]?\d{1,9}(\.0*)?", name, re.ASCII) else name
+
+
+def is_number(label: str) -> bool:
+    """Return whether a label is a whole number, as `label_of` writes it."""
+    return re.fullmatch(r"-?\d{1,9}", label, re.ASCII) is not None
 
 
 def label_index(name: str, labels: Sequence[str]) -> int | None:
-    """The index of a label, which may be written in another case where that means one label only.
+    """The index of a label, which may be written in another case or with other spaces where that means one label only.
 
     Example:
         >>> label_index("Positive", ["negative", "positive"]), label_index("us", ["US", "Us"])
@@ -127,8 +143,57 @@ def label_index(name: str, labels: Sequence[str]) -> int | None:
     """
     if name in labels:
         return labels.index(name)
-    alike = [index for index, label in enumerate(labels) if label.casefold() == name.casefold()]
+    wanted = label_of(name).casefold()
+    alike = [index for index, label in enumerate(labels) if label_of(label).casefold() == wanted]
     return alike[0] if len(alike) == 1 else None
+
+
+def class_index(value: Any, labels: Sequence[str]) -> int | None:
+    """The index of the class that a cell names: by its name, or by its number where names are no numbers.
+
+    Example:
+        >>> class_index("B", ["a", "b"]), class_index(1.0, ["a", "b"]), class_index(0, ["1", "2"])
+        (1, 1, None)
+    """
+    name = label_of(value)
+    index = label_index(name, labels)
+    if index is None and is_number(name) and not any(map(is_number, labels)):
+        index = int(name) if 0 <= int(name) < len(labels) else None
+    return index
+
+
+def label_advice(cells: Iterable[Any], labels: Sequence[str]) -> str:
+    """What to do about rows with labels that a model does not have.
+
+    Args:
+        cells: of the labels of all rows, each a label or several.
+        labels: of the model.
+
+    Example:
+        >>> print(label_advice([1, -1, 1], ["LABEL_0", "LABEL_1"]).partition("task: ")[2])
+        {text-classification: {labels: ['-1', '1']}}
+    """
+    parts = (cell.split(",") if isinstance(cell, str) else np.ravel(cell) for cell in cells)
+    found = {label_of(part) for several in parts for part in several}
+    numbers = sorted(int(name) for name in found if is_number(name))
+    if len(numbers) < len(found):
+        if any(re.fullmatch(r"-?\d*\.\d+", name) for name in found):
+            return "give a model with one logit (problem: regression), if the labels are scores"
+        return (
+            "correct the row, or name the labels in the task's options in the order of the logits"
+        )
+    if numbers[0] > 0 and numbers[-1] == len(labels):
+        numbers = list(range(1, len(labels) + 1))
+    if len(numbers) != len(labels):
+        # What the hub writes where a row has no label, as in the test sets of GLUE.
+        unlabelled = "take a split that has labels: -1 stands for none"
+        return unlabelled if numbers[0] == -1 else "correct the row, or give a model with its class"
+    names = [f"'{number}'" for number in numbers]
+    shown = names if len(names) < _SHOWN else [*names[:2], "…", names[-1]]
+    option = f"{{text-classification: {{labels: [{', '.join(shown)}]}}}}"
+    return (
+        f"if the rows number the classes so, name them in the order of the logits: task: {option}"
+    )
 
 
 def text_of(value: Any, place: str) -> str:

@@ -1,4 +1,4 @@
-"""Tags of words, and the entities that they mark: IOB1, IOB2 and IOBES.
+"""Tags of words, and the entities that they mark: IOB1, IOB2, IOBES, and what `readings` makes of other schemes.
 
 A tag is `O`, or a letter and a type: B begins an entity, I continues it, E ends it, S is an entity of one word. An `I` after
 another type or after no entity begins an entity, as seqeval (and the CoNLL evaluation script before it) counts them.
@@ -6,13 +6,53 @@ another type or after no entity begins an entity, as seqeval (and the CoNLL eval
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 # The tag of a word for which the model predicts nothing.
 OUTSIDE = "O"
 # (type, first word, last word); or (type, first character, end).
 Entity = tuple[str, int, int]
 _LETTERS = ("B", "I", "E", "S")
+# Letters of BILOU and BMES → those of IOBES.
+_OTHER_LETTERS = {"L": "E", "U": "S", "M": "I"}
+# How schemes write a letter and a type: `B-PER`, `B_PER` or `b-per`, `PER-B` or `per_b`.
+_FORMS = (
+    r"(?P<letter>[BIESLUM])(-(?P<kind>.+))?",
+    r"(?i:(?P<letter>[BIESLUM])([-_](?P<kind>.+))?)",
+    r"(?i:(?P<kind>.+)[-_](?P<letter>[BIESLUM]))",
+)
+
+
+def readings(tags: Collection[str]) -> dict[str, str]:
+    """Tag → the same tag of IOBES, of all tags of a model or a data set; empty where they have no scheme.
+
+    Where none is called O, a single tag without a letter is the one outside of entities.
+
+    Example:
+        >>> readings(["O", "U-PER", "L-PER"]), readings(["out", "per_b"]), readings(["NOUN", "O"])
+        ({'U-PER': 'S-PER', 'L-PER': 'E-PER'}, {'per_b': 'B-per', 'out': 'O'}, {})
+    """
+    inside = [tag for tag in dict.fromkeys(tags) if tag != OUTSIDE]
+    for form in _FORMS:
+        read, others = dict[str, str](), []
+        for tag in inside:
+            if found := re.fullmatch(form, tag):
+                letter = found["letter"].upper()
+                read[tag] = _OTHER_LETTERS.get(letter, letter)
+                read[tag] += f"-{found['kind']}" if found["kind"] else ""
+            else:
+                others.append(tag)
+        outside = others + [tag for tag in tags if tag == OUTSIDE][:1]
+        # Without one outside, tags of another form may be words such as e-mail.
+        if (read and len(outside) == 1) or (form == _FORMS[0] and not others):
+            return read | dict.fromkeys(others, OUTSIDE)
+    return {}
+
+
+def mark_entities(tags: Collection[str]) -> bool:
+    """Whether tags have a scheme or one for the words outside of entities, unlike parts of speech."""
+    return OUTSIDE in tags or bool(readings(tags))
 
 
 def parted(tag: str) -> tuple[str, str]:

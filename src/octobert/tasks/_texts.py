@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.core.errors import ColumnError, DataError
+from octobert.core.errors import ColumnError, DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.data.windows import LONG_TEXTS_ARE_CUT, LongTextOptions
 from octobert.tasks._metrics import SCORES, extreme_scores
-from octobert.tasks._rows import Table, check_texts
+from octobert.tasks._rows import Table, check_texts, label_advice
 from octobert.tasks._task import Extremes, Metric, Pair, Result, RowTargets, Task
 
 # Names of text columns, in groups; the first group that the data has is used.
@@ -146,6 +146,19 @@ class LabelledTexts(RowTexts):
     def labelled(self, table: Table) -> Iterator[tuple[Any, str]]:
         """(cell, its place) of the label column."""
         return table.cells(table.first_column(self.label))
+
+    def read_classes(self, table: Table, read: Callable[[Any, str], Any]) -> list[Any]:
+        """What `read` makes of each cell of the label column.
+
+        Raises:
+            DataError: labels that the model does not have; what to do follows from all labels of the rows.
+        """
+        try:
+            return each(read, self.labelled(table))
+        except DataError as error:
+            cells = [cell for cell, _ in self.labelled(table)]
+            error.fix = error.fix or label_advice(cells, self.labels)
+            raise
 
     def target(self, gold: Any) -> Any:
         """The training target of one entry of gold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
@@ -18,7 +19,7 @@ from octobert.data.windows import LongTextOptions
 from octobert.tasks._metrics import SCORES, TOP, moved, named
 from octobert.tasks._ranking import METRICS, Columns, cost_metrics, top
 from octobert.tasks._retrieval import Retrieval
-from octobert.tasks._rows import Table, number_of
+from octobert.tasks._rows import Table, is_number, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
@@ -34,6 +35,8 @@ DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and reca
 # Names of what a text is, where queries and documents are read in different ways.
 QUERY, DOCUMENT = "query", "document"
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
+# Usual names of texts alone.
+_ALONE = ("text", "sentence", "content", "body", "passage", DOCUMENT)
 # Characters of a neighbour's text.
 _NEIGHBOUR = 200
 # Index of a text, and its similarity.
@@ -41,7 +44,7 @@ Near = tuple[int, float]
 
 
 class VectorOptions(TextOptions):
-    """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`.
+    """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`, or the one text column that rows have.
 
     Args:
         text: one column of texts without gold, or two columns of a pair.
@@ -149,6 +152,25 @@ def built(
         primary="spearman",
         metrics=named(SCORES, "spearman"),
     )
+
+
+def text_alone(table: Table) -> str | None:
+    """The column of rows that are texts alone: that of a usual name, or the only texts; None of rows of another form.
+
+    Example:
+        >>> text_alone(Table([{"id": 7, "body": "a text", "url": "b"}], where="dev.csv"))
+        'body'
+    """
+    row = dict(table.rows[0]) if table.rows else {}
+    if not {"sentence1", "sentence2", "score", QUERY}.isdisjoint(row):
+        return None
+    texts = [
+        name
+        for name, cell in row.items()
+        if isinstance(cell, str) and not is_number(cell) and not re.search(r"(^|_)id$", name, re.I)
+    ]
+    usual = [name for name in _ALONE if name in texts]
+    return next(iter(usual or texts[:1])) if usual or len(texts) == 1 else None
 
 
 def sided(metadata: ModelMetadata) -> ModelMetadata:

@@ -30,7 +30,7 @@ from octobert.tasks._metrics import (
     sigmoid,
 )
 from octobert.tasks._one_score import OneScore, activation_of
-from octobert.tasks._rows import Table, is_number, label_index, number_of
+from octobert.tasks._rows import Table, class_index, number_of
 from octobert.tasks._task import (
     NOTHING,
     Change,
@@ -177,7 +177,7 @@ class MultiLabel(LabelledTexts):
                 [index for index, flag in enumerate(row) if flag]
                 for row in zip(*flags, strict=True)
             ]
-        return each(self._indices, self.labelled(table))
+        return self.read_classes(table, self._indices)
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """The labels that occur, in order."""
@@ -276,7 +276,12 @@ class MultiLabel(LabelledTexts):
         if isinstance(value, str):
             return [name.strip() for name in value.split(",") if name.strip()]
         if not isinstance(value, (list, tuple, np.ndarray)):
-            raise DataError("the cell is not a list of labels", where=place, got=preview(value))
+            raise DataError(
+                "the cell is not a list of labels",
+                where=place,
+                got=preview(value),
+                fix="list the labels of each text",
+            )
         cells = list(value)
         flags = len(cells) == len(self.labels) and set(cells) <= {0, 1}
         if not flags:
@@ -296,11 +301,9 @@ class MultiLabel(LabelledTexts):
         return sorted({self._index(name, place) for name in self._names(cell, place)})
 
     def _index(self, name: Any, place: str) -> int:
-        index = label_index(str(name), self.labels)
+        index = class_index(name, self.labels)
         if index is not None:
             return index
-        if is_number(str(name)) and int(name) < len(self.labels):
-            return int(name)
         raise DataError(
             "the task has no such label",
             where=place,

@@ -6,6 +6,7 @@ Entities are counted as seqeval counts them; `_tags` has the rules.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean, each
 from octobert.core.evidence import Answer, ChangedRow, Mark
+from octobert.core.frozen import lazy
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import TokenOffsets, split
@@ -30,7 +32,17 @@ from octobert.tasks._metrics import (
     share_of_most_frequent,
 )
 from octobert.tasks._rows import Table, check_texts, label_index
-from octobert.tasks._tags import OUTSIDE, Entity, counts, entities, iob2, kind_of, labels_of
+from octobert.tasks._tags import (
+    OUTSIDE,
+    Entity,
+    counts,
+    entities,
+    iob2,
+    kind_of,
+    labels_of,
+    mark_entities,
+    readings,
+)
 from octobert.tasks._task import (
     NOTHING,
     Extremes,
@@ -50,7 +62,7 @@ _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
 # Columns of the counts of a sentence.
-RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
+RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED, FREQUENT = range(8)
 
 
 class Options(StepOptions):
@@ -58,7 +70,7 @@ class Options(StepOptions):
     words: the column with lists of words; by default, the first of the usual names that the data has.
     tags: the column with lists of tags; the same default.
     labels: tags in the order of the logits; by default those of the model's config.
-    metric: the main metric.
+    metric: the main metric; by default f1, and accuracy where tags mark no entities, as parts of speech.
     max_length: tokens of a window; by default the model's limit.
     step: tokens from the start of one window to the start of the next, for longer sentences; by default half a window.
     """
@@ -66,13 +78,13 @@ class Options(StepOptions):
     words: str | None = None
     tags: str | None = None
     labels: tuple[str, ...] = ()
-    metric: str = "f1"
+    metric: str | None = None
     max_length: int | None = Field(default=None, ge=8)
 
     @field_validator("metric")
     @classmethod
-    def _known_metric(cls, value: str) -> str:
-        if value not in METRICS:
+    def _known_metric(cls, value: str | None) -> str | None:
+        if value is not None and value not in METRICS:
             raise ValueError(f"there is no such metric; {did_you_mean(value, METRICS)}")
         return value
 
@@ -83,11 +95,13 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Tagging:
     Raises:
         DataError: the options name another number of tags than the model has.
     """
+    labels = check_labels(options.labels, metadata.labels)
+    usual = "f1" if mark_entities(labels) or not labels else "accuracy"
     return Tagging(
         words=(options.words,) if options.words else _WORDS,
         tags=(options.tags,) if options.tags else _TAGS,
-        labels=check_labels(options.labels, metadata.labels),
-        primary=options.metric,
+        labels=labels,
+        primary=options.metric or usual,
         metrics=METRICS,
         max_length=options.max_length,
         steps=options,
@@ -108,6 +122,14 @@ class Tagging(Task):
     tags: tuple[str, ...]
     steps: StepOptions
     head: str = "token-classification"
+
+    @lazy
+    def _readings(self) -> dict[str, str]:
+        """The model's tags in IOBES, whatever their scheme."""
+        return {label: label for label in self.labels} | readings(self.labels)
+
+    def _read(self, tags: Sequence[str]) -> list[str]:
+        return [self._readings.get(tag, tag) for tag in tags]
 
     def read_inputs(self, table: Table) -> list[Text]:
         return each(_words_of, table.cells(table.first_column(self.words)))
@@ -154,10 +176,13 @@ class Tagging(Task):
         )
 
     def read_gold(self, table: Table) -> list[list[str]]:
-        """The tags of each sentence, in IOB2 where they are a form of it."""
+        """The tags of each sentence, in IOB2 where they are a form of it, else in IOBES."""
         tags, words = map(table.first_column, (self.tags, self.words))
         rows = zip(table.rows, table.cells(tags), strict=True)
-        gold = each(self._tags_of, ((len(row[words]), *cell) for row, cell in rows))
+        named = each(self._tags_of, ((len(row[words]), *cell) for row, cell in rows))
+        # Tags that the model has are the model's; others may have another scheme.
+        read = readings({tag for tags in named for tag in tags}) | self._readings
+        gold = [iob2([read.get(tag, tag) for tag in tags]) for tags in named]
         self._check_types(gold, table.where)
         return gold
 
@@ -171,7 +196,7 @@ class Tagging(Task):
                 got=str(len(tags)),
                 expected=str(count),
             )
-        return iob2(tags)
+        return tags
 
     def read_labels(self, table: Table) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags without changes."""
@@ -179,7 +204,7 @@ class Tagging(Task):
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[RowTargets]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
-        index = {label: i for i, label in enumerate(self.labels)}
+        index = {tag: i for i, tag in enumerate(self._read(self.labels))}
         targets = []
         for rows, tags in zip(encoded.rows, gold, strict=True):
             unknown = sorted(set(tags) - set(index))
@@ -217,26 +242,28 @@ class Tagging(Task):
         return predictions
 
     def items(self, result: Result) -> np.ndarray:
-        """[sentences, 7]: the columns of counts, both in IOB2: a model trained on IOB1 means the same by other tags."""
+        """[sentences, 8]: the columns of counts, both in IOB2: a model trained on IOB1 means the same by other tags."""
         predicted, gold = self.judged(result).predictions, result.gold
         # Tags that know how often each occurs, and nothing of the words: those of other words.
         every = [tag for tags in gold for tag in tags]
         others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
+        frequent = Counter(every).most_common(1)[0][0]
         items = []
         for predicted_tags, tags in zip(predicted, gold, strict=True):
             right, chance_predicted, *_ = counts([next(others) for _ in tags], tags)
-            items.append((*counts(predicted_tags, tags), right, chance_predicted))
+            by_chance = (right, chance_predicted, tags.count(frequent))
+            items.append((*counts(predicted_tags, tags), *by_chance))
         return np.array(items, dtype=np.float64)
 
     def judged(self, result: Result) -> Predictions:
         """The tags of each sentence in IOB2, as seqeval reads them."""
-        predicted = [iob2(tags) for tags, _ in self.predictions(result)]
+        predicted = [iob2(self._read(tags)) for tags, _ in self.predictions(result)]
         return Predictions(objects(predicted), objects(result.gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """The metrics of the right tags of other words."""
-        by_chance = items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
-        return {name: METRICS[name](by_chance) for name in ("f1", "precision", "recall")}
+        """The metrics of the right tags of other words; the accuracy of the most frequent tag."""
+        by_chance = items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, FREQUENT, TAGS]]
+        return {name: metric(by_chance) for name, metric in METRICS.items()}
 
     def extremes(self, items: np.ndarray) -> Extremes:
         """As many entities as there are, or one, in the wrong places with no tag right; or all right."""
@@ -259,7 +286,8 @@ class Tagging(Task):
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        changed = changed_answers(list(map(_shown, before)), list(map(_shown, after)))
+        shown = ([_shown(self._read(tags)) for tags in side] for side in (before, after))
+        changed = changed_answers(*shown)
         chance = share_of_most_frequent([tag for tags in before for tag in tags])
         error = output_error(ours.outputs, reference.outputs)
         return Fidelity("agreement", same / max(total, 1), error, changed, chance)
@@ -273,9 +301,9 @@ class Tagging(Task):
         ((tags, likely),) = self.predictions(result.single(index))
         words = result.texts[index]
         text = user_input if isinstance(user_input, str) else " ".join(words)
-        spans = []
+        spans, read = [], self._read(tags)
         for (kind, first, last), (_, start, end) in zip(
-            entities(tags), places_of(words, text, tags), strict=True
+            entities(read), places_of(words, text, read), strict=True
         ):
             score = float(np.mean(likely[first : last + 1]))
             spans.append(
@@ -331,7 +359,7 @@ class Tagging(Task):
         """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
         if not self.labels:
             return
-        ours = {kind_of(label) for label in self.labels}
+        ours = {kind_of(tag) for tag in self._readings.values()}
         foreign = sorted({kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
         if foreign:
             raise DataError(
