@@ -242,18 +242,25 @@ def test_values_that_are_rounded_at_run_time(encoder) -> None:
             )
 
 
-def test_scales_that_a_correction_chose_count(encoder) -> None:
+@pytest.mark.parametrize("reduce_range", [False, True])
+def test_scales_that_a_correction_chose_count(encoder, reduce_range: bool) -> None:
+    """The noise of rounding grows with the square of the step. Weights of limited sums have larger steps from the start."""
     path, plan_with = encoder
     name = "encoder.layer.0.output.dense.weight"
-    plan = only(plan_with(placement="matmul"), name)
+    plan = only(plan_with(placement="matmul", reduce_range=reduce_range), name)
     weight = constant(ir.load(path), name)
-    coarse = {name: (np.abs(weight).max(axis=0) / 30).astype(np.float32)}
+    ((_, quantizer),) = plan.quantized
+    steps = {
+        "own": qdq.weight_scale(weight, quantizer),
+        "coarse": (np.abs(weight).max(axis=0) / 30).astype(np.float32),
+    }
     before, after = (
-        estimated(path, plan, rows(), scales=scales).values[0] for scales in (None, coarse)
+        estimated(path, plan, rows(), scales=scales).values[0]
+        for scales in (None, {name: steps["coarse"]})
     )
-    # Steps of 127 / 30 times the size.
+    noise = {which: np.mean(step.astype(float) ** 2) for which, step in steps.items()}
     assert before.signal_to_noise_db - after.signal_to_noise_db == pytest.approx(
-        20 * np.log10(127 / 30), abs=0.5
+        10 * np.log10(noise["coarse"] / noise["own"]), abs=0.5
     )
 
 

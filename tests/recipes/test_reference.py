@@ -14,13 +14,16 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization import tables
 from tests.support.columns import columns
+from tests.support.graphs import plain_session
 from tests.support.runs import squad_file
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "migraphx-squad.yaml"
-# Correlation of 8-bit and float outputs. Random weights are wide, so this only shows that the function is the same. Without
-# optimizations, the worse output has 0.980 with 8 bits, 0.978 where products would saturate, and 0.973 with 7 bits.
-FLOAT_CORRELATION = 0.975
-# Correlation of outputs with and without ONNX Runtime's optimizer. It is 0.96 where products saturate.
+# Batches, and the least mean of their correlations of 8-bit and float outputs, the worse output of two. The mean over these draws is
+# 0.9908 with 8 bits and 0.9911 with limited sums of neighbours (CPUs without VNNI), and a draw has 0.971 to 0.996; where 8 bits
+# saturate the mean is 0.967.
+DRAWS, FLOAT_CORRELATION = 30, 0.985
+# Correlation of outputs with and without ONNX Runtime's optimizer, in every draw: at least 0.9998. It is 0.94 to 0.99 where products
+# saturate.
 OPTIMIZED_CORRELATION = 0.999
 SMALL = (
     "task.squad.max_length=40",
@@ -86,26 +89,32 @@ def test_the_graph_has_the_form_that_tensorrt_and_migraphx_read(package: Path) -
         assert producer[output.name].op_type != "DequantizeLinear"
 
 
+@pytest.mark.kernels
 def test_it_runs_and_follows_the_float_model(package: Path) -> None:
-    ids = np.random.default_rng(0).integers(4, 90, (2, 30))
-    feeds = {
-        "input_ids": ids,
-        "attention_mask": np.ones_like(ids),
-        "token_type_ids": np.zeros_like(ids),
-    }
     ours, theirs = (
-        ort.InferenceSession(package / "onnx" / name).run(None, feeds)
+        ort.InferenceSession(package / "onnx" / name)
         for name in ("model_quantized.onnx", "model.onnx")
     )
-    plain = ort.SessionOptions()
-    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    written = ort.InferenceSession(package / "onnx" / "model_quantized.onnx", plain).run(
-        None, feeds
-    )
-    for a, b, c in zip(ours, theirs, written, strict=True):
+    written = plain_session(package / "onnx" / "model_quantized.onnx")
+    found = []
+    for seed in range(DRAWS):
+        ids = np.random.default_rng(seed).integers(4, 90, (2, 30))
+        feeds = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
+        answers = [session.run(None, feeds) for session in (ours, theirs, written)]
+        a, b, c = (np.reshape(answer, (2, -1)) for answer in answers)
         assert np.isfinite(a).all()
-        assert np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1] > FLOAT_CORRELATION
-        assert np.corrcoef(a.reshape(-1), c.reshape(-1))[0, 1] > OPTIMIZED_CORRELATION
+        found.append([min(map(correlation, a, other)) for other in (b, c)])
+    follows, optimized = np.transpose(found)
+    assert follows.mean() > FLOAT_CORRELATION
+    assert optimized.min() > OPTIMIZED_CORRELATION
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def test_its_ranges_are_a_calibration_table(package: Path, tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ def test_a_report_has_the_day_of_its_times_and_keeps_it(
 ) -> None:
     recipe, out, report = finished
     assert report.date is not None
-    assert abs(
-        datetime.datetime.now(datetime.timezone.utc).date() - report.date
-    ) <= datetime.timedelta(days=1)
+    assert abs(datetime.datetime.now(datetime.UTC).date() - report.date) <= datetime.timedelta(
+        days=1
+    )
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
     monkeypatch.setattr(environment, "today", lambda: datetime.date(2031, 1, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from octobert.api._arguments import (
     DataLike,
@@ -25,8 +25,6 @@ from octobert.core.plain import preview
 from octobert.report.events import ProgressCallback, ProgressEvent
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from octobert.config.recipe import Recipe, RecipeKeys
     from octobert.core.results import Report
     from octobert.core.selection import Selection

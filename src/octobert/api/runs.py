@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from octobert.api._arguments import (
     DataLike,
@@ -19,8 +19,6 @@ from octobert.core.files import atomic_write, storage_errors
 from octobert.report.events import ProgressCallback, ProgressEvent
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from octobert.config.importers import Imported
     from octobert.config.recipe import Recipe, RecipeKeys
     from octobert.core.environment import Setup

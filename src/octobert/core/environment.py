@@ -119,7 +119,7 @@ def current() -> Environment:
 
 def today() -> datetime.date:
     """Return the day, in UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).date()
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def findings(here: Environment) -> list[str]:
