@@ -212,7 +212,7 @@ def test_an_archive_counts_as_a_whole(recipe, tmp_path: Path, monkeypatch) -> No
             for file in sorted((tmp_path / "files").rglob("*")):
                 if file.is_file():
                     stream.write(file, file.relative_to(tmp_path / "files"))
-            stream.writestr("mine/late.txt", text)
+            stream.writestr(zipfile.ZipInfo("mine/late.txt"), text)
         return keys_of(recipe)
 
     monkeypatch.syspath_prepend(str(archive))
