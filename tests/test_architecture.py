@@ -164,7 +164,7 @@ PUBLIC = {
         "predict_rows push quantize read_calibration_table recipe_schema run setup stored tune verify"
     ),
     "others": (
-        "DownloadWarning Embedder IgnoredFileWarning OtherMachineWarning ProgressBar ProgressEvent PublishedFileWarning Recipe "
+        "BrokenPluginWarning DownloadWarning Embedder IgnoredFileWarning OtherMachineWarning ProgressBar ProgressEvent PublishedFileWarning Recipe "
         "StoredVectors"
     ),
 }

@@ -41,6 +41,7 @@ from octobert.api.tracking import log_run as log_run
 from octobert.api.training import attach as attach
 from octobert.config.recipe import Recipe as Recipe
 from octobert.core.errors import AccuracyError as AccuracyError
+from octobert.core.errors import BrokenPluginWarning as BrokenPluginWarning
 from octobert.core.errors import BusyError as BusyError
 from octobert.core.errors import DataError as DataError
 from octobert.core.errors import DownloadWarning as DownloadWarning

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 import octobert
+from octobert.api import clients
 from octobert.core.errors import RecipeError, StorageError
 from octobert.core.files import is_page
 from octobert.report.markdown import markdown
@@ -72,6 +76,118 @@ def test_no_name_is_markup(enemy: str) -> None:
     assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", outside)
     assert not re.search(r"\](?!\\)[(:\[]", outside)
     assert not re.search("[\x00-\x08\x1b\u202e]", text)
+
+
+# What programs make of a text: links, mentions and numbers of issues are searched for in what Markdown shows.
+PARSER = MarkdownIt("gfm-like", {"html": True, "linkify": True})
+PLAIN = {"paragraph_open", "paragraph_close", "inline", "text", "text_special"}
+MENTION = re.compile(r"(?<![\w/])@\w|(?<!\w)#\d")
+PIECES = (
+    *(
+        "@mention",
+        "a @b",
+        "x@example.com",
+        "mailto:x@example.com",
+        "https://example.com/a.b?c=d&e#f",
+    ),
+    *(
+        "http://a.example.com",
+        "www.example.com",
+        "//example.com",
+        "ftp://example.com",
+        "#12",
+        "owner/repo#12",
+    ),
+    *(
+        "![x](y)",
+        "[x](y)",
+        "[x][y]",
+        "[x]: y",
+        "<b>",
+        "</b>",
+        "<!--",
+        "&lt;",
+        "&#64;a",
+        "<http://a.bc>",
+    ),
+    *(
+        "# x",
+        "## ",
+        "---",
+        "***",
+        "- x",
+        "+ x",
+        "* x",
+        "1. x",
+        "2) x",
+        "- [ ] x",
+        "[ ] x",
+        "===",
+        "> x",
+    ),
+    *(
+        "| a | b |",
+        "| --- |",
+        "~~x~~",
+        "```",
+        "~~~",
+        "`x`",
+        "**x**",
+        "__x__",
+        "$x$",
+        "\\",
+        "\n\n",
+        " ",
+        "x",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=6).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_a_text_is_only_text(text: str) -> None:
+    """Alone, in a list, a heading, a quotation and a table, whatever is before and behind it in the text."""
+    as_text = as_markdown(text)
+    for before, after, around in (
+        ("", "", set()),
+        ("- ", "", {"bullet_list", "list_item"}),
+        ("# ", "", {"heading"}),
+        ("> ", "", {"blockquote"}),
+        ("| a | b |\n| --- | --- |\n| ", " | x |", {"table", "thead", "tbody", "tr", "th", "td"}),
+    ):
+        tokens = [
+            token
+            for block in PARSER.parse(f"x\n\n{before}{as_text}{after}\n")
+            for token in (block, *(block.children or ()))
+        ]
+        allowed = PLAIN | {f"{name}_{end}" for name in around for end in ("open", "close")}
+        assert {token.type for token in tokens} <= allowed, (before, as_text)
+        assert not MENTION.search("".join(t.content for t in tokens if t.type == "text")), as_text
+        assert sum(token.type == "td_open" for token in tokens) in (0, 2)
+
+
+@pytest.mark.parametrize("piece", [piece.strip() for piece in PIECES if piece.strip()])
+def test_a_text_is_shown_as_it_is(piece: str) -> None:
+    """But for joiners, which nobody sees."""
+    shown = [
+        token.content
+        for block in PARSER.parse(as_markdown(piece))
+        for token in block.children or ()
+        if token.type in ("text", "text_special")
+    ]
+    assert "".join(shown).replace("\u2060", "") == " ".join(piece.split())
+
+
+@pytest.mark.parametrize(
+    "figure", ["-0.5", "nDCG@10", "recall@0.95", "a.b.c-d", "(0.5)", "0.8 [0.7, 0.9]"]
+)
+def test_figures_and_names_stay_readable(figure: str) -> None:
+    assert as_markdown(figure) == figure
+
+
+@pytest.mark.parametrize("piece", ["@mention", "https://example.com", "www.example.com", "#12"])
+def test_a_card_has_the_same_text_as_a_report(piece: str) -> None:
+    assert clients._as_text(piece) == as_markdown(piece)
 
 
 def test_every_row_of_a_table_has_its_columns() -> None:

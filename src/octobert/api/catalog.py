@@ -15,15 +15,14 @@ def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
     """Every target: what it accepts, and whether it can run on this machine."""
     from octobert import targets
 
-    modules = {name: targets.load(name) for name in targets.names()}
-    return {name: (module.CAPABILITIES, module.probe()) for name, module in modules.items()}
+    return {name: (module.CAPABILITIES, module.probe()) for name, module in sorted(targets.each())}
 
 
 def list_tasks() -> dict[str, TaskPlugin]:
     """Every task: its description and its options."""
     from octobert import tasks
 
-    return {name: tasks.load(name) for name in tasks.names()}
+    return dict(sorted(tasks.each()))
 
 
 def list_placements(name: str | None = None) -> dict[str, Placement]:
@@ -37,10 +36,7 @@ def list_placements(name: str | None = None) -> dict[str, Placement]:
     """
     from octobert.quantization import placements
 
-    return {
-        placement: placements.load(placement)
-        for placement in ((name,) if name else placements.names())
-    }
+    return {name: placements.load(name)} if name else dict(sorted(placements.each()))
 
 
 def recipe_schema() -> dict[str, Any]:

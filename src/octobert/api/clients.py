@@ -11,7 +11,6 @@ checkpoint's scale.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -433,9 +432,11 @@ def _as_text(value: object) -> object:
     """A value in Markdown: nothing in it is markup, as packages come from anybody, unless the template says `safe`."""
     from markupsafe import Markup
 
+    from octobert.report.tables import as_markdown
+
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return re.sub(r"[\\`*_\[\]<>|&#~]", r"\\\g<0>", " ".join(value.split()))
+    return as_markdown(value)
 
 
 def _written(value: object) -> str:

@@ -17,7 +17,6 @@ import pkgutil
 import sys
 import traceback
 import warnings
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +26,9 @@ from typer.core import TyperGroup
 import octobert
 from octobert import cli
 from octobert.cli import _options, _show
+from octobert.core import plugins
 from octobert.core.errors import (
+    BrokenPluginWarning,
     DownloadWarning,
     IgnoredFileWarning,
     OctobertError,
@@ -38,7 +39,13 @@ from octobert.core.errors import (
 )
 from octobert.core.files import file_error
 
-_WARNINGS = (DownloadWarning, IgnoredFileWarning, OtherMachineWarning, PublishedFileWarning)
+_WARNINGS = (
+    BrokenPluginWarning,
+    DownloadWarning,
+    IgnoredFileWarning,
+    OtherMachineWarning,
+    PublishedFileWarning,
+)
 _EPILOG = "\n\n".join(
     (
         "Exit codes: 0 done; 1 any other error; 2 recipe or command line; 3 data; 4 model; 5 plan; 6 target or runtime; "
@@ -58,16 +65,11 @@ def _own_commands() -> tuple[str, ...]:
     return tuple(name for name in names if name != "main" and not name.startswith("_"))
 
 
-@functools.cache
-def _installed_commands() -> dict[str, str]:
-    """Commands of other packages → their modules. octobert's own commands win where names are the same."""
-    return {point.name: point.value for point in entry_points(group="octobert.commands")}
-
-
 def _module(name: str) -> ModuleType | None:
-    is_own = name in _own_commands()
-    place = f"{cli.__name__}.{name}" if is_own else _installed_commands().get(name)
-    return importlib.import_module(place) if place else None
+    """The module of a command. octobert's own commands win where names are the same."""
+    if name in _own_commands():
+        return importlib.import_module(f"{cli.__name__}.{name}")
+    return plugins.load("commands", name) if name in plugins.installed("commands") else None
 
 
 class Commands(TyperGroup):
@@ -76,11 +78,16 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands, grouped as in the help."""
 
+        modules = dict(plugins.each("commands"))
+        modules |= {
+            name: importlib.import_module(f"{cli.__name__}.{name}") for name in _own_commands()
+        }
+
         def place(name: str) -> tuple[int, str]:
-            panel = getattr(_module(name), "PANEL", None)
+            panel = getattr(modules[name], "PANEL", None)
             return (_show.PANELS.index(panel) if panel in _show.PANELS else len(_show.PANELS), name)
 
-        return sorted({*_own_commands(), *_installed_commands()}, key=place)
+        return sorted(modules, key=place)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called. The error for an unknown one names the nearest."""

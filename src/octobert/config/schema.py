@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -28,11 +28,11 @@ def recipe_schema() -> Schema:
     recipe = Recipe.model_json_schema(schema_generator=_Described)
     definitions, properties = recipe.pop("$defs"), recipe["properties"]
     for key, family in plugin_families().items():
-        names = plugins.names(family)
-        references = {} if family == "targets" else _options_(family, names, definitions)
+        found = dict(plugins.each(family))
+        references = {} if family == "targets" else _options_(family, found, definitions)
         properties[key] = {
             "description": properties[key]["description"],
-            **_plugin(key, names, references),
+            **_plugin(key, found, references),
         }
     _allow_short_forms_(properties, definitions["Data"]["properties"])
     # `from` has a default wherever rows are selected.
@@ -46,14 +46,14 @@ def recipe_schema() -> Schema:
 
 
 def _options_(
-    family: str, names: Sequence[str], definitions: dict[str, Schema]
+    family: str, found: Mapping[str, Any], definitions: dict[str, Schema]
 ) -> dict[str, Schema]:
     """Plugin → a reference to the schema of its options, which is added to the definitions."""
-    for name in names:
-        schema = plugins.load(family, name).Options.model_json_schema(schema_generator=_Described)
+    for name, plugin in found.items():
+        schema = plugin.Options.model_json_schema(schema_generator=_Described)
         definitions |= schema.pop("$defs", {})
         definitions[f"{family}.{name}"] = schema
-    return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in names}
+    return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in found}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -73,10 +73,10 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     return texts
 
 
-def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Schema:
+def _plugin(key: str, names: Collection[str], options: dict[str, Schema]) -> Schema:
     """The schema of a key whose value is a plugin, or a list of plugins."""
     annotation = Recipe.model_fields[key].annotation
-    choices: list[Schema] = [{"enum": list(names)}]
+    choices: list[Schema] = [{"enum": sorted(names)}]
     for name, reference in options.items():
         # `{name: {option: value}}`
         choices.append(

@@ -172,11 +172,7 @@ def install(extra: str) -> str:
 
 def runtime_packages() -> tuple[str, ...]:
     """Return the Python packages of all runtimes, installed or not."""
-    packages = (
-        package
-        for name in plugins.names("runtimes")
-        for package in plugins.load("runtimes", name).PACKAGES
-    )
+    packages = (package for _, runtime in plugins.each("runtimes") for package in runtime.PACKAGES)
     return tuple(dict.fromkeys(packages))
 
 

@@ -166,6 +166,10 @@ class LimitError(OctobertError):
     exit_code = 9
 
 
+class BrokenPluginWarning(UserWarning):
+    """A plugin of an installed package is left out, because it is broken. The message says which, and why."""
+
+
 class DownloadWarning(UserWarning):
     """A model was downloaded without a digest that it must have. The message has the digest that it has."""
 

@@ -151,19 +151,16 @@ def part_of(role: str) -> str:
 
 def families() -> dict[str, str]:
     """Return `model_type` of `config.json` → name of its family plugin."""
-    return {
-        t: name
-        for name in plugins.names("families")
-        for t in plugins.load("families", name).FAMILY.model_types
-    }
+    return {t: name for name, plugin in plugins.each("families") for t in plugin.FAMILY.model_types}
 
 
 def family_of(model_type: str) -> EncoderFamily | None:
     """Return the family of a `model_type`, or None."""
     if model_type in GRAPH.model_types:
         return GRAPH
-    name = families().get(model_type)
-    return plugins.load("families", name).FAMILY if name else None
+    # One at a time: what octobert knows itself imports no plugin of another package.
+    found = (plugin.FAMILY for _, plugin in plugins.each("families"))
+    return next((family for family in found if model_type in family.model_types), None)
 
 
 def longest_input(config: Mapping[str, Any]) -> int:

@@ -4,6 +4,11 @@ There is no registry. The package of each family defines a `Protocol` for its pl
 start with an underscore are shared code. Other Python packages add plugins through entry points of the group
 `octobert.<family>`, such as `octobert.targets`: the name of the entry point is the name of the plugin, its value is a module.
 
+A plugin of another package may be broken in any way. `load` says so in a sentence with the name of the package, and `each`, by
+which all lists and searches go, leaves it out with a `BrokenPluginWarning`. Plugins of octobert come first in `each`, and
+nothing is imported before its turn, so what finds a plugin of octobert runs no code of others. An import takes as long as it
+takes: Ctrl-C ends that of one plugin, which then is broken.
+
 Importing a plugin must not import a runtime (onnxruntime, openvino, torch, transformers). `tests/test_plugins.py` checks all of
 this.
 """
@@ -12,13 +17,24 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
-from importlib.metadata import EntryPoint, entry_points
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from importlib.metadata import Distribution, EntryPoint, distributions
+from pathlib import Path
+from traceback import format_exception_only
 from types import ModuleType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_type_hints
+
+from pydantic import ValidationError, create_model
 
 from octobert.core.axes import Axis
-from octobert.core.errors import RecipeError, did_you_mean
+from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean, reason
+from octobert.core.frozen import first_problem
 
 P = TypeVar("P")
 
@@ -39,10 +55,11 @@ PACKAGES = {
 }
 FAMILIES = tuple(PACKAGES)
 SINGULAR = {"families": "encoder family"}
+GROUP = "octobert."
 
 
 def names(family: str) -> tuple[str, ...]:
-    """Return the names of all plugins of a family, sorted.
+    """Return the names of all plugins of a family, sorted. One of another package may be broken.
 
     Args:
         family: a key of `PACKAGES`.
@@ -51,7 +68,7 @@ def names(family: str) -> tuple[str, ...]:
         >>> names("corrections")
         ('bias-correction', 'weight-rounding')
     """
-    return tuple(sorted({*_builtin(family), *_installed(family)}))
+    return tuple(sorted({*_builtin(family), *installed(family)}))
 
 
 def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
@@ -63,20 +80,129 @@ def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
         where: the recipe key or option that named it, for the error.
 
     Raises:
-        RecipeError: there is no plugin of that name. The message suggests a similar one.
+        RecipeError: there is no plugin of that name, and the message suggests a similar one; or it is broken.
     """
     if name in _builtin(family):
         return importlib.import_module(f"{PACKAGES[family]}.{name.replace('-', '_')}")
-    if name in _installed(family):
-        return importlib.import_module(_installed(family)[name].value)
-    singular = SINGULAR.get(family, family.removesuffix("s"))
-    raise RecipeError(
-        f'there is no {singular} "{name}"', where=where, fix=did_you_mean(name, names(family))
+    if name not in installed(family):
+        raise RecipeError(
+            f'there is no {_singular(family)} "{name}"',
+            where=where,
+            fix=did_you_mean(name, names(family)),
+        )
+    outcome = _outcome(family, name)
+    if isinstance(outcome, RecipeError):
+        raise RecipeError(outcome.what, where=where, got=outcome.got, fix=outcome.fix) from outcome
+    return outcome
+
+
+def each(family: str) -> Iterator[tuple[str, ModuleType]]:
+    """Yield all plugins of a family that are not broken, with their names: those of octobert first.
+
+    Args:
+        family: a key of `PACKAGES`, or `commands`, of which it has those of other packages.
+    """
+    for name in (*sorted(_builtin(family)), *sorted(installed(family))):
+        try:
+            yield name, load(family, name)
+        except RecipeError as error:
+            _leave_out(str(error).rstrip("."))
+
+
+@functools.cache
+def installed(family: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return the plugins of other packages: name → the one entry point that has it; several are a mistake.
+
+    Where names are equal, the plugin of octobert is used.
+    """
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in _entry_points():
+        if point.group == GROUP + family and point.name not in _builtin(family):
+            found[point.name] = (*found.get(point.name, ()), point)
+    return found
+
+
+def title_of(package: Distribution | None) -> str:
+    """Return the name and the version of a package; where its own facts are damaged, the name of the folder that has them."""
+    try:
+        facts = package.metadata  # type: ignore[union-attr]
+        return " ".join((facts["Name"], facts["Version"]))
+    except Exception:  # noqa: BLE001  # damaged facts fail in many ways
+        return Path(str(getattr(package, "_path", "unknown"))).stem
+
+
+@functools.cache
+def _outcome(family: str, name: str) -> ModuleType | RecipeError:
+    """A plugin of another package, which is imported once, or why it is broken. What it prints goes to stderr."""
+    points = installed(family)[name]
+    try:
+        if len(points) > 1:
+            raise RecipeError("several packages have a plugin of that name")
+        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+            raise RecipeError("a name has lower-case words with hyphens between them")
+        with redirect_stdout(sys.stderr):
+            module = points[0].load()
+        _check(module, family)
+        return cast(ModuleType, module)
+    # A plugin that exits, or that a user interrupts because it takes too long, would end the command without a word.
+    except BaseException as error:  # noqa: BLE001
+        packages = " and ".join(title_of(point.dist) for point in points)
+        kind = RecipeError(
+            f'the {_singular(family)} "{name}" of the package {packages} is broken',
+            got=_said(error),
+            fix=f"update the package, or remove it: pip uninstall {packages.partition(' ')[0]}",
+        )
+        kind.__cause__ = error
+        return kind
+
+
+def _check(module: Any, family: str) -> None:
+    """Raise ValidationError or RecipeError where a module lacks what the Protocol of its family declares."""
+    if family not in PACKAGES:
+        return
+    package = importlib.import_module(PACKAGES[family])
+    protocol = next(
+        kind
+        for kind in vars(package).values()
+        if getattr(kind, "_is_protocol", False) and kind.__module__ == package.__name__
     )
+    functions = {
+        name: value
+        for name, value in vars(protocol).items()
+        if inspect.isfunction(value) and name[0] != "_"
+    }
+    kinds = {**get_type_hints(protocol), **dict.fromkeys(functions, Callable)}
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    create_model(family, **fields).model_validate(vars(module), strict=True)
+    for name, function in functions.items():
+        _, *declared = inspect.signature(function).parameters
+        taken = [*inspect.signature(getattr(module, name)).parameters]
+        if taken[: len(declared)] != declared:
+            raise RecipeError(f"{name} takes {', '.join(taken)}, not {', '.join(declared)}")
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, RecipeError):
+        return error.what
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    return " ".join(format_exception_only(error)[-1].split())
+
+
+@functools.cache
+def _leave_out(sentence: str) -> None:
+    """Say once that a plugin is left out."""
+    warnings.warn(sentence, BrokenPluginWarning, stacklevel=2)
+
+
+def _singular(family: str) -> str:
+    return SINGULAR.get(family, family.removesuffix("s"))
 
 
 @functools.cache
 def _builtin(family: str) -> frozenset[str]:
+    if family not in PACKAGES:
+        return frozenset()
     package = importlib.import_module(PACKAGES[family])
     modules = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
     return frozenset(
@@ -85,13 +211,21 @@ def _builtin(family: str) -> frozenset[str]:
 
 
 @functools.cache
-def _installed(family: str) -> dict[str, EntryPoint]:
-    """Return the plugins of other packages. Where names are equal, the plugin of octobert is used."""
-    return {
-        point.name: point
-        for point in entry_points(group=f"octobert.{family}")
-        if point.name not in _builtin(family)
-    }
+def _entry_points() -> tuple[EntryPoint, ...]:
+    """The entry points of all packages that have one for octobert. Of packages of one name the first on the path counts."""
+    points: dict[str, tuple[EntryPoint, ...]] = {}
+    for package in distributions():
+        try:
+            # Names are read only of packages that matter: they take a millisecond each.
+            if f"[{GROUP}" in (package.read_text("entry_points.txt") or ""):
+                points.setdefault(title_of(package).split()[0], tuple(package.entry_points))
+        except Exception as error:  # noqa: BLE001  # damaged facts fail in many ways
+            title = title_of(package)
+            _leave_out(
+                f"the entry points of the package {title} cannot be read ({reason(error)}); "
+                f"install it again, or remove it: pip uninstall {title.partition(' ')[0]}"
+            )
+    return tuple(point for group in points.values() for point in group)
 
 
 class Family(Generic[P]):
@@ -120,6 +254,10 @@ class Family(Generic[P]):
         """
         return cast(P, load(self._name, name, where=where))
 
+    def each(self) -> Iterator[tuple[str, P]]:
+        """All plugins that are not broken, with their names: those of octobert first, each imported at its turn."""
+        return cast(Iterator[tuple[str, P]], each(self._name))
+
     def axes(self) -> tuple[Axis, ...]:
         """What the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
-        return tuple(axis for name in self.names() for axis in getattr(self.load(name), "AXES", ()))
+        return tuple(axis for _, plugin in self.each() for axis in getattr(plugin, "AXES", ()))

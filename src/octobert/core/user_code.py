@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from octobert.core import plugins, processes
+from octobert.core import imports, plugins, processes
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp, is_disk_error
 from octobert.core.frozen import FrozenModel
@@ -57,7 +57,7 @@ class UserCode(FrozenModel):
         path: the Python file.
         function: its name in the file.
         where: the recipe key that names it.
-        digest: of the file's content and the function's name.
+        digest: of the file, of what it imports from its folder, and of the function's name.
         stamp: what the file system said of the file before the digest was taken.
     """
 
@@ -71,7 +71,8 @@ class UserCode(FrozenModel):
     @property
     def places(self) -> tuple[Path, ...]:
         """See `UserFiles`."""
-        return (self.path,)
+        files = imports.with_imports({self.path.name: self.path})
+        return tuple(files[name] for name in sorted(files))
 
     @property
     def text(self) -> str:
@@ -80,7 +81,7 @@ class UserCode(FrozenModel):
 
     def summary(self, of: Callable[[Path], str]) -> str:
         """See `UserFiles`."""
-        return canonical_digest([of(self.path), self.function])
+        return canonical_digest([*map(of, self.places), self.function])
 
 
 def names_code(text: str | None) -> bool:
@@ -186,8 +187,8 @@ def _module(code: UserCode) -> ModuleType:
     sys.modules[name] = module
     try:
         with ExitStack() as stack:
-            for importer in plugins.names("importers"):
-                stack.enter_context(plugins.load("importers", importer).modules())
+            for _, importer in plugins.each("importers"):
+                stack.enter_context(importer.modules())
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]

@@ -64,8 +64,8 @@ def float_baselines() -> dict[str, FloatBaseline]:
     """Return the float baselines of all installed targets by name: `CHECKPOINT`, `REFERENCE`, other CPU targets, the rest."""
     baselines = [
         FloatBaseline(target=name, precision=precision)
-        for name in targets.names()
-        for precision in targets.load(name).CAPABILITIES.baseline_precisions
+        for name, target in sorted(targets.each())
+        for precision in target.CAPABILITIES.baseline_precisions
     ]
     baselines.sort(
         key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu)

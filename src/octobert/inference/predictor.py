@@ -332,7 +332,7 @@ def _check_static(up_to: int, model: FinishedModel) -> None:
             f"the target {model.target} has no static lengths",
             where="static_up_to",
             expected=", ".join(
-                name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths
+                name for name, each in targets.each() if each.CAPABILITIES.static_lengths
             ),
         )
     if model.shape != (-1, -1):

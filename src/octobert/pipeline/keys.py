@@ -2,35 +2,47 @@
 
     stage        its name
     octobert     the version of this package
-    code         digest of the source files that the stage imports, directly or not: its import closure
-    packages     versions of the other packages that those files import
+    code         digest of all files of this package
+    packages     versions of the other packages that compute
+    plugins      versions and contents of the packages whose plugins the step may use
     options      of the step
     inputs       content digests of the artifacts it reads
 
-Names and paths of models and data are not part of it; their content is. The closure over-approximates: it follows imports
-inside functions, and takes all plugins of a family whose loader is imported. A change can make a step run again without need,
-but an old result is never served for new code.
+Names and paths of models and data are not part of it; their content is. All code of this package counts, because much of it is
+loaded by names, which no reader of imports can follow. A change can make a step run again without need, but an old result is
+never served for new code.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
-import importlib.util
-import sys
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from octobert.core import plugins, version
-from octobert.core.files import canonical_digest
-from octobert.pipeline.contract import NOT_IN_KEY, STAGES, Step
+from octobert.core import imports, plugins, version
+from octobert.core.files import canonical_digest, file_digest
+from octobert.pipeline.contract import NOT_IN_KEY, Step
 
-_ROOT = Path(__file__).parents[1]
+# Packages whose versions count for all steps, and for those that know of targets: a new runtime trains nothing again.
+_PACKAGES = (
+    *("torch", "transformers", "tokenizers", "sentencepiece", "safetensors", "accelerate"),
+    *("onnx", "onnx-ir", "onnxscript", "onnxruntime", "ml-dtypes", "numpy", "scipy"),
+    *("datasets", "pandas", "pyarrow", "pydantic", "PyYAML"),
+)
+_OF_TARGETS = (
+    *("openvino", "onnxruntime-gpu", "onnxruntime-qnn"),
+    *("evaluate", "ir-measures", "optuna", "flatbuffers"),
+)
+_WITHOUT_TARGETS = ("data", "finetune", "capture", "transform", "observe", "calibrate", "archive")
+# Plugins of these families are named by the options of the steps that they work in. All others may be found on the way.
+_NAMED = ("calibrators", "corrections", "methods", "tasks", "transforms")
 
 
 def key_of(step: Step, digests: Mapping[str, str]) -> str:
@@ -39,13 +51,15 @@ def key_of(step: Step, digests: Mapping[str, str]) -> str:
     Args:
         digests: input name → content digest of its artifact.
     """
+    options = key_data(step.options)
     return canonical_digest(
         {
             "stage": step.stage,
             "octobert": version.__version__,
-            "code": code_digest(step.stage),
+            "code": code_digest(),
             "packages": package_versions(step.stage),
-            "options": key_data(step.options),
+            "plugins": plugin_digests(options),
+            "options": options,
             "inputs": dict(digests),
         }
     )
@@ -72,110 +86,72 @@ def key_data(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+# Files do not change while a process runs.
 @functools.cache
-def code_digest(stage: str) -> str:
-    """sha256 over the source files in a stage's import closure, by module name."""
-    return canonical_digest(
-        {name: _source(path)[0] for name, path in sorted(_closure(f"{STAGES}.{stage}").items())}
-    )
+def code_digest() -> str:
+    """sha256 over all files of this package."""
+    return _digest(imports.files_of("octobert"))
 
 
-@functools.cache
 def package_versions(stage: str) -> dict[str, str]:
-    """Installed packages that a stage's import closure names, with their versions."""
-    modules = {name for path in _closure(f"{STAGES}.{stage}").values() for name in _source(path)[2]}
-    distributions = {
-        name
-        for module in modules - sys.stdlib_module_names
-        for name in _distributions().get(module, ())
-    }
-    return {name: _version(name) for name in sorted(distributions) if name != "octobert"}
+    """Versions of the packages that count for a stage, of those that are installed."""
+    names = _PACKAGES if stage in _WITHOUT_TARGETS else _PACKAGES + _OF_TARGETS
+    return {name: found for name in names if (found := _version(name))}
 
 
-def closure(module: str, root: Path = _ROOT) -> dict[str, Path]:
-    """A module of octobert and all modules of octobert that it imports, directly or not: name → file.
+def plugin_digests(options: Any) -> dict[str, str]:
+    """Packages with plugins that a step may use → digest of all that they consist of.
 
     Args:
-        root: the folder of the package.
+        options: of the step, as plain data.
     """
-    reached: dict[str, Path] = {}
-    # `octobert/__init__.py` imports nothing by itself, and would bring all it re-exports.
-    waiting, seen = [module], {"octobert"}
-    while waiting:
-        name = waiting.pop()
-        if name in seen or (file := _file(name, root)) is None:
-            continue
-        seen.add(name)
-        reached[name] = file
-        waiting += [name.rpartition(".")[0], *_source(file)[1]]
-        if name in plugins.PACKAGES.values():
-            waiting += [f"{name}.{path.stem}" for path in file.parent.glob("*.py")]
-            reached |= _foreign_plugins(name)
-    return reached
+    text = json.dumps(options)
+    return {
+        plugins.title_of(point.dist): _content(point.dist)
+        for family in plugins.FAMILIES
+        for name, points in plugins.installed(family).items()
+        if family not in _NAMED or json.dumps(name) in text
+        for point in points
+        if point.dist
+    }
 
 
-# Files and packages do not change while a process runs.
-_closure = functools.cache(closure)
+@functools.cache
+def _content(package: metadata.Distribution) -> str:
+    """Digest of a package with plugins: the files that its installer lists, those of its plugins, and what it requires.
+
+    Installers list neither the sources of editable packages nor modules that only lie on Python's path. These count with what
+    they import from their folder.
+    """
+    points = [point for point in package.entry_points if point.group.startswith(plugins.GROUP)]
+    files, required = dict[str, Path](), dict[str, str]()
+    # The facts of a package may be damaged in any way.
+    with suppress(Exception):
+        required = {
+            name: _version(name)
+            for name in re.findall(r"^[\w.-]+", "\n".join(package.requires or ()), re.M)
+        }
+        files = {
+            str(file): path
+            for file in package.files or ()
+            if not {"..", "__pycache__"} & {*file.parts} and ".dist-info" not in file.parts[0]
+            if (path := Path(str(file.locate()))).is_file()
+        }
+    for point in points:
+        found = imports.files_of(point.module)
+        files |= found if found.items() <= files.items() else imports.with_imports(found)
+    facts = sorted((point.group, point.name, point.value) for point in points)
+    return canonical_digest([_digest(files), required, facts])
+
+
+def _digest(files: Mapping[str, Path]) -> str:
+    return canonical_digest({name: file_digest(path) for name, path in files.items()})
 
 
 @functools.cache
 def _version(package: str) -> str:
-    return metadata.version(package)
-
-
-@functools.cache
-def _file(module: str, root: Path) -> Path | None:
-    """The source file of a module of octobert."""
-    first, *parts = module.split(".")
-    place = root.joinpath(*parts)
-    candidates = (place / "__init__.py", place.with_suffix(".py") if parts else place)
-    return next((path for path in candidates if first == "octobert" and path.is_file()), None)
-
-
-def _foreign_plugins(package: str) -> dict[str, Path]:
-    """The modules of plugins that other packages add to a family."""
-    family = next(name for name, place in plugins.PACKAGES.items() if place == package)
-    modules = [point.value for point in metadata.entry_points(group=f"octobert.{family}")]
-    specs = [(name, importlib.util.find_spec(name)) for name in modules]
-    return {name: Path(spec.origin) for name, spec in specs if spec is not None and spec.origin}
-
-
-@functools.cache
-def _source(path: Path) -> tuple[str, tuple[str, ...], frozenset[str]]:
-    """(sha256 of a file, modules of octobert that it imports, other top-level modules that it imports)."""
-    content = path.read_bytes()
-    modules, others = set(), set()
-    for name in _imported(ast.parse(content)):
-        if name.split(".")[0] == "octobert":
-            modules.add(name)
-        else:
-            others.add(name.split(".")[0])
-    return hashlib.sha256(content).hexdigest(), tuple(sorted(modules)), frozenset(others)
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Names of imported modules, anywhere in a file but for type checkers; of `from a import b` both `a` and `a.b`."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-        ):
-            waiting += node.orelse
-            continue
-        # Expressions, most of a file, hold no imports.
-        waiting += (
-            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
-        )
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
+    """The version of an installed package, or nothing."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -54,9 +54,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
             _check_float_parts(recipe, module.CAPABILITIES)
         if recipe.format == "qoperator" and not module.CAPABILITIES.rewrites.integer_products:
             takers = [
-                other
-                for other in targets.names()
-                if targets.load(other).CAPABILITIES.rewrites.integer_products
+                other for other, its in targets.each() if its.CAPABILITIES.rewrites.integer_products
             ]
             raise RecipeError(
                 f"the target {name} takes quantized products as Q/DQ only",

@@ -243,8 +243,11 @@ def table_of(
     return table
 
 
-# What Markdown, and HTML in it, would take for markup. A link needs what follows its brackets.
-_MARKUP = re.compile(r"([\\`*_<>|#~]|(?<=\])[(:\[])")
+# What Markdown, and HTML in it, would take for markup. A link needs what follows its brackets; a list begins a text.
+_MARKUP = re.compile(r"[\\`*_<>|#~&$]|(?<=\])[(:\[]|^\[(?=. ?\])|^[-+](?=[-+ ]|$)")
+# Addresses and mentions. Sites look for them in what Markdown shows, so that no backslash helps: an invisible joiner does.
+_LINK = re.compile(r"//|www\.|#\d|(?<!\w)@\w|@[\w.-]*\.[a-z]", re.IGNORECASE)
+_JOINTS = re.compile("[/.:@#](?=.)")
 
 
 def as_markdown(text: str) -> str:
@@ -254,7 +257,10 @@ def as_markdown(text: str) -> str:
         >>> print(as_markdown("0.86 [0.83, 0.89] | <c> [a](b)"))
         0.86 [0.83, 0.89] \\| \\<c\\> [a]\\(b)
     """
-    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+    words = printable(text).split()
+    shown = (_JOINTS.sub("\\g<0>\u2060", word) if _LINK.search(word) else word for word in words)
+    # A number with a point begins a list.
+    return re.sub(r"^(\d+)([.)])(?= |$)", r"\1\\\2", _MARKUP.sub(r"\\\g<0>", " ".join(shown)))
 
 
 def breakable(figure: str) -> str:

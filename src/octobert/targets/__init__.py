@@ -42,4 +42,4 @@ class Target(Protocol):
 
 
 _PLUGINS = plugins.Family[Target]("targets")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each

@@ -53,6 +53,7 @@ __all__ = [
     "build",
     "check_columns",
     "column_options",
+    "each",
     "files_of",
     "load",
     "measured",
@@ -91,7 +92,7 @@ class TaskPlugin(Protocol):
 
 
 _PLUGINS = plugins.Family[TaskPlugin]("tasks")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 
 def build(name: str, options: Mapping[str, Any], metadata: ModelMetadata = NOTHING) -> Task:

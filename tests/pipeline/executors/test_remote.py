@@ -16,9 +16,10 @@ import octobert
 from octobert.core import environment
 from octobert.core.errors import OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.files import digests_of
-from octobert.pipeline import keys, stages
+from octobert.pipeline import stages
 from octobert.pipeline.executors import _remote, ray
 from octobert.pipeline.store import MANIFEST, Artifact
+from tests.support.closure import closure
 from tests.support.stages import request_of, step_of, stored
 
 STAGES = Path(stages.__file__).parent
@@ -32,7 +33,7 @@ def test_every_stage_that_times_stays_on_this_machine() -> None:
             f"octobert.evaluation.{module}"
             for module in ("latency", "tuning", "benchmarking", "worker")
         }
-        assert not measuring & set(keys.closure(f"{keys.STAGES}.{name}")), name
+        assert not measuring & set(closure(f"octobert.pipeline.stages.{name}")), name
         source = (STAGES / f"{name}.py").read_text()
         assert not re.search(r"\btime\.|perf_counter|\.scratch\b|environment\.current", source), (
             name

@@ -87,7 +87,7 @@ class Importer(Protocol):
 
 
 _PLUGINS = Family[Importer]("importers")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 _HEADINGS = {
     "refused": "Fields that octobert does not do",
@@ -192,7 +192,7 @@ def convert(
             "no importer knows this config",
             where=where,
             got=got,
-            expected=", or ".join(f"{each.EXPECTED} ({each.TOOL})" for each in map(load, names())),
+            expected=", or ".join(f"{other.EXPECTED} ({other.TOOL})" for _, other in each()),
         )
     recipe, outcomes = importer.convert(raw, where, folder, as_octobert)
     name = Path(where).name
@@ -203,7 +203,7 @@ def convert(
 
 def _importer_of(raw: Any) -> Importer | None:
     """The importer that knows a config."""
-    return next((importer for importer in map(load, names()) if importer.is_config(raw)), None)
+    return next((importer for _, importer in each() if importer.is_config(raw)), None)
 
 
 def _content_of(path: Path) -> Any:

@@ -63,12 +63,12 @@ class Profiler(Protocol):
 
 
 _PLUGINS = plugins.Family[Profiler]("profilers")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 
 def targets() -> tuple[str, ...]:
     """Return the targets whose operators can be timed: kernels of other devices end after their operators."""
-    return tuple(runtimes.load(name).CPU_TARGET for name in names())
+    return tuple(runtimes.load(name).CPU_TARGET for name, _ in each())
 
 
 def reason_in_file(product: Product) -> str | None:
@@ -144,8 +144,10 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    families = [family] if family else plugins.names("families")
-    candidates: list[EncoderFamily] = [plugins.load("families", name).FAMILY for name in families]
+    found = (
+        [plugins.load("families", family)] if family else dict(plugins.each("families")).values()
+    )
+    candidates: list[EncoderFamily] = [plugin.FAMILY for plugin in found]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,

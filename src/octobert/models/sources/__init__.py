@@ -31,13 +31,12 @@ class Source(Protocol):
 
 
 _PLUGINS = plugins.Family[Source]("sources")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 
 def of(name: str) -> Source | None:
     """Return the source of a model's name; None for files and ids of the Hub."""
-    found = (load(source) for source in names())
-    return next((source for source in found if name.startswith(source.PREFIXES)), None)
+    return next((source for _, source in each() if name.startswith(source.PREFIXES)), None)
 
 
 def model_in(folder: Path, where: str) -> Path:

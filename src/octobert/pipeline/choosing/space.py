@@ -251,7 +251,7 @@ def _beginnings(recipe: Recipe) -> Iterator[tuple[Variant, str | None]]:
     yield reference, None
     seen = {reference.name}
     named = "targets" in recipe.model_fields_set
-    for target in recipe.targets if named else targets.names():
+    for target in recipe.targets if named else sorted(dict(targets.each())):
         probe = targets.load(target).probe()
         if not probe.available and not named:
             continue
@@ -284,7 +284,7 @@ def _methods(recipe: Recipe) -> tuple[str, ...]:
                 FLOAT,
                 recipe.quantize.name,
                 Recipe.model_fields["quantize"].default.name,
-                *methods.names(),
+                *sorted(dict(methods.each())),
             )
         )
     )

@@ -102,8 +102,9 @@ def _with_targets(recipe: Recipe) -> Recipe:
         # `listed.check` says what is wrong with them.
         return recipe.replaced(targets=tuple(recipe.search.space.get("targets", recipe.targets)))
     named = "targets" in recipe.model_fields_set
-    considered = recipe.targets if named else targets.names()
-    modules = {name: targets.load(name) for name in considered}
+    modules = (
+        {name: targets.load(name) for name in recipe.targets} if named else dict(targets.each())
+    )
     missing = {
         name: problem for name, module in modules.items() if (problem := module.probe().missing)
     }

@@ -63,7 +63,7 @@ def attempt(order: Order) -> dict[str, Any]:
             if value is not None:
                 os.environ[name] = value
         request = Request.model_validate_json(order.request)
-        _check_kind(order, request.stage, machine)
+        _check_kind(order, request, machine)
         _check_files(order, request, machine)
         attempt_folder = order.place / secrets.token_hex(4)
         with storage_errors(attempt_folder):
@@ -99,19 +99,20 @@ class _Reporter:
                 partial.write_text(json.dumps([what, done, total]), encoding="utf-8")
 
 
-def kind_of(stage: str) -> dict[str, str]:
+def kind_of(request: Request) -> dict[str, str]:
     """What must be the same on all machines, so that a result is what its key says: part → value."""
     return {
         "octobert": version.__version__,
-        "octobert's code": keys.code_digest(stage)[:16],
-        **keys.package_versions(stage),
+        "octobert's code": keys.code_digest()[:16],
+        **keys.package_versions(request.stage),
+        **keys.plugin_digests(request.options),
         "instructions of the CPU": " ".join(environment.current().features),
     }
 
 
-def _check_kind(order: Order, stage: str, machine: str) -> None:
+def _check_kind(order: Order, request: Request, machine: str) -> None:
     """Raise TargetError where a machine has another octobert, other packages or another CPU than the one of the run."""
-    here = kind_of(stage)
+    here = kind_of(request)
     for part in [*order.kind, *here]:
         if here.get(part) != order.kind.get(part):
             raise TargetError(

@@ -265,9 +265,7 @@ def _order(request: Request, place: Path, cpus: int) -> Order:
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     variables[environment.CORES] = str(cpus)
     variables["OMP_NUM_THREADS"] = variables["OMP_NUM_THREADS"] or str(cpus)
-    return Order(
-        request.model_dump_json(), place, token, Path.cwd(), variables, kind_of(request.stage)
-    )
+    return Order(request.model_dump_json(), place, token, Path.cwd(), variables, kind_of(request))
 
 
 def _move(files: Path, work: Path, sizes: dict[str, int]) -> None:

@@ -38,12 +38,12 @@ class Calibrator(Protocol):
 
 
 _PLUGINS = plugins.Family[Calibrator]("calibrators")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 
 def sweep() -> tuple[tuple[str, FrozenModel], ...]:
     """Return every setting that a sweep compares, as (name of the calibrator, its options)."""
-    return tuple((name, options) for name in names() for options in load(name).SWEEP)
+    return tuple((name, options) for name, calibrator in each() for options in calibrator.SWEEP)
 
 
 def axes() -> tuple[Axis, ...]:
@@ -52,8 +52,7 @@ def axes() -> tuple[Axis, ...]:
     A calibrator may say with `PRIOR` how likely it brings back lost accuracy (`Axis.prior`).
     """
     calibrator_axes = []
-    for name in names():
-        module = load(name)
+    for name, module in each():
         settings = [
             options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
         ]

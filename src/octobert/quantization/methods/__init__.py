@@ -50,7 +50,7 @@ class Method(Protocol):
 
 
 _PLUGINS = plugins.Family[Method]("methods")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 float_parts = _common.float_parts
 
 

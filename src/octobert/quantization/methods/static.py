@@ -263,7 +263,7 @@ def _placement_axes(options: Options, capabilities: Capabilities) -> Iterator[Ax
     less: list[str] = []
     more: list[str] = []
     # The placements that quantize most come first.
-    every = {name: _common.kinds_of(placements.load(name)) for name in placements.names()}
+    every = {name: _common.kinds_of(each) for name, each in placements.each()}
     for name, kinds in sorted(every.items(), key=lambda item: -len(item[1])):
         if (
             name != current

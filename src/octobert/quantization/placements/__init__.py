@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from octobert.core import plugins
@@ -33,3 +34,8 @@ def load(name: str, *, where: str | None = None) -> Placement:
         RecipeError: there is no placement of that name.
     """
     return _PLUGINS.load(name, where=where).PLACEMENT
+
+
+def each() -> Iterator[tuple[str, Placement]]:
+    """Yield all placements that are not broken, with their names."""
+    return ((name, plugin.PLACEMENT) for name, plugin in _PLUGINS.each())

@@ -63,7 +63,7 @@ class Runtime(Protocol):
 
 
 _PLUGINS = plugins.Family[Runtime]("runtimes")
-names, load = _PLUGINS.names, _PLUGINS.load
+names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
 
 
 def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
