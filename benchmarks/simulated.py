@@ -53,9 +53,9 @@ def main(out: Path) -> None:
         planned = made(searched if searched in report.stages else f"quantize/{target}")
         ran = arrays_in(made(f"evaluate/{target}").path(_artifacts.OUTPUTS))
         with tempfile.TemporaryDirectory() as folder:
-            parts = planned.read(_artifacts.PLAN, QuantPlan).float_parts
+            plan = planned.read(_artifacts.PLAN, QuantPlan)
             graph = planned.path(_artifacts.QUANTIZED)
-            session = simulation.open_plan(graph, parts, Path(folder))
+            session = simulation.open_plan(graph, plan, Path(folder))
             ours = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         name = next(iter(ran))
         same = np.mean(ours[name].argmax(-1) == ran[name].argmax(-1))

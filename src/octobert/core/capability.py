@@ -81,10 +81,17 @@ class FloatParts(FrozenModel):
         in_files: types that files may have; the first is the default.
         by_options: type → options of the runtime that make it compute in the type, where the machine does so natively. A type
             that is not among `in_files` as well leaves the file in float32.
+        computed: the type in which the device computes all of them, whatever type a file gives them; None where it keeps to
+            the file.
     """
 
     in_files: tuple[FloatType, ...] = ("float32",)
     by_options: dict[FloatType, dict[str, RuntimeOption]] = Field(default_factory=dict)
+    computed: FloatType | None = None
+
+    def mixes(self, chosen: FloatType) -> bool:
+        """Return whether some operators stay float32 among those of a chosen type."""
+        return self.computed is None and chosen not in self.by_options
 
     @property
     def accepted(self) -> tuple[FloatType, ...]:

@@ -197,6 +197,7 @@ class QuantPlan(FrozenModel):
         target: name of the target.
         decisions: one per site.
         float_parts: type of the operators that are not quantized.
+        unfit: values that float16 cannot hold → why: what makes or reads one stays float32 where `float_parts` are float16.
     """
 
     method: str
@@ -204,6 +205,7 @@ class QuantPlan(FrozenModel):
     target: str
     decisions: tuple[Decision, ...]
     float_parts: FloatType = "float32"
+    unfit: dict[str, str] = Field(default_factory=dict)
 
     @property
     def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:

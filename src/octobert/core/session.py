@@ -119,12 +119,14 @@ class ExportOptions(FrozenModel):
     Args:
         shape: the input shape, for targets with static shapes or shape profiles; None for all others.
         float_parts: type of the operators that are not quantized.
+        unfit: values that float16 cannot hold.
         opset: the ONNX opset; None for the one that the model has.
         qoperator: write products as integer operators, for targets that take them.
     """
 
     shape: StaticShape | None = None
     float_parts: FloatType = "float32"
+    unfit: tuple[str, ...] = ()
     opset: WrittenOpset | None = None
     qoperator: bool = False
 

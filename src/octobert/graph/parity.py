@@ -5,7 +5,7 @@ Inputs are sentences of different lengths in padded batches, so that masks and d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from octobert.graph.capture import shapes
 Batches = Sequence[Feeds]
 # Relative. Two float32 implementations of an encoder round in another order; measured: 1e-6 on 6 to 24 layers.
 TOLERANCE = 5e-5
+# Of the noise of a graph: one rewriting rounds constants, and what it writes beside them, a few times. Answers that move by
+# more than a hundredth are no measure of anything.
+_ROUNDINGS, _LOOSEST = 4.0, 1e-2
 
 
 def sample_batches(model: ir.Model) -> list[Feeds]:
@@ -83,6 +86,25 @@ def onnx_outputs(
             )
             for b in batches
         ]
+
+
+def tolerance_of(model: ir.Model, compare: Callable[..., Parity]) -> float:
+    """Return how far a rewritten graph may be apart: further than `TOLERANCE` where the graph itself loses more, as beside a
+    channel whose values are so large that float32 has few digits for the others.
+
+    Args:
+        model: the graph. Of half of its constants the last digit is moved, in place: a rewriting rounds them.
+        compare: `compare` with the outputs of the graph as reference.
+    """
+    generator = np.random.default_rng(0)
+    for name, value in model.graph.initializers.items():
+        array = operators.const_array(value)
+        if array is not None and array.dtype == np.float32:
+            # Towards zero, so that the lowest number of the type remains one.
+            towards = np.where(generator.random(array.shape) < 0.5, array, np.float32(0))
+            value.const_value = ir.tensor(np.nextafter(array, towards), name=name)
+    noise = compare(model, tolerance=np.inf).largest_difference
+    return float(np.clip(_ROUNDINGS * noise, TOLERANCE, _LOOSEST))
 
 
 def compare(

@@ -124,6 +124,33 @@ def sample(
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
 
 
+def largest(
+    model_path: Path, rows: Sequence[Encoded], pad_id: int, values: Sequence[str]
+) -> dict[str, float]:
+    """Return the largest magnitude of values over rows, padding included: a device computes it, too.
+
+    Args:
+        model_path: a canonical float graph.
+        rows: calibration rows.
+        pad_id: id of the padding token.
+        values: names of float values of the graph, constants among them.
+    """
+    model = ir.load(model_path)
+    graph, by_name = model.graph, operators.values_of(model.graph)
+    seen = []
+    for name in values:
+        chain = operators.Chain(graph, f"{name}.seen")
+        magnitudes = chain.Abs("magnitudes", by_name[name])
+        seen.append(chain.ReduceMax("largest", magnitudes, keepdims=0, shape=()))
+        graph.extend(chain.nodes)
+    session, found = shapes.open_session(model, seen, arena=False), np.zeros(len(values))
+    names = [port.name for port in session.get_inputs()]
+    for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
+        feeds = feeds_of([rows[i] for i in group], pad_id)
+        found = np.maximum(found, session.run(None, {name: feeds[name] for name in names}))
+    return dict(zip(values, found.tolist(), strict=True))
+
+
 def stream(
     model_path: Path,
     rows: Sequence[Encoded],

@@ -438,6 +438,18 @@ def limitations(report: Report) -> list[str]:
             f"{truncated} evaluation texts were longer than the model accepts and were truncated."
         )
     sentences += _few_resamples(report)
+    applied = report.transforms.transforms if report.transforms is not None else ()
+    sentences += [
+        f"The transform {transform.name} was left out: {transform.summary.removeprefix('none: ')}."
+        for transform in applied
+        if transform.summary.startswith("none: ")
+    ]
+    for target, plan in report.plans.items():
+        for name, why in list(plan.unfit.items())[:1]:
+            sentences.append(
+                f"{target}: what reads or makes one of {len(plan.unfit)} values stays float32 beside the float16 of "
+                f"others: {name} {why}."
+            )
     for figures in report.models:
         exported = figures.model in report.plans
         what = "was exported but not measured" if exported else "was not measured"

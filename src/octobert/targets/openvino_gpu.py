@@ -15,7 +15,7 @@ CAPABILITIES = Capabilities(
     activations=Activations(
         computed=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True))
     ),
-    float_parts=FloatParts(in_files=("float32", "float16")),
+    float_parts=FloatParts(in_files=("float32", "float16"), computed="float16"),
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated_roles=(*RESIDUAL, *OUTPUTS),
     onnx=OnnxRules(opset=(13, 22), lowest_constant=-65504.0),

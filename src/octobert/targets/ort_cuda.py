@@ -66,8 +66,9 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
         qordered.rewrite_(model)
         model = qordered.fuse(model)
     else:
-        model = fusion.fuse(model).model
-        float16.convert_(model, options.float_parts)
+        # Values that float16 cannot hold would be inside fused operators.
+        model = model if options.unfit else fusion.fuse(model).model
+        float16.convert_(model, options.float_parts, options.unfit)
     if options.opset is not None:
         opset.convert_(model, options.opset.opset, domains=options.opset.domains)
     operators.save(model, model_file(folder))

@@ -55,7 +55,7 @@ CAPABILITIES = Capabilities(
     placement="whole",
     activations=Activations(computed=(("uint16", False), ("uint8", False)), smallest_range=1e-4),
     weights=Weights(types=("uint8", "int8"), axis=None, zero_points="preferred"),
-    float_parts=FloatParts(in_files=("float32", "float16")),
+    float_parts=FloatParts(in_files=("float32", "float16"), computed="float16"),
     roles=WHOLE,
     integer_operators=(
         "MatMul",

@@ -23,7 +23,7 @@ CAPABILITIES = qnn.CAPABILITIES.but(
         "smallest_range": 0.0,
     },
     weights={"types": ("int8", "uint8")},
-    float_parts={"in_files": ("float32",)},
+    float_parts={"in_files": ("float32",), "computed": None},
     onnx={"opset": (13, 20), "domains": ("com.microsoft",)},
     needs={"extra": "", "drivers": ("ryzen-ai",)},
     status="structurally checked, not run",

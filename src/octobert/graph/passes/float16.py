@@ -9,16 +9,21 @@ types. These stay float32, with Casts around them:
                             (`stash_type`), but not every runtime complies. Softmax subtracts the maximum first and is safe.
     operators after the     pooling and what follows it; other heads too, unless they have a weight: a sum over all tokens needs
     last norm               more digits than float16 has, and the lower bounds of divisors, 1e-9 and 1e-12, would become zero
-    small constants         single numbers below 6.1e-5: float16 has fewer digits there, and none below 3e-8
+    sums                    reductions that add, whose sums end beyond 65,504 before a mean divides them
+    values beyond the range what reads or makes a value that a plan names (`unfit`), because rows reach numbers that are too
+                            large for float16, or none that are large enough
+    constants beyond it     what reads one; of single numbers below 6.1e-5 (float16 has fewer digits there, and none below
+                            3e-8) also what takes the root of the result, or divides by it
     small scales            below 6.1e-5: the whole Q/DQ pair, or the table of embedding rows
 
-The last two do not apply to bfloat16, which has the range of float32, but only 8 binary digits. Scales are rounded to the type;
-`qdq` rounds weights with these scales. In a graph that is quantized already, 127 steps become longer by at most 0.06 steps in
-float16 and by half a step in bfloat16. Whether activations fit float16 cannot be read from the graph; the largest value in
-all-MiniLM-L6-v2 is a score of 553, 1 % of the limit.
+The last four do not apply to bfloat16, which has the range of float32, but only 8 binary digits. Scales are rounded to the
+type; `qdq` rounds weights with these scales. In a graph that is quantized already, 127 steps become longer by at most 0.06
+steps in float16 and by half a step in bfloat16. What products add up inside is not known here: GPUs add in float32.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 import ml_dtypes
 import numpy as np
@@ -38,6 +43,11 @@ _FULL = ir.DataType.FLOAT
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 # The plain norm, and ONNX Runtime's fused operators that contain one.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
+# What returns values that it reads, or rounds them, or takes a root: that of a small number is divided by, too.
+_PASSED_ON = (*operators.PAIR, "Slice", "Gather", "Pow", "Sqrt", "Reciprocal")
+# Texts unlike the calibration rows go beyond their ranges: one held-out row in ten reaches 1.05 to 1.3 times the ends
+# (docs/architecture.md). One binary digit of float16's range is kept free for them, and for roundings on the way.
+MARGIN = 2.0
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
 
 
@@ -63,18 +73,19 @@ def rounded_scale(scale: np.ndarray, to: FloatType) -> np.ndarray:
     )
 
 
-def convert_(model: ir.Model, to: FloatType = "float16") -> int:
+def convert_(model: ir.Model, to: FloatType = "float16", unfit: Collection[str] = ()) -> int:
     """Convert the float32 operators of a graph, in place, with the exceptions in the module's docstring.
 
     Args:
         model: a float graph, or one with Quantize/DequantizeLinear.
         to: the new type; float32 leaves the model as it is.
+        unfit: values that float16 cannot hold.
 
     Returns:
         The number of operators that were converted.
 
     Raises:
-        ModelError: a constant exceeds float16's ±65504, activations are dynamically quantized, or a type is unknown.
+        ModelError: activations are dynamically quantized, or a type is unknown.
     """
     if to == "float32":
         return 0
@@ -91,7 +102,7 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> int:
     common.TopologicalSortPass()(model)
     if any(value.dtype is None for node in graph for value in node.outputs):
         common.ShapeInferencePass()(model)
-    unconverted = _unconverted(graph, short)
+    unconverted = _unconverted(graph, unfit if to == "float16" else None)
     _convert_constants_(graph, unconverted, short)
     casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     nodes = list(graph)
@@ -122,39 +133,81 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> int:
     return len(nodes) - len(unconverted)
 
 
-def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
-    """Return the nodes that stay float32."""
+def _unconverted(graph: ir.Graph, unfit: Collection[str] | None) -> set[ir.Node]:
+    """Return the nodes that stay float32.
+
+    Args:
+        unfit: values that float16 cannot hold; None for bfloat16.
+    """
     norms = [
         inside
         for node in graph
         for inside in ([node] if node.op_type in _NORMS else parts.rms_nodes(node))
     ]
-    small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
-    rows = {
-        reader
-        for node in small
-        if node.op_type == "Gather"
-        for reader in operators.consumers(node.outputs[0])
+    kept = {*norms, *(_tail(graph, norms[-1]) if norms else ())}
+    return kept if unfit is None else {*kept, *_beyond(graph, unfit)}
+
+
+def _beyond(graph: ir.Graph, unfit: Collection[str]) -> set[ir.Node]:
+    """Return the nodes that read or make what float16 cannot hold."""
+    found, stack = set(), [value for value in graph.inputs if value.name in unfit]
+    for node in graph:
+        stack += [value for value in node.outputs if value.name in unfit]
+        if node.op_type.startswith("Reduce") and node.op_type not in ("ReduceMax", "ReduceMin"):
+            found.add(node)
+        for index, value in enumerate(node.inputs):
+            array = operators.const_array(value)
+            if array is None or array.dtype != np.float32:
+                continue
+            magnitudes = np.abs(array[np.isfinite(array) & (array != 0)])
+            is_scale = node.op_type in operators.PAIR and index == 1
+            is_table = node.op_type == "Gather" and array.ndim == 2 and array.shape[1] == 1
+            # A scale is multiplied by integers of 8 bits.
+            largest = float(magnitudes.max(initial=0)) * (128 if is_scale else 1)
+            least = magnitudes.min(initial=1) if is_scale or is_table else largest or 1
+            if least < SMALLEST or largest > LARGEST:
+                found.add(node)
+                single = largest > LARGEST if is_scale else array.size == 1
+                stack += node.outputs if single or is_table else ()
+    seen: set[ir.Value] = set()
+    while stack:
+        value = stack.pop()
+        if value not in seen:
+            seen.add(value)
+            made = value.producer()
+            found.update(operators.readers(value), () if made is None else (made,))
+            stack += [v for n in operators.consumers(value, *_PASSED_ON) for v in n.outputs]
+    return found
+
+
+def converted(graph: ir.Graph) -> list[str]:
+    """Return the values of a float graph that float16 would have to hold, but for constants."""
+    kept = _unconverted(graph, None)
+    return [
+        str(value.name)
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs))
+        if value.dtype == _FULL
+        and not kept.issuperset(filter(None, (value.producer(), *operators.readers(value))))
+    ]
+
+
+def unfit(largest: Mapping[str, float]) -> dict[str, str]:
+    """Return the values that float16 cannot hold → why.
+
+    Args:
+        largest: value → its largest magnitude over all calibration rows; float16 has infinity, too.
+
+    Example:
+        >>> unfit({"sum": 80002.0, "query": 12.0})
+        {'sum': 'reaches 80,002, and float16 ends at 65,504: one binary digit of room is kept'}
+    """
+    return {
+        name: f"reaches {seen:,.0f}, and float16 ends at 65,504: one binary digit of room is kept"
+        if seen > 1
+        else f"reaches no more than {seen:.1e}, where float16 has few digits or none"
+        for name, seen in largest.items()
+        if np.isfinite(seen) and not (seen == 0 or SMALLEST <= seen <= LARGEST / MARGIN)
     }
-    return {*norms, *small, *rows, *(_tail(graph, norms[-1]) if norms else ())}
-
-
-def _reads_small(node: ir.Node) -> bool:
-    """Return whether a node reads a single constant or a scale that is too small for float16."""
-    for index, value in enumerate(node.inputs):
-        array = operators.const_array(value)
-        if array is None or array.dtype != np.float32 or not array.size:
-            continue
-        is_scale = node.op_type in operators.PAIR and index == 1
-        is_table = (
-            node.op_type == "Gather" and index == 0 and array.ndim == 2 and array.shape[1] == 1
-        )
-        magnitudes = np.abs(array)
-        if (array.size == 1 or is_scale or is_table) and np.any(
-            (magnitudes > 0) & (magnitudes < SMALLEST)
-        ):
-            return True
-    return False
 
 
 def _tail(graph: ir.Graph, norm: ir.Node) -> set[ir.Node]:
@@ -191,15 +244,6 @@ def _convert_constants_(graph: ir.Graph, unconverted: set[ir.Node], short: ir.Da
         array = operators.const_array(value)
         if array is None or array.dtype != np.float32 or not readers:
             continue
-        largest = float(np.abs(array).max(initial=0.0))
-        if short == ir.DataType.FLOAT16 and not largest <= LARGEST:
-            raise ModelError(
-                "a constant does not fit float16",
-                where=name,
-                got=f"{largest:g}",
-                expected=f"at most {LARGEST:g}",
-                fix="set float_parts to float32 or bfloat16",
-            )
         converted = array.astype(short.numpy())
         if len(readers) == len(value.uses()):
             value.const_value, value.type = ir.tensor(converted, name=name), ir.TensorType(short)
@@ -245,6 +289,34 @@ def _restore_outputs_(graph: ir.Graph, short: ir.DataType) -> None:
             graph.outputs[index] = cast.outputs[0]
 
 
+def round_(model: ir.Model, unfit: Collection[str] = ()) -> None:
+    """Round to float16 whatever `convert_` would make float16, in place, and compute in float32.
+
+    ONNX Runtime has few kernels for float16 on CPUs. It casts around the other operators of a float16 graph, and leaves out
+    casts between two of them: what a device rounds is not rounded then, and nothing is infinite.
+
+    Args:
+        model: as for `convert_`.
+        unfit: values that float16 cannot hold.
+    """
+    graph = model.graph
+    kept = _unconverted(graph, unfit)
+    made = [value for node in graph for value in node.outputs]
+    for value in (*graph.inputs, *graph.initializers.values(), *made):
+        node = value.producer()
+        uses = [use for use in value.uses() if (node or use[0]) not in kept or use[0] not in kept]
+        if value.dtype == _FULL and uses:
+            chain = operators.Chain(graph, str(value.name))
+            half = chain.Cast("float16", value, to=_SHORT["float16"], dtype=_SHORT["float16"])
+            rounded = chain.Cast("rounded", half, to=_FULL)
+            (graph.insert_after if node else graph.insert_before)(node or graph[0], chain.nodes)
+            for reader, index in uses:
+                reader.replace_input_with(index, rounded)
+
+
 FLOAT_PARTS = Pass(
-    convert_, lambda form: {"to": form.float_parts} if form.float_parts != "float32" else None
+    convert_,
+    lambda form: (
+        {"to": form.float_parts, "unfit": form.unfit} if form.float_parts != "float32" else None
+    ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from octobert import targets
+from octobert.core.errors import ModelError
 from octobert.core.measurements import score_named
 from octobert.core.plan import QuantPlan
 from octobert.core.session import Session, SessionEntries
@@ -52,9 +53,11 @@ def run(
     tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     rows = encoded.flat
     if simulated is not None:
-        parts = simulated.read(_artifacts.PLAN, QuantPlan).float_parts
-        graph = simulated.path(_artifacts.QUANTIZED)
-        session: Session = simulation.open_plan(graph, parts, context.work)
+        plan, graph = (
+            simulated.read(_artifacts.PLAN, QuantPlan),
+            simulated.path(_artifacts.QUANTIZED),
+        )
+        session: Session = simulation.open_plan(graph, plan, context.work)
     else:
         path = str(file_of(candidate, model, capture, trained, export))
         opened = candidates.Candidate(
@@ -73,6 +76,13 @@ def run(
         ),
         per_token=task.per_token,
     )
+    if simulated is not None and not all((array < np.inf).all() for array in outputs.values()):
+        raise ModelError(
+            "the answers that the device would give are not finite numbers",
+            where=candidate,
+            got="rows whose values float16 cannot hold, though it holds those of the calibration rows",
+            fix="set float_parts to float32, or calibrate on such rows",
+        )
     np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
     scores = scoring.scores(task, Result(outputs, encoded, gold), seed=seed)
     context.write(_artifacts.SCORES, _artifacts.StoredScores(scores=scores))

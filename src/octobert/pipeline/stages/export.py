@@ -95,7 +95,11 @@ def run(
         and cpu.count_products(model) > 0,
     }[format]
     details = ExportOptions(
-        shape=shape, float_parts=parts, opset=opset_written, qoperator=as_integers
+        shape=shape,
+        float_parts=parts,
+        unfit=tuple(plan.unfit),
+        opset=opset_written,
+        qoperator=as_integers,
     )
     module.export(written, context.work, details)
     shutil.rmtree(rewriting, ignore_errors=True)

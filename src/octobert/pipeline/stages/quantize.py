@@ -9,7 +9,7 @@ corrected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,17 @@ from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core import capability, environment
 from octobert.core.arrays import arrays_in
+from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import Sensitivity
+from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.graph import operators
+from octobert.graph.passes import float16
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans
-from octobert.quantization import apply_corrections
+from octobert.quantization import apply_corrections, observer
 from octobert.quantization import sensitivity as estimating
 from octobert.quantization.corrections import LayerChange, load
 
@@ -47,6 +51,7 @@ def run(
     sensitivity: bool,
     repair: bool,
     spec: TaskSpec,
+    supplement: bool,
     seed: int,
 ) -> Summary:
     """Plan, check, correct, write.
@@ -56,6 +61,7 @@ def run(
         before: the same of another target: weights that it has corrected for the same quantizers are taken.
         sensitivity: estimate the output error of each value.
         repair: change a plan that breaks a rule of its target; otherwise it is an error.
+        supplement: what float16 has to hold is measured on other texts than the calibration rows, too.
         seed: draws the rows of the estimate.
     """
     graph = float_graph.path(_artifacts.FLOAT)
@@ -66,8 +72,9 @@ def run(
     capability.check(plan, capabilities)
     changes = _trained_scales(ranges, plan)
     estimated = sensitivity and bool(plan.quantized)
+    task = spec.build()
     if estimated or corrections:
-        tokenizer, rows = _artifacts.calibration_rows(capture, data, spec.build())
+        tokenizer, rows = _artifacts.calibration_rows(capture, data, task)
     if estimated:
         expected = _expected(context, graph, plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
@@ -87,6 +94,10 @@ def run(
     if changes:
         apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
     size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)
+    if "float16" in (capabilities.float_parts.computed, plan.float_parts):
+        tokenizer, rows = _artifacts.calibration_rows(capture, data, task)
+        more = _artifacts.supplement(tokenizer, rows, task, wanted=supplement)
+        plan = _fitting(context, graph, plan, [*rows.flat, *more.flat], tokenizer.pad_id)
     context.write(_artifacts.PLAN, plan)
     sites = len(plan.decisions)
     return {
@@ -121,6 +132,38 @@ def _expected(
     # Moments of all layers come next.
     environment.release_memory()
     return expected
+
+
+def _fitting(
+    context: Context, graph: Path, plan: QuantPlan, rows: Sequence[Encoded], pad_id: int
+) -> QuantPlan:
+    """The plan with the values that float16 cannot hold.
+
+    Raises:
+        PlanError: the target computes all of them in float16.
+    """
+    model, capabilities = ir.load(graph), targets.load(plan.target).CAPABILITIES
+    mixes = capabilities.float_parts.mixes(plan.float_parts)
+    seen = observer.largest(graph, rows, pad_id, float16.converted(model.graph))
+    if capabilities.integer_only:
+        # What is only read in integers is float nowhere.
+        written = operators.values_of(ir.load(context.work / _artifacts.QUANTIZED).graph)
+        seen = {
+            name: most
+            for name, most in seen.items()
+            if any(node.op_type != "QuantizeLinear" for node in operators.readers(written[name]))
+        }
+    # Small numbers become 0 on such a device, and nothing else.
+    unfit = float16.unfit({name: s for name, s in seen.items() if mixes or s > 1})
+    if mixes or not unfit:
+        return plan.replaced(unfit=unfit)
+    name, why = next(iter(unfit.items()))
+    raise PlanError(
+        f"the target computes in float16, which cannot hold {len(unfit)} values of this model",
+        where=f"target {plan.target}",
+        got=f"{name} {why}",
+        fix="choose float_parts: float32, or a target that computes some operators in another type, such as tensorrt",
+    )
 
 
 def _corrects_the_same(graph: Path, plan: QuantPlan, before: StepResult) -> bool:

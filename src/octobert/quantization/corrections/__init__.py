@@ -75,7 +75,8 @@ class LayerChange:
 
 class MomentsCollector:
     """Adds up moments over batches: means in float64, products in single precision as they come from each batch, in half the
-    memory.
+    memory. Products are about the mean of the first batch: those of a channel that is far from 0 and hardly varies would leave
+    no digits for the others.
 
     Args:
         channels: C, the width of the layer's input.
@@ -85,6 +86,7 @@ class MomentsCollector:
     def __init__(self, channels: int, *, products: bool) -> None:
         self._count = 0
         self._sum, self._sum_quantized = np.zeros(channels), np.zeros(channels)
+        self._origin = np.zeros(channels, np.float32)
         self._products = np.zeros((channels, channels), np.float32) if products else None
 
     def add(self, values: np.ndarray, quantized: np.ndarray) -> None:
@@ -98,14 +100,18 @@ class MomentsCollector:
         self._sum += values.sum(axis=0, dtype=np.float64)
         self._sum_quantized += quantized.sum(axis=0, dtype=np.float64)
         if self._products is not None:
-            self._products += quantized.T @ quantized
+            if self._count == len(values):
+                self._origin = quantized.mean(axis=0, dtype=np.float64).astype(np.float32)
+            apart = quantized - self._origin
+            self._products += apart.T @ apart
 
     def moments(self) -> Moments:
         """Return the moments of all tokens so far."""
         mean, mean_quantized = self._sum / self._count, self._sum_quantized / self._count
         if self._products is None:
             return Moments(self._count, mean, mean_quantized)
-        products = self._products / self._count - np.outer(mean_quantized, mean_quantized)
+        apart = mean_quantized - self._origin
+        products = self._products / self._count - np.outer(apart, apart)
         return Moments(self._count, mean, mean_quantized, products)
 
 

@@ -38,8 +38,8 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
     products, mean = moments.products, moments.mean_quantized
     if layer.float_bias is None:
         products = products + np.outer(mean, mean)
-    if not np.trace(products) > 0:
-        # All tokens are equal: the channels have no energy to order them by.
+    if not 0 < np.trace(products) < np.inf:
+        # All tokens are equal, or beyond what squares can hold: the channels have no energy to order them by.
         return layer
     weight = layer.float_weight.astype(np.float64)
     energy = products + options.damping * np.trace(products) / len(weight) * np.eye(len(weight))
