@@ -19,11 +19,13 @@ import tokenizers
 from typer.testing import CliRunner
 
 import octobert
+from octobert import tasks
 from octobert.api import client_files, clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.core.heads import HEADS
 from octobert.core.model_config import Dense, Normalize, Pooling
+from octobert.core.results import TaskFacts
 from octobert.data.tokenization import state_length
 from octobert.graph import operators
 from octobert.models import sentence_transformers
@@ -214,12 +216,33 @@ def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(
     assert len(opened.encode("he").ids) == 3
 
 
-def test_what_makes_a_score_is_in_the_config(tmp_path: Path) -> None:
-    stated = {"model_type": "bert", "sentence_transformers": {"version": "5.0.0"}}
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    sentence_transformers.write_activation(tmp_path, "torch.nn.modules.linear.Identity")
-    found = json.loads((tmp_path / "config.json").read_text())["sentence_transformers"]
-    assert found == {"version": "5.0.0", "activation_fn": "torch.nn.modules.linear.Identity"}
+def stated_of(folder: Path, **facts: Any) -> dict[str, Any]:
+    """What `config.json` states of a text classification."""
+    known = {"name": "text-classification", "options": {}, "head": "sequence-classification"}
+    stated = {"sentence_transformers": {"version": "5.0.0"}, "problem_type": "regression"}
+    (folder / "config.json").write_text(json.dumps(stated))
+    tasks.state(TaskFacts(**known | {"primary": None} | facts), folder)
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_what_makes_answers_is_in_the_config(tmp_path: Path) -> None:
+    """transformers makes a sigmoid of one logit by default, and sentence-transformers as well: a regression has to say more."""
+    for stated, name, problem in (
+        ({"problem": "regression"}, "linear.Identity", "regression"),
+        ({"activation": "torch.nn.modules.activation.Tanh"}, "activation.Tanh", "regression"),
+        ({}, "activation.Sigmoid", None),
+    ):
+        found = stated_of(tmp_path, labels=("score",), **stated)
+        assert found["sentence_transformers"] == {
+            "version": "5.0.0",
+            "activation_fn": f"torch.nn.modules.{name}",
+        }
+        assert found["problem_type"] == problem
+    found = stated_of(tmp_path, labels=("a", "b"), options={"problem": "multi-label"})
+    assert found["problem_type"] == "multi_label_classification"
+    assert (found["id2label"], found["label2id"]) == ({"0": "a", "1": "b"}, {"a": 0, "b": 1})
+    assert found["sentence_transformers"] == {"version": "5.0.0"}
+    assert stated_of(tmp_path, labels=("a", "b"))["problem_type"] is None
 
 
 @pytest.fixture(scope="session")
@@ -290,8 +313,8 @@ def test_an_exported_folder_holds_one_model_under_its_default_name(
     assert json.dumps(str(exported.folder)).rstrip('"') in exported.snippet
     model = exported.folder / (known.ir or known.file)
     shapes = outputs_of(model)
-    kept = {"all": OUTPUTS, "vector": OUTPUTS[1:], "token": OUTPUTS[:1], "states": OUTPUTS[:1]}
-    assert list(shapes) == kept[known.outputs]
+    kept = {"vector": OUTPUTS[1:], "token": OUTPUTS[:1], "states": OUTPUTS[:1]}
+    assert list(shapes) == kept.get(known.outputs, OUTPUTS)
     if known.outputs == "token":
         assert shapes["last_hidden_state"] == (2, 1, 32)
         source = package / (_IR if known.ir else "onnx/model_quantized.onnx")

@@ -315,9 +315,7 @@ def scores_of(client: str, found: Any) -> list[float]:
         return found
     places = {passage: place for place, passage in enumerate(models.PASSAGES)}
     by_place = {places[key] if isinstance(key, str) else key: score for key, score in found}
-    scores = [by_place[place] for place in range(len(by_place))]
-    # The printed note: its scores are sigmoids.
-    return [float(np.log(p / (1 - p))) for p in scores] if client == "openvino-genai" else scores
+    return [by_place[place] for place in range(len(by_place))]
 
 
 def labels_of(answer: Any) -> list[str]:

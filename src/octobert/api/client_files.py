@@ -5,15 +5,18 @@ A step changes the folder, in which all other files are written. It also gets th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octobert.core.errors import RecipeError
+from octobert.core.errors import ModelError, RecipeError
+from octobert.core.heads import HEADS
 from octobert.core.model_config import (
     ABOUT,
     CONFIG,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
+    Pooling,
     read_object,
     write_json,
 )
@@ -36,13 +39,36 @@ def name_no_file(folder: Path) -> None:
         write_json(folder / SENTENCE_CONFIG, config)
 
 
+def state_reading(folder: Path, *, by_class: bool) -> None:
+    """State that texts are read as octobert reads them: by `tokenizer.json` as it is, and with padding on the right.
+
+    Args:
+        folder: of the tokenizer.
+        by_class: the program is transformers, most of whose classes take parts of the tokenizer from elsewhere.
+    """
+    from octobert.data.tokenization import Tokenizer
+    from octobert.data.tokenizer_files import BACKEND, FAST, TOKENIZER, of_no_class
+
+    stated = read_object(folder / TOKENIZER_CONFIG) | {"padding_side": "right"}
+    split = read_object(folder / TOKENIZER).get("pre_tokenizer") or {}
+    if "add_prefix_space" in split:
+        # transformers 4 changes it in every class, and takes no space where nothing is stated.
+        stated["add_prefix_space"] = split["add_prefix_space"]
+    if by_class and stated.get("tokenizer_class") not in (FAST, BACKEND):
+        stated = of_no_class(folder, stated, segments=True)
+        # A default of many classes.
+        with suppress(ModelError):
+            stated["mask_token"] = Tokenizer(folder).mask[0]
+    write_json(folder / TOKENIZER_CONFIG, stated)
+
+
 def late_problem(
-    client: str, folder: Path, manifest: PackageManifest, *, openvino: bool
+    folder: Path, manifest: PackageManifest, *, openvino: bool, own: bool
 ) -> tuple[str, str] | None:
     """Why a client does not open a late-interaction model, and what it has; None where it does."""
     from octobert.data.tokenization import Tokenizer
 
-    if client != "fastembed":
+    if not own:
         # The release of sentence-transformers that has such models needs a newer transformers than optimum-onnx.
         return None if openvino else ("opens such models with OpenVINO only", manifest.target)
     reading, tokenizer = manifest.task.reading, Tokenizer(folder)
@@ -73,8 +99,8 @@ def keep_output(weights: Path, path: Path, name: str, *, as_token: bool) -> None
     graph = model.graph
     if as_token:
         vector = graph.outputs[-1]
-        for value in graph.outputs[:-1]:
-            value.name = f"{value.name}_inside"
+        for value in (each for node in graph for each in node.outputs if each.name == STATES):
+            value.name = f"{STATES}_inside"
         axis = ir.Value(
             name="token_axis",
             const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"),
@@ -197,8 +223,6 @@ def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
         },
         SENTENCE_CONFIG: {"max_seq_length": length},
         ABOUT: {"prompts": manifest.task.prompts},
-        # Padding on the left would move the positions.
-        TOKENIZER_CONFIG: tokenizer | {"padding_side": "right"},
     }
     if not is_classifier and kept != STATES:
         # The file gives the vector. It asks for a pooling that it knows all the same, and does not use it.
@@ -210,8 +234,32 @@ def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
         write_json(folder / name, content)
 
 
+def _take_token(folder: Path, model: Model, manifest: PackageManifest) -> None:
+    """sentence-transformers pools the one token that has the vector as its state, and has nothing else to do."""
+    from octobert.models import sentence_transformers
+
+    if model.given != "token":
+        return
+    task, length = manifest.task, read_object(folder / TOKENIZER_CONFIG)["model_max_length"]
+    about = {
+        "prompts": task.prompts,
+        "default_prompt_name": task.default_prompt,
+        "similarity_fn_name": task.similarity,
+    }
+    write_json(folder / sentence_transformers.ABOUT, about)
+    sentence_transformers.write(
+        folder,
+        folder,
+        HEADS[task.head],
+        Pooling(modes=("cls",)),
+        hidden=model.width,
+        max_length=length,
+    )
+
+
 WRITERS = {
     "markers": _fit_markers,
+    "modules": _take_token,
     "positions": _state_positions,
     "tokenizer": _write_tokenizer_ir,
     "tei": _state_all,

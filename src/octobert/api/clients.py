@@ -27,10 +27,12 @@ from octobert.api.client_files import (
     keep_vector_of_ir,
     late_problem,
     name_no_file,
+    state_reading,
 )
 from octobert.core.errors import ModelError, RecipeError, StorageError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
+from octobert.core.model_config import MODULES, TOKENIZER_CONFIG
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -82,12 +84,14 @@ class Exported(FrozenModel):
         client: the program.
         install: the command that installs the program.
         snippet: a program that loads the model and runs it.
+        unchecked: why its answers were not compared with those of the package; empty where they were.
     """
 
     folder: Path
     client: str
     install: str
     snippet: str
+    unchecked: str = ""
 
 
 class Client(FrozenModel):
@@ -98,9 +102,16 @@ class Client(FrozenModel):
     file: str = "onnx/model.onnx"
     ir: str = ""
     folder: str = ""
-    outputs: Literal["all", "vector", "token", "states"] = "all"
+    outputs: Literal["all", "vector", "token", "modules", "states"] = "all"
     writes: str | None = None
     templates: dict[str, str] = Field(default_factory=dict)
+    tokenizer: Literal["class", "file"] = "class"
+    segments: Literal["stated", "file", "none"] = "stated"
+    limit: tuple[str, str] = (TOKENIZER_CONFIG, "model_max_length")
+    cuts: Literal["", "right"] = ""
+    devices: tuple[str, ...] = ()
+    normalizes: bool = False
+    readings: Literal["modules", "own"] = "modules"
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,7 @@ class Model:
         prompts: name → text that is put before a text.
         default_prompt: name of the prompt that sentence-transformers puts before texts where none is chosen.
         target: of the package.
+        given: of the outputs of an embedding, what the client is given, as `Client.outputs`.
         precision: of float operators, as OpenVINO names it.
         inputs, outputs: tensors of the exported file.
     """
@@ -132,6 +144,7 @@ class Model:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     target: str = "ort-cpu"
+    given: Literal["all", "vector", "token", "states"] = "all"
     precision: str = "f32"
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
@@ -218,9 +231,15 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     target = Path(out or beside.with_name(f"{beside.name}-{client}")).absolute()
     model = _opened(source, manifest, client, target)
     with storage_errors(target):
-        _write(source, manifest, CLIENTS[client], model)
+        unchecked = _write(source, manifest, client, model)
     install = CLIENTS[client].install[-1 if model.openvino else 0]
-    return Exported(folder=target, client=client, install=install, snippet=snippet(client, model))
+    return Exported(
+        folder=target,
+        client=client,
+        install=install,
+        snippet=snippet(client, model),
+        unchecked=unchecked,
+    )
 
 
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
@@ -253,46 +272,37 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
             "would cut long texts, which the task reads in windows",
             fix="quantize the model again, without windows",
         )
-    if name == "tei" and capabilities.device != "CPU":
-        what = "runs files on CPUs only"
+    if client.devices and capabilities.device not in client.devices:
+        what = f"runs files on {' and '.join(client.devices)}s only"
         raise refused(what, manifest.target, fix="export the package of ort-cpu")
     if not client.file and not model.openvino:
         raise refused(
             "opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu"
         )
-    if name == "fastembed" and manifest.task.query_table:
+    own = client.readings == "own"
+    if own and manifest.task.query_table:
         raise refused(
             "runs the model on queries too, which are made of a table here",
             fix="choose sentence-transformers",
         )
     if model.kind == LATE:
-        problem = late_problem(name, source, manifest, openvino=model.openvino)
+        problem = late_problem(source, manifest, openvino=model.openvino, own=own)
         if problem is not None:
             raise refused(*problem)
-    if (
-        model.kind in (EMBEDDING, SPARSE, LATE)
-        and client.outputs == "all"
-        and name != "fastembed"
-        and not (source / "modules.json").is_file()
-    ):
+    if model.kind in (SPARSE, LATE) and not own and not (source / MODULES).is_file():
         raise refused(
             "needs the token states, which the model does not give",
             fix="quantize the model again, with token_states: true",
         )
-    reads_segments = any(value.name == "token_type_ids" for value in model.inputs)
-    if name == "infinity" and model.kind == RERANKER and reads_segments:
+    has, tells = has_segments(source), client.segments
+    is_read = any(value.name == "token_type_ids" for value in model.inputs)
+    if model.kind in (PAIRS, RERANKER) and is_read and tells == {True: "none", False: "file"}[has]:
         raise refused(
-            "does not tell the model which of two texts a token belongs to",
-            fix="choose another client, such as fastembed",
+            f"{'does not tell' if has else 'tells'} the model which of two texts a token belongs to",
+            None if has else "model_input_names without token_type_ids in tokenizer_config.json",
         )
-    if name == "tei":
-        if model.kind in (PAIRS, RERANKER) and reads_segments and not has_segments(source):
-            raise refused(
-                "tells the model which of two texts a token belongs to",
-                "model_input_names without token_type_ids in tokenizer_config.json",
-            )
-        if (side := Tokenizer(source).side) != "right":
-            raise refused("cuts long texts on the right", f"truncation_side: {side}")
+    if client.cuts not in ("", side := Tokenizer(source).side):
+        raise refused(f"cuts long texts on the {client.cuts}", f"truncation_side: {side}")
     if target.exists():
         raise StorageError(
             "the folder exists already", where=str(target), fix="remove it, or choose another --out"
@@ -310,9 +320,14 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
     ports = _ports(source)
     width = max(0, (ports.outputs[-1].shape or (0,))[-1])
     kind = task.head
-    kept = slice(None)
-    if kind == EMBEDDING and client.outputs not in ("all", "token"):
-        kept = slice(1) if client.outputs == "states" and _pools(pooling) else slice(-1, None)
+    given = client.outputs if kind == EMBEDDING else "all"
+    if given == "modules":
+        # A module with weights has its own in the folder, in float.
+        plain = (source / MODULES).is_file() and pooling is not None and not pooling.folders
+        given = "all" if plain else "token"
+    elif given == "states" and not _pools(pooling):
+        given = "vector"
+    kept = {"vector": slice(-1, None), "states": slice(1)}.get(given, slice(None))
     if kind == CLASSIFICATION:
         kind = SINGLE if task.texts != 2 else RERANKER if width == 1 else PAIRS
     return Model(
@@ -321,13 +336,14 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
         openvino=bool(client.ir) and _IR[0] in manifest.files and (source / _IR[0]).is_file(),
         width=width,
         activation=getattr(rebuild(task), "activation", "Identity"),
-        multi_label=(task.options.get("problem") or task.problem) == "multi-label",
+        multi_label=task.multi_label,
         normalized=pooling is not None
         and bool(pooling.steps)
         and isinstance(pooling.steps[-1], Normalize),
         prompts=task.prompts,
         default_prompt=task.default_prompt,
         target=manifest.target,
+        given=given,
         precision=SHORT[manifest.plan.float_parts],
         inputs=ports.inputs,
         outputs=ports.outputs[kept],
@@ -355,13 +371,15 @@ def _ports(source: Path) -> ModelSignature:
     return ports_of(ir.load(files.model_file(source)))
 
 
-def _write(source: Path, manifest: PackageManifest, client: Client, model: Model) -> None:
-    """Write the folder: complete, or not at all."""
+def _write(source: Path, manifest: PackageManifest, name: str, model: Model) -> str:
+    """Write the folder: complete, or not at all; and return why its answers were not compared, see `client_answers.check`."""
+    from octobert.api.client_answers import check
     from octobert.core.files import atomic_folder
     from octobert.core.origin import copy_file
     from octobert.targets.shared import files
+    from octobert.tasks import state
 
-    weights, target = files.model_file(source), Path(model.folder)
+    client, weights, target = CLIENTS[name], files.model_file(source), Path(model.folder)
     if model.openvino:
         ir = Path(client.ir)
         models = {str(ir.with_suffix(Path(name).suffix)): source / name for name in _IR}
@@ -380,21 +398,25 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
         if "onnx/" not in name and name not in _IR and not (client.folder and "/" in name)
     }
     with atomic_folder(target) as partial:
-        for name, file in (beside | models).items():
-            copy_file(file, partial / name)
+        for place, file in (beside | models).items():
+            copy_file(file, partial / place)
         name_no_file(partial)
-        if model.kind == EMBEDDING and client.outputs != "all":
-            as_token = client.outputs == "token"
+        state(manifest.task, partial / client.folder)
+        state_reading(partial / client.folder, by_class=client.tokenizer == "class")
+        if model.given != "all":
+            as_token = model.given == "token"
             if model.openvino:
                 keep_vector_of_ir(source / _IR[0], partial / client.ir, as_token=as_token)
             else:
                 keep_output(
                     weights, partial / client.file, model.outputs[0].name, as_token=as_token
                 )
-        for name, template in client.templates.items():
-            (partial / name).write_text(rendered(template, model=model), encoding="utf-8")
+        for place, template in client.templates.items():
+            (partial / place).write_text(rendered(template, model=model), encoding="utf-8")
         if client.writes is not None:
             WRITERS[client.writes](partial, model, manifest)
+        file = partial / (client.ir if model.openvino else client.file)
+        return check(source, file, partial / client.folder, name, client, model)
 
 
 def snippet(client: str, model: Model) -> str:

@@ -61,7 +61,7 @@ class CaptureFacts(FrozenModel):
         head: such as `sequence-classification`.
         sizes: of the encoder.
         parity: comparison with the original model.
-        pooling: how token states become an embedding; None for other heads.
+        pooling: how token states become an embedding; None for other heads, and where the user's file makes its vectors itself.
         source_bytes: size of the weights as the user gave them, in whatever type; 0 where that was not noted.
         wrapped: parts of the names of the weights that were those of a wrapper, such as `module.`, and not read.
         left_out: class of the masked language model that was read as a plain encoder; empty for all else.
@@ -304,6 +304,11 @@ class TaskFacts(ModelMetadata):
     options: dict[str, Any]
     head: str
     primary: str | None
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether every logit is a decision of its own."""
+        return (self.options.get("problem") or self.problem) == "multi-label"
 
 
 class StageFacts(FrozenModel):

@@ -421,13 +421,14 @@ def state_length(folder: Path, length: int, *, segments: bool = True) -> None:
         "stride": 0,
     }
     if isinstance(tokenizer.get("padding"), dict):
-        tokenizer["padding"]["strategy"] = "BatchLongest"
+        tokenizer["padding"] |= {"strategy": "BatchLongest", "direction": "Right"}
     if "pad_token" not in config:
         pad = read_config(folder).get("pad_token_id") or 0
         config["pad_token"] = Tokenizer(folder).words([pad])[0]
     config["model_max_length"] = length
-    for older in ("max_length", "max_len"):
-        config.pop(older, None)
+    # Padding on the left, which octobert never does, would move the positions.
+    for other in ("max_length", "max_len", "padding_side"):
+        config.pop(other, None)
     if config.get("tokenizer_class") in (FAST, BACKEND):
         config = of_no_class(folder, config, segments)
     if isinstance(config.get("extra_special_tokens"), list):

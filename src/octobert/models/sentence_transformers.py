@@ -5,7 +5,6 @@ modules.json                        encoder, pooling and what follows it
 2_Dense/…                           weights of a module after pooling, copied
 sentence_bert_config.json           the longest text, in tokens
 config_sentence_transformers.json   prompts, similarity
-config.json                         of a classifier: what makes a score of its logit
 
 Types of modules have the names of releases before 5.4, which newer releases read as well.
 """
@@ -356,19 +355,3 @@ def write(
         (ABOUT, about),
     ):
         write_json(folder / name, content)
-
-
-def write_activation(folder: Path, activation: str) -> None:
-    """Write into `config.json` what makes a score of a logit: releases from 4 on read it there, with or without `modules.json`.
-
-    Args:
-        folder: holds `config.json`.
-        activation: a function, as torch.nn names it.
-    """
-    config = read_object(folder / CONFIG)
-    settings = config.get("sentence_transformers")
-    config["sentence_transformers"] = {
-        **(settings if isinstance(settings, dict) else {}),
-        "activation_fn": activation,
-    }
-    write_json(folder / CONFIG, config)

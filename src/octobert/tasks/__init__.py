@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
+from octobert.core.model_config import CONFIG, read_object, write_json
 from octobert.core.results import ModelMetadata, TaskFacts
 from octobert.data.sampling import Row
 from octobert.tasks._measured import (
@@ -61,6 +63,7 @@ __all__ = [
     "names",
     "need_search",
     "rebuild",
+    "state",
     "unmeasured",
     "unpacked",
 ]
@@ -129,6 +132,28 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
             got=first_problem(error) if isinstance(error, ValueError) else str(error),
             fix="install the octobert that the package was made with",
         ) from error
+
+
+def state(facts: TaskFacts, folder: Path) -> None:
+    """Write into `config.json` of a folder what other programs read of a task there: how answers are made of logits.
+
+    Pipelines of transformers make a sigmoid of one logit and a softmax of several, unless a problem is stated.
+    sentence-transformers reads the activation of one logit from release 4 on, and takes the sigmoid where none is stated.
+    """
+    config = read_object(folder / CONFIG)
+    if facts.labels:
+        config["id2label"] = dict(enumerate(facts.labels))
+        config["label2id"] = {label: index for index, label in enumerate(facts.labels)}
+    config["problem_type"] = "multi_label_classification" if facts.multi_label else None
+    if activation := getattr(rebuild(facts), "activation", ""):
+        settings = config.get("sentence_transformers")
+        module = "linear" if activation == "Identity" else "activation"
+        config["sentence_transformers"] = {
+            **(settings if isinstance(settings, dict) else {}),
+            "activation_fn": f"torch.nn.modules.{module}.{activation}",
+        }
+        config["problem_type"] = None if activation == "Sigmoid" else "regression"
+    write_json(folder / CONFIG, config)
 
 
 def files_of(name: str) -> tuple[str, ...]:

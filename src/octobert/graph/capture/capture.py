@@ -78,9 +78,10 @@ def capture(
         # Masks of exporters are infinite; the canonical one is not.
         values = model.graph.initializers.values()
         weights.check_finite(((str(v.name), operators.const_array(v)) for v in values), source.path)
+    pools = False
     if pooler is not None:
         for graph in (model,) if source.is_checkpoint else (model, original):
-            append_pooling_(graph, graph.graph.outputs[-1], pooler, chosen.outputs[-1])
+            pools = append_pooling_(graph, graph.graph.outputs[-1], pooler, chosen.outputs[-1])
     shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
     if source.is_checkpoint:
@@ -92,7 +93,7 @@ def capture(
     # It is as large as the graph that is run next.
     del original
     compared = parity.compare(model, feeds, reference, against)
-    return Captured(model, family, sizes, compared, pooler.pooling if pooler else None)
+    return Captured(model, family, sizes, compared, pooler.pooling if pooler and pools else None)
 
 
 def capture_graph(

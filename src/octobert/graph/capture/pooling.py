@@ -16,19 +16,22 @@ _BESIDE = (STATES, "logits")
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid"}
 
 
-def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str) -> None:
+def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str) -> bool:
     """Make the vector [B, E], or the vectors of all tokens [B, S, E], the last output of a graph.
 
     Args:
         model: changed in place.
         states: states [B, S, D] of the tokens, or their logits; or the vector of a file that pools by itself, under the name of
             the output. It is only truncated: sentence-transformers does that, and nothing else, outside of the files that it
-            exports.
+            exports. Nothing tells how it is made of token states, so they are no output of such a graph.
         pooler: how they are pooled, and what follows.
         name: of the new output.
+
+    Returns:
+        Whether the vector is made of the states as the pooler says; False where the file makes it by itself.
     """
-    builder = _Builder(model.graph, pooler)
-    if states.name == name:
+    builder, pools = _Builder(model.graph, pooler), states.name != name
+    if not pools:
         x, states.name = states, "pooling.whole"
     else:
         # The maximum of what saturates is what the maximum becomes: so log is taken of one token's numbers, not of all.
@@ -46,7 +49,9 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
     x.name = name
     model.graph.extend(builder.chain.nodes)
     model.graph.sort()
-    model.graph.outputs[:] = [*(v for v in model.graph.outputs if v.name in _BESIDE), x]
+    beside = [value for value in model.graph.outputs if pools and value.name in _BESIDE]
+    model.graph.outputs[:] = [*beside, x]
+    return pools
 
 
 def _norm_of_logits(logits: ir.Value) -> ir.Node | None:

@@ -24,7 +24,7 @@ from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
-from octobert.tasks import rebuild
+from octobert.tasks import rebuild, state
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
@@ -65,8 +65,7 @@ def run(
         # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
         longest = Tokenizer(work, None if head.windowed else rebuild(task).max_length).max_length
         state_length(work, longest, segments="token_type_ids" in exported.summary["inputs"])
-    if task.activation is not None:
-        sentence_transformers.write_activation(work, task.activation)
+    state(task, work)
     if pooling is not None and head.pools in exported.summary["outputs"]:
         source, hidden = capture.path(""), measured.model.sizes.hidden
         # The name would stand in the way of an IR.
