@@ -56,7 +56,7 @@ def _type_of(kind: type[BaseModel], name: str) -> TypeAdapter[Any]:
     return TypeAdapter(kind.model_fields[name].rebuild_annotation())
 
 
-# How many of what is held, started or waited for one by one, such as rows of a batch and repeats: up to more than anybody means.
+# How many of what is held, started or waited for one by one, such as rows of a batch: up to more than anybody means.
 Count = Annotated[int, Field(gt=0, le=2**20)]
 # Random generators of libraries take no larger one.
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

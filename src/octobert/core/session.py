@@ -236,6 +236,7 @@ class SessionOptions(FrozenModel):
             `static_lengths(static_up_to)` get models of the static shape [1, S], each made at its first row.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
         outputs: name of an output in results → its name in the file; none for those that `read_outputs` names.
+        heads: attention heads of a layer, where they are known: memory for long texts follows from them.
     """
 
     threads: int = 0
@@ -249,6 +250,7 @@ class SessionOptions(FrozenModel):
     static_up_to: int = Field(default=0, ge=0, le=LONGEST_STATIC)
     entries: SessionEntries = SessionEntries()
     outputs: Mapping[str, str] = Field(default_factory=dict)
+    heads: int = 0
 
     def outputs_of(self, names: Sequence[str], *, every: bool = False) -> dict[str, str]:
         """Return name in results → name in the file, of the outputs to compute.

@@ -94,6 +94,11 @@ class EncodedTexts:
             return np.asarray(np.maximum.reduceat(outputs, starts))
         return np.asarray(np.add.reduceat(outputs, starts) / np.array(counts)[:, None])
 
+    def of_row(self, index: int) -> int:
+        """The text that has a row."""
+        ends = itertools.accumulate(map(len, self.rows))
+        return next(text for text, end in enumerate(ends) if index < end)
+
     def of_rows(self, values: Sequence[Any]) -> list[Any]:
         """For each row, the value of its text."""
         if not self.windowed:

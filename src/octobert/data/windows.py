@@ -24,8 +24,8 @@ from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 # A longer window wins where the context is the same; the original code's weight for it.
 _LENGTH_BONUS = 0.01
 NOWHERE = -1
-# Bytes of a token of a window, with those of its batch and of what the model gives for it: measured 96. Other texts are in work at
-# the same time, and take as much.
+# Bytes of a token of a window, with those of its batch and of what the model gives for it: measured 96. Other texts that are in
+# work at the same time take as much.
 _TOKEN, _SHARE = 100, 32
 
 

@@ -252,12 +252,15 @@ def import_runtime(candidate: Candidate) -> None:
         importlib.import_module(package)
 
 
-def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Session:
+def open_candidate(
+    candidate: Candidate, threads: int, streams: int = 1, *, heads: int = 0
+) -> Session:
     """Open a candidate.
 
     Args:
         threads: threads of one inference; 0 lets the runtime choose.
         streams: inferences at the same time; 0 lets the runtime choose.
+        heads: attention heads of a layer, where they are known.
 
     Raises:
         TargetError: there is no such candidate, or its runtime cannot open the model.
@@ -275,7 +278,7 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
         device=candidate.chosen,
     )
     options = (candidate.options or plain).replaced(
-        entries=candidate.entries, outputs=candidate.outputs, cache=candidate.cache
+        entries=candidate.entries, outputs=candidate.outputs, cache=candidate.cache, heads=heads
     )
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octobert.core.errors import DataError
 from octobert.core.session import MAX_RUN_TOKENS, Feeds, Session
 from octobert.data.encoded import Encoded, FeedRow, feeds_of
 from octobert.inference.cost_model import BLOCK, CostModel, default_cost_model
@@ -200,12 +201,19 @@ def run_rows(
 
     Returns:
         Output name to [rows, …], or to [tokens of all rows, …] with `per_token`.
+
+    Raises:
+        DataError: the model does not take a row, such as one for which there is not enough memory.
     """
     lengths = [len(row) for row in rows]
     cost, most = default_cost_model(session), most_tokens(rows)
 
     def run(batch: Batch) -> Mapping[str, np.ndarray]:
-        return session.run(batch.feeds(rows, pad_id))
+        try:
+            return session.run(batch.feeds(rows, pad_id))
+        except DataError as error:
+            error.where = error.where or f"row {batch.rows[0] + 1}"
+            raise
 
     def outputs() -> Iterator[tuple[Batch, Mapping[str, np.ndarray]]]:
         done = 0

@@ -132,6 +132,14 @@ class FinishedModel:
         return file, _shape(_ports(file, None)[0])
 
     @property
+    def heads(self) -> int:
+        """Attention heads of a layer; 0 where they are not known."""
+        if self.manifest is not None:
+            return self.manifest.model.sizes.heads
+        heads = read_config(self.folder).get("num_attention_heads")
+        return heads if isinstance(heads, int) else 0
+
+    @property
     def shape_facts(self) -> list[Any]:
         """The properties that its inference times depend on, as plain data: the same for other weights of the same shape."""
         if self.manifest is None:
@@ -273,7 +281,7 @@ class FinishedModel:
             ModelError: it has other outputs than its task reads.
         """
         session = targets.load(self.target).open_session(
-            self.file, options.replaced(outputs=dict(self.outputs))
+            self.file, options.replaced(outputs=dict(self.outputs), heads=self.heads)
         )
         session = self.with_vectors(session)
         missing = [

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core.errors import ModelError, TargetError
+from octobert.core.errors import DataError, ModelError, TargetError
 from octobert.core.session import Session
-from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
@@ -92,8 +91,8 @@ class Scheduler:
 
         def outputs(batch: Batch) -> Outputs:
             if forks.is_child():
-                return self._submitted(self._run_pool, self._run, batch, encoded.flat).result()
-            return self._run(batch, encoded.flat)
+                return self._submitted(self._run_pool, self._run, batch, encoded, 0).result()
+            return self._run(batch, encoded, 0)
 
         return list(self._answers(inputs, encoded, ((batch, outputs(batch)) for batch in batches)))
 
@@ -187,7 +186,7 @@ class Scheduler:
         """Tokenize a window and submit its batches."""
         encoded, batches = self._encoded(inputs, first)
         results = [
-            self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches
+            self._submitted(self._run_pool, self._run, batch, encoded, first) for batch in batches
         ]
         return _Window(encoded, batches, results)
 
@@ -211,8 +210,18 @@ class Scheduler:
         self._seen.update(batch.shape for batch in batches)
         return encoded, batches
 
-    def _run(self, batch: Batch, rows: Sequence[Encoded]) -> Outputs:
-        return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
+    def _run(self, batch: Batch, encoded: EncodedTexts, first: int) -> Outputs:
+        """Run a batch of texts whose first one has this place among all inputs.
+
+        Raises:
+            DataError: the model does not take a text, which is named: the longest one.
+        """
+        try:
+            return self._session.run(batch.feeds(encoded.flat, self._tokenizer.pad_id))
+        except DataError as error:
+            text = encoded.of_row(batch.rows[0])
+            error.where = error.where or f"input {first + text + 1}"
+            raise
 
     def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[UserAnswer]:
         """Wait for the batches of a window, then yield its answers."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core import environment
+from octobert.core import budget, environment
 from octobert.core.arrays import arrays_in
-from octobert.core.errors import ModelError, TargetError, did_you_mean
+from octobert.core.errors import DataError, ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.data.encoded import Encoded, FeedRow, batches, feeds_of
 from octobert.graph import operators
@@ -179,6 +179,11 @@ def stream(
         return
     alone = bool(rows) and isinstance(rows[0], FeedRow)
     session, layouts = open_with_outputs(model_path, values, provider, padded=not alone)
+    heads = [layout[1] for layout in layouts.values() if layout.count("sequence") == 2]
+    attention = budget.Attention(
+        0 if alone else heads_of(ir.load(model_path)),
+        sum(count for count in heads if isinstance(count, int)),
+    )
     names = {value.name for value in session.get_inputs()}
 
     def run(group: Sequence[int]) -> None:
@@ -193,13 +198,26 @@ def stream(
 
     done = 0
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
-        run(group)
+        try:
+            together = attention.rows_at_once(len(group), len(rows[group[0]]))
+        except DataError as error:
+            error.where = f"calibration row {group[0] + 1}"
+            raise
+        for start in range(0, len(group), together):
+            run(group[start : start + together])
         done += len(group)
         if on_rows:
             on_rows(done)
     # It has two copies of the weights, and what comes next needs as much.
     session = None
     environment.release_memory()
+
+
+def heads_of(model: ir.Model) -> int:
+    """The attention heads of a layer of a canonical graph, as the shapes of its values state them; 0 where none does."""
+    shapes_ = [node.outputs[0].shape for node in operators.of_type(model.graph, "Softmax")]
+    counts = [shape[1] for shape in shapes_ if shape is not None and len(shape) == 4]
+    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def check_provider(provider: str) -> None:

@@ -7,7 +7,9 @@ not depend on the numbers of the inputs by constants.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+import functools
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,11 +18,15 @@ import onnx_ir as ir
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.session import KEEP_FLOAT
+from octobert.core.session import KEEP_FLOAT, Feeds
 from octobert.graph import operators, parts
 
 # (rows, tokens): sizes that no fixed axis of a real encoder is likely to have.
 _PROBES = ((2, 7), (3, 11))
+# Seconds of a run, and numbers of its inputs a second: a hundredth of what the largest encoders take on one core.
+_SECONDS, _PACE = 120, 10
+# What ONNX Runtime says where it gets no memory.
+_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation")
 
 
 def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | str, ...]]:
@@ -156,6 +162,12 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
     except (OSError, ModelError):
         raise
     except Exception as error:  # onnxruntime has no base class for its errors
+        if any(words in str(error) for words in _NO_MEMORY):
+            raise ModelError(
+                "the graph asks for more memory than there is",
+                got=reason(error, -1),
+                fix="check what its constants and loops make; or do not trust it",
+            ) from error
         raise ModelError(what, got=reason(error, -1), expected=expected, fix=fix) from error
 
 
@@ -193,4 +205,34 @@ def open_session(
     session = ort.InferenceSession(file, settings, providers=list(providers))
     # They are the session's as long as it lives.
     session.weights = held
+    session.run = functools.partial(_run_in_time, session.run)
     return session
+
+
+def _run_in_time(
+    run: Callable[..., list[np.ndarray]], names: Sequence[str] | None, feeds: Feeds
+) -> list[np.ndarray]:
+    """The outputs of a session of ONNX Runtime. What a graph of unknown origin computes may have no end.
+
+    Raises:
+        ModelError: it takes a hundred times longer than any encoder does.
+    """
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    seconds = _SECONDS + sum(np.size(array) for array in feeds.values()) / _PACE
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        return run(names, feeds, options)
+    except Exception as error:
+        if not options.terminate:
+            raise
+        raise ModelError(
+            "the graph takes too long",
+            got=f"no answer in {seconds:,.0f} s",
+            fix="check how often its loops turn; or do not trust it",
+        ) from error
+    finally:
+        timer.cancel()

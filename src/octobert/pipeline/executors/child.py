@@ -14,11 +14,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from octobert.core import budget
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors.inline import as_sentence, perform
 from octobert.pipeline.executors.local import REQUEST
 from octobert.training.distributed import is_first
 
+# Stages that run graphs of unknown origin.
+_FOREIGN = ("capture",)
 # New objects until the garbage collector looks at them; Python's default is 700.
 _GARBAGE = 50_000
 
@@ -30,6 +33,8 @@ def main() -> int:
     gc.set_threshold(_GARBAGE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     request = Request.model_validate_json((work / REQUEST).read_text(encoding="utf-8"))
+    if request.stage in _FOREIGN:
+        budget.limit_process()
     answer: dict[str, Any]
     try:
         answer = perform(request, work, _report).model_dump(mode="json")

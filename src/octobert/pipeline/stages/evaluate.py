@@ -13,6 +13,7 @@ from octobert import targets
 from octobert.core.errors import ModelError
 from octobert.core.measurements import score_named
 from octobert.core.plan import QuantPlan
+from octobert.core.results import CaptureFacts
 from octobert.core.session import Session, SessionEntries
 from octobert.evaluation import candidates, probing, scoring
 from octobert.inference.batching import run_rows
@@ -63,7 +64,8 @@ def run(
         opened = candidates.Candidate(
             name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
         )
-        session = candidates.open_candidate(opened, 0)
+        heads = capture.read(_artifacts.CAPTURED, CaptureFacts).sizes.heads
+        session = candidates.open_candidate(opened, 0, heads=heads)
     probe = probing.rows_like(encoded.texts[0], task, tokenizer).flat
     probed = run_rows(session, probe, tokenizer.pad_id, per_token=task.per_token)
     np.savez(context.work / _artifacts.PROBED, **probed)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from octobert.core import environment, logs, telemetry
+from octobert.core import budget, environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
 from octobert.core.files import (
@@ -321,6 +321,7 @@ class OrtSession:
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
         self.precision = "f32"
+        self._attention = budget.Attention(options.heads if provider == CPU and not every else 0)
         self.prepares_shapes = provider != CPU
         self._binds = bool(
             options.entries.options.get(_IO_BINDING, options.runtime_options.get(_IO_BINDING))
@@ -330,17 +331,31 @@ class OrtSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         inputs = self._inputs.model_feeds(feeds)
+        ids = feeds.get("input_ids")
+        rows, length = (1, 0) if ids is None or ids.ndim != 2 else ids.shape
+        together = self._attention.rows_at_once(rows, length)
+        parts = [inputs]
+        if together < rows:
+            starts = range(0, rows, together)
+            parts = [{n: a[i : i + together] for n, a in inputs.items()} for i in starts]
+        outputs = [
+            np.concatenate(p) if len(p) > 1 else p[0]
+            for p in zip(*map(self._run, parts), strict=True)
+        ]
+        return {
+            name: sessions.wide(array) for name, array in zip(self._reads, outputs, strict=True)
+        }
+
+    def _run(self, inputs: Feeds) -> list[np.ndarray]:
         session, names = self._free.get(), list(self._reads.values())
         try:
             with sessions.runtime_errors("onnxruntime cannot run the model", self._path):
-                results = (
+                results: list[np.ndarray] = (
                     self._run_bound(session, inputs) if self._binds else session.run(names, inputs)
                 )
+                return results
         finally:
             self._free.put(session)
-        return {
-            name: sessions.wide(array) for name, array in zip(self._reads, results, strict=True)
-        }
 
     def _run_bound(self, session: Any, inputs: Feeds) -> list[np.ndarray]:
         """Run with bound inputs and outputs: on the CPU that saves a copy of the inputs, on a device copies in between."""
