@@ -88,7 +88,7 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> list[Path]:
-    """The files of a folder that stands for a file: texts by their classes, feeds of a graph (`.npz`), saved tables; else none."""
+    """The files of a folder that stands for a file: texts by classes, feeds of a graph (`.npz`), saved tables; else none."""
     return texts_in(folder) or feeds_in(folder) or tables_in(folder)
 
 
