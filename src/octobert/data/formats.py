@@ -43,6 +43,8 @@ _WIDE = {
 }
 # The folder of aclImdb's reviews that have no class.
 _UNLABELLED = "unsup"
+# Compressed files → what unpacks them.
+PACKED = {".gz": "gunzip", ".zip": "unzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 # The largest data that is read, as all of it is held in memory.
 MOST_BYTES = 4 * 2**30
 # Rows that each have columns of their own would fill the memory.
@@ -90,7 +92,7 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> list[Path]:
-    """The files of a folder that stands for a file: texts by their classes, feeds of a graph (`.npz`), saved tables; else none."""
+    """The files of a folder that stands for a file: texts by classes, feeds of a graph (`.npz`), saved tables; else none."""
     return texts_in(folder) or feeds_in(folder) or tables_in(folder)
 
 
@@ -162,6 +164,29 @@ def arrays_of(path: Path, content: bytes | bytearray) -> Row:
             expected="an .npz file, as numpy.savez writes it",
             fix="write it again, without objects",
         ) from error
+
+
+def refuse_other(folder: Path) -> None:
+    """Refuse a folder that holds something else than rows, in words of its own.
+
+    Raises:
+        DataError: it is the hub's cache of a model or a data set, or its files are compressed.
+    """
+    if cached := re.fullmatch(r"(model|dataset)s--(.+)", folder.name):
+        found = [str(place) for place in sorted(folder.glob("snapshots/*"))][-1:]
+        rows = " or ".join([cached[2].replace("--", "/", 1), *found])
+        noun, fix = "data set", f"give {rows}"
+        if cached[1] == "model":
+            noun, fix = "model", "give a file or folder of rows, or the name of a data set"
+        raise DataError(f"the folder is the hub's cache of a {noun}", where=str(folder), fix=fix)
+    packed = sorted(file for file in folder.iterdir() if file.suffix.lower() in PACKED)
+    if packed:
+        raise DataError(
+            "the files are compressed",
+            where=str(folder),
+            got=", ".join(file.name for file in packed[:8]),
+            fix=f"unpack them: {PACKED[packed[0].suffix.lower()]} {packed[0].name}",
+        )
 
 
 def text_folder(folder: Path) -> list[Row]:

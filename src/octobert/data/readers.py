@@ -27,8 +27,6 @@ from octobert.data.sampling import ROW_NUMBER, Row
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json"}
 FORMATS |= {".parquet": "table", ".arrow": "table"}
 FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
-# Compressed files → what unpacks them.
-PACKED = {".gz": "gunzip", ".zip": "unzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 # Columns of two official files without a header, CoLA and the STS benchmark.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
@@ -161,7 +159,7 @@ def _twice(path: Path, names: Sequence[str]) -> DataError:
 
 
 def _format(path: Path) -> str:
-    form, unpack = FORMATS.get(path.suffix.lower()), PACKED.get(path.suffix.lower())
+    form, unpack = FORMATS.get(path.suffix.lower()), formats.PACKED.get(path.suffix.lower())
     if form is None:
         raise DataError(
             "the format is not known",

@@ -27,7 +27,7 @@ from octobert.core.origin import check_inside
 from octobert.core.plain import preview
 from octobert.core.user_code import UserCode, names_code
 from octobert.data import beir, formats, sampling
-from octobert.data.readers import FORMATS, PACKED, HubData, find_on_hub, numbered, with_names
+from octobert.data.readers import FORMATS, HubData, find_on_hub, numbered, with_names
 from octobert.data.sampling import ROW_NUMBER, Row
 
 # CoNLL-2003 calls its development set testa.
@@ -151,7 +151,7 @@ def find_splits(source: str) -> dict[str, list[Path]]:
                 place = file.with_name(formats.part_name(file.name))
                 splits.setdefault(split, []).append(place)
     if not splits:
-        _refuse_other(path)
+        formats.refuse_other(path)
         # A clone from the hub, and what `datasets` has cached, have their files in a folder of their own.
         inner = [file for file in path.glob("[!.]*") if file.is_dir() and not file.is_symlink()]
         if len(inner) == 1:
@@ -165,29 +165,6 @@ def find_splits(source: str) -> dict[str, list[Path]]:
             fix="name the files: train=… validation=…, or the folder that holds them",
         )
     return {split: list(dict.fromkeys(places)) for split, places in splits.items()}
-
-
-def _refuse_other(folder: Path) -> None:
-    """Refuse a folder that holds something else than rows, in words of its own.
-
-    Raises:
-        DataError: it is the hub's cache of a model or a data set, or its files are compressed.
-    """
-    if cached := re.fullmatch(r"(model|dataset)s--(.+)", folder.name):
-        found = [str(place) for place in sorted(folder.glob("snapshots/*"))][-1:]
-        rows = " or ".join([cached[2].replace("--", "/", 1), *found])
-        noun, fix = "data set", f"give {rows}"
-        if cached[1] == "model":
-            noun, fix = "model", "give a file or folder of rows, or the name of a data set"
-        raise DataError(f"the folder is the hub's cache of a {noun}", where=str(folder), fix=fix)
-    packed = sorted(file for file in folder.iterdir() if file.suffix.lower() in PACKED)
-    if packed:
-        raise DataError(
-            "the files are compressed",
-            where=str(folder),
-            got=", ".join(file.name for file in packed[:8]),
-            fix=f"unpack them: {PACKED[packed[0].suffix.lower()]} {packed[0].name}",
-        )
 
 
 def is_one(path: Path) -> bool:

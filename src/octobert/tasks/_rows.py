@@ -134,32 +134,24 @@ def is_number(label: str) -> bool:
     return re.fullmatch(r"-?\d{1,9}", label, re.ASCII) is not None
 
 
-def label_index(name: str, labels: Sequence[str]) -> int | None:
-    """The index of a label, which may be written in another case or with other spaces where that means one label only.
-
-    Example:
-        >>> label_index("Positive", ["negative", "positive"]), label_index("us", ["US", "Us"])
-        (1, None)
-    """
-    if name in labels:
-        return labels.index(name)
-    wanted = label_of(name).casefold()
-    alike = [index for index, label in enumerate(labels) if label_of(label).casefold() == wanted]
-    return alike[0] if len(alike) == 1 else None
-
-
 def class_index(value: Any, labels: Sequence[str]) -> int | None:
     """The index of the class that a cell names: by its name, or by its number where names are no numbers.
+
+    The name may be written in another case or with other spaces where that means one label only.
 
     Example:
         >>> class_index("B", ["a", "b"]), class_index(1.0, ["a", "b"]), class_index(0, ["1", "2"])
         (1, 1, None)
+        >>> class_index("us", ["US", "Us"])
     """
     name = label_of(value)
-    index = label_index(name, labels)
-    if index is None and is_number(name) and not any(map(is_number, labels)):
-        index = int(name) if 0 <= int(name) < len(labels) else None
-    return index
+    if name in labels:
+        return labels.index(name)
+    wanted = name.casefold()
+    alike = [index for index, label in enumerate(labels) if label_of(label).casefold() == wanted]
+    if not alike and is_number(name) and not any(map(is_number, labels)):
+        alike = [int(name)] * (0 <= int(name) < len(labels))
+    return alike[0] if len(alike) == 1 else None
 
 
 def label_advice(cells: Iterable[Any], labels: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from octobert.tasks._metrics import (
     probabilities,
     share_of_most_frequent,
 )
-from octobert.tasks._rows import Table, check_texts, label_index
+from octobert.tasks._rows import Table, check_texts, class_index
 from octobert.tasks._tags import (
     OUTSIDE,
     Entity,
@@ -343,11 +343,9 @@ class Tagging(Task):
 
     def _name(self, tag: Any, place: str) -> str:
         """A tag by its name, or by its index in the model's labels."""
-        if isinstance(tag, str):
-            index = label_index(tag.strip(), self.labels)
+        index = class_index(tag, self.labels)
+        if index is not None or isinstance(tag, str):
             return tag.strip() if index is None else self.labels[index]
-        if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
-            return self.labels[int(tag)]
         raise DataError(
             "a tag is not a name or the index of a name",
             where=place,
