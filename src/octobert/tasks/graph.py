@@ -19,7 +19,6 @@ from pydantic import Field
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
@@ -111,7 +110,7 @@ class GraphTask(Unscored):
         """
         if isinstance(user_input, (str, Path)) and str(user_input).endswith(".npz"):
             path = Path(user_input)
-            user_input = formats.arrays_of(path, content_of(path))
+            user_input = formats.arrays_of(path, formats.read(path))
         elif isinstance(user_input, str):
             with suppress(ValueError):
                 user_input = parsed_json(user_input)
