@@ -278,3 +278,136 @@ def test_copies_of_records_are_checked() -> None:
     """`FrozenModel.replaced` checks names and types; pydantic's own copy does not."""
     unchecked = [p for p in ALL_FILES if ".model_copy(" in p.read_text(encoding="utf-8")]
     assert [p.relative_to(SRC).as_posix() for p in unchecked] == ["octobert/core/frozen.py"]
+
+
+# What opens, lists or copies files; the part behind the last dot of what is called, or all of it.
+OPENING = frozenset(
+    [
+        "open",
+        "glob",
+        "rglob",
+        "iterdir",
+        "scandir",
+        "os.walk",
+        "shutil.copy",
+        "copy2",
+        "copyfile",
+        "copytree",
+        "copyfileobj",
+        "shutil.move",
+        "load_file",
+        "safe_open",
+        "np.load",
+        "numpy.load",
+        "onnx.load",
+        "ir.load",
+        "torch.load",
+        "read_text",
+        "read_bytes",
+        "json.load",
+        "yaml.load",
+        "safe_load",
+        "symlink_to",
+        "hardlink_to",
+        "os.link",
+        "from_file",
+        "os.open",
+    ]
+)
+# The door for files of unknown origin: what they are is checked before they are read.
+DOOR = frozenset(["files", "origin", "arrays", "archives"])
+# Why a path elsewhere is none of a user's folder, or of a package → file: what it calls.
+OWN_PATHS: dict[str, dict[str, str]] = {
+    "installed with octobert": {
+        "octobert/__init__.py": "open",
+        "octobert/api/clients.py": "read_text safe_load",
+        "octobert/data/other_texts.py": "read_text",
+        "octobert/pipeline/keys.py": "glob read_bytes",
+        "octobert/report/page/__init__.py": "read_text",
+        "octobert/report/vendor/__init__.py": "read_text",
+        "octobert_compare/app.py": "iterdir read_text",
+        "octobert_olive/rules.py": "read_text yaml.load",
+    },
+    "of the system": {
+        "octobert/api/setup.py": "read_text safe_load",
+        "octobert/cli/main.py": "open",
+        "octobert/core/cgroups.py": "read_text",
+        "octobert/core/environment.py": "read_text",
+        "octobert/core/telemetry.py": "open",
+        "octobert/data/readers.py": "glob",
+    },
+    "results of steps, and what octobert has just written": {
+        "octobert/api/pages.py": "read_bytes",
+        "octobert/api/runs.py": "open",
+        "octobert/core/lock.py": "open os.open read_text",
+        "octobert/graph/operators.py": "ir.load",
+        "octobert/inference/corpus.py": "glob",
+        "octobert/inspection/profilers/ort.py": "ir.load read_text",
+        "octobert/models/locating.py": "symlink_to",
+        "octobert/models/sources/url.py": "open read_text",
+        "octobert/pipeline/contract.py": "read_text",
+        "octobert/pipeline/events.py": "open",
+        "octobert/pipeline/executors/_remote.py": "read_text",
+        "octobert/pipeline/executors/child.py": "read_text",
+        "octobert/pipeline/executors/local.py": "open read_text",
+        "octobert/pipeline/executors/ray.py": "read_bytes",
+        "octobert/pipeline/output.py": "read_text",
+        "octobert/pipeline/stages/_plans.py": "ir.load",
+        "octobert/pipeline/stages/capture.py": "read_text",
+        "octobert/pipeline/stages/export.py": "glob ir.load",
+        "octobert/pipeline/stages/finetune.py": "read_text",
+        "octobert/pipeline/stages/observe.py": "ir.load",
+        "octobert/pipeline/stages/package.py": "glob",
+        "octobert/pipeline/stages/quantize.py": "ir.load",
+        "octobert/pipeline/stages/search.py": "open read_bytes",
+        "octobert/pipeline/stages/transform.py": "ir.load",
+        "octobert/pipeline/store.py": "glob",
+        "octobert/quantization/apply_corrections.py": "ir.load",
+        "octobert/quantization/observer.py": "ir.load",
+        "octobert/targets/openvino_npu.py": "open read_bytes",
+        "octobert/targets/ort_cuda.py": "ir.load",
+        "octobert/targets/shared/files.py": "glob ir.load",
+        "octobert/targets/shared/simulation.py": "ir.load",
+        "octobert/training/job.py": "glob",
+    },
+    "names alone: what has them is checked before it is opened": {
+        "octobert/api/packages.py": "glob",
+        "octobert/cli/run.py": "glob rglob",
+        "octobert/core/session.py": "iterdir",
+        "octobert/data/sources.py": "iterdir",
+        "octobert/training/attached.py": "iterdir",
+    },
+    "of a package whose files were checked": {
+        "octobert/api/client_files.py": "ir.load",
+        "octobert/api/clients.py": "ir.load",
+        "octobert/inference/package_files.py": "copyfileobj glob open",
+    },
+    "checked one line before": {
+        "octobert/models/weights.py": "torch.load",
+    },
+    "no files": {
+        "octobert/cli/predict.py": "read_text",
+        "octobert/cli/report.py": "open",
+        "octobert_compare/command.py": "open",
+    },
+}
+
+
+def test_files_of_unknown_origin_have_one_door() -> None:
+    """Whatever else opens, lists or copies files says here why their path is octobert's own."""
+    found: dict[str, set[str]] = {}
+    for path in ALL_FILES:
+        calls = (n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+        names = {name for call in calls for name in _names_of(ast.unparse(call)) & OPENING}
+        if names and not (path.parent.name == "core" and path.stem in DOOR):
+            found[path.relative_to(SRC).as_posix()] = names
+    expected: dict[str, set[str]] = {}
+    for reasons in OWN_PATHS.values():
+        for name, calls_of in reasons.items():
+            expected.setdefault(name, set()).update(calls_of.split())
+    assert found == expected
+
+
+def _names_of(called: str) -> set[str]:
+    """`shutil.copyfile` → itself and `copyfile`."""
+    return {called, called.rpartition(".")[2]}

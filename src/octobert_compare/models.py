@@ -20,6 +20,7 @@ from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
 from octobert.inference import machines, package_files
 from octobert.inference.opened import FinishedModel, open_model
+from octobert.inference.package_files import files_of
 from octobert.inference.predictor import Predictor
 from octobert.report.page.runs import title_of
 from octobert.tasks import Task
@@ -251,9 +252,4 @@ def paired(name: str, model: FinishedModel, stamp: str) -> Pair:
 
 def _size(model: FinishedModel) -> int:
     """Bytes of the files that a side opens."""
-    stem = model.file.name.removesuffix(".xml")
-    return sum(
-        file.stat().st_size
-        for file in model.file.parent.iterdir()
-        if file.name.startswith(stem) and file.is_file()
-    )
+    return sum(file.stat().st_size for file in files_of(model.file))

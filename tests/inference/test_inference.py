@@ -29,7 +29,8 @@ from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.plain import preview
 from octobert.core.session import SessionOptions
 from octobert.inference import predictor, streaming
-from octobert.inference.opened import files_of, open_model
+from octobert.inference.opened import open_model
+from octobert.inference.package_files import files_of
 from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
 from tests.support.tolerances import assert_same_rounding

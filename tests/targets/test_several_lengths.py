@@ -17,7 +17,8 @@ from octobert.core import plugins
 from octobert.core.errors import ModelError, OctobertError, RecipeError
 from octobert.core.session import SHORTER_METADATA, Session, SessionOptions, StaticShape, file_of
 from octobert.graph import operators
-from octobert.inference.opened import files_of, open_model
+from octobert.inference.opened import open_model
+from octobert.inference.package_files import files_of
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.stages.export import shorter_lengths

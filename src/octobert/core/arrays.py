@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from octobert.core import environment
 from octobert.core.budget import check_size
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import opened
@@ -20,11 +19,7 @@ def _safetensors(file: Path, framework: Literal["numpy", "pt"]) -> Iterator[Any]
     """Open a file; its errors are sentences."""
     try:
         from safetensors import safe_open
-    except ModuleNotFoundError:
-        raise ModelError(
-            "opening a checkpoint needs safetensors", fix=environment.install("torch")
-        ) from None
-    try:
+
         with opened(file) as stream:
             check_size(ModelError, "the weights", stream.seek(0, 2), where=file)
         with safe_open(file, framework=framework) as tensors:

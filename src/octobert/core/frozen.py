@@ -6,10 +6,13 @@ import functools
 import html
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, Self, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from octobert.core.errors import OctobertError
+from octobert.core.files import content_of
 from octobert.core.plain import parsed_json, preview
 
 if TYPE_CHECKING:
@@ -30,6 +33,28 @@ class FrozenModel(BaseModel):
         """
         parsed_json(content, parse_int=_whole, **FINITE)
         return cls.model_validate_json(content)
+
+    @classmethod
+    def of_file(cls, path: Path, kind: type[OctobertError], fix: str) -> Self:
+        """The record that is a file of unknown origin.
+
+        Args:
+            path: the file.
+            kind: of the error.
+            fix: for the error.
+
+        Raises:
+            OctobertError: it cannot be read, or `of_json` finds none; of the type `kind`.
+        """
+        try:
+            return cls.of_json(content_of(path))
+        except (OSError, ValueError) as error:
+            raise kind(
+                f"{path.name} cannot be read",
+                where=str(path),
+                got=error.strerror if isinstance(error, OSError) else first_problem(error),
+                fix=fix,
+            ) from error
 
     def replaced(self, **changes: Any) -> Self:
         """A copy in which some fields have other values, checked by the fields' types.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from octobert.core.errors import ModelError, reason, unreadable
 from octobert.core.files import content_of, file_stamp, stays_inside
 from octobert.core.frozen import FrozenModel
+from octobert.core.origin import check_inside
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -271,17 +272,10 @@ def _locations(path: Path, stamp: str) -> frozenset[str]:
 def _check_external(path: Path, tensor: Any) -> None:
     """Refuse external data that is not a part of a file beside the model."""
     stated = {entry.key: entry.value for entry in tensor.external_data}
-    location, where = stated.get("location", ""), f"{path}, tensor {tensor.name}"
     # A name that is no UTF-8 arrives as bytes.
-    if not isinstance(location, str) or not stays_inside(location):
-        raise ModelError(
-            "the external data is not in the model's folder",
-            where=where,
-            got=repr(location),
-            fix="do not trust it",
-        )
-    file, folder = path.parent / location, path.parent.resolve()
-    if not file.is_file():
+    location, where = str(stated.get("location", "")), f"{path}, tensor {tensor.name}"
+    file = path.parent / location
+    if stays_inside(location) and not file.is_file():
         raise ModelError(
             "the model's external data is missing",
             where=str(file),
@@ -294,13 +288,7 @@ def _check_external(path: Path, tensor: Any) -> None:
             got=location,
             fix="export it again",
         )
-    if not file.resolve().is_relative_to(folder):
-        raise ModelError(
-            "the external data is a link that leaves the model's folder",
-            where=where,
-            got=str(file),
-            fix="copy the file itself there",
-        )
+    check_inside(path.parent, location)
     try:
         parts = [int(stated.get(key) or 0) for key in ("offset", "length")]
     except ValueError:

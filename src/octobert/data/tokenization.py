@@ -142,7 +142,7 @@ class Tokenizer:
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
         # [vocabulary] the weight of each token in a query's sparse vector that is made without the model; None for all others.
-        self.query_weights = _query_weights(folder, self.vocabulary)
+        self.query_weights = _query_weights(folder, self._tokenizer)
         # What texts are refused with after one took too long.
         self._late: TimeoutError | None = None
         # Truncation is a state of the tokenizer, which several threads use.
@@ -356,7 +356,7 @@ def longest(folder: Path) -> int:
     return longest_input(read_config(folder))
 
 
-def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:
+def _query_weights(folder: Path, tokenizer: Any) -> np.ndarray | None:
     """The weights of a table of queries.
 
     Raises:
@@ -365,7 +365,7 @@ def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:
     file = folder / QUERY_TABLE / WEIGHTS[0]
     if not listed(folder, f"{QUERY_TABLE}/{WEIGHTS[0]}"):
         return None
-    shape = shapes_in(file).get("weight", ())
+    shape, vocabulary = shapes_in(file).get("weight", ()), 1 + max(tokenizer.get_vocab().values())
     # What has another shape is not read.
     weights = tensors_in(file)["weight"] if shape == (vocabulary,) else np.array(np.nan)
     if not ((weights >= 0) & np.isfinite(weights)).all():

@@ -13,16 +13,18 @@ from typing import Any
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.files import content_of, opened
+from octobert.core.files import content_of
 from octobert.core.model_config import (
     MODULES,
     SENTENCE_CONFIG,
     SENTENCE_CONFIGS,
     TOKENIZER_CONFIG,
+    TOKENIZER_FILES,
     chat_template,
     read_config,
     read_object,
 )
+from octobert.core.origin import listed
 from octobert.core.plain import preview
 from octobert.data import tokenizer_limits
 
@@ -31,8 +33,6 @@ TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
 _CONVERTED = (VOCABULARY, "vocab.json", "*.model")
 _MERGES = "merges.txt"
 SPECIAL_TOKENS = "special_tokens_map.json"
-# Files that alone make no tokenizer.
-_PARTS = (TOKENIZER_CONFIG, SPECIAL_TOKENS, _MERGES, "added_tokens.json")
 # Classes of transformers that read a vocab.txt as BERT's, and the class of each type of model for which no file states one.
 _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 _TYPES = {
@@ -70,12 +70,7 @@ _UNSUPPORTED = ("processing_kwargs", "config_args", "config_kwargs", "tokenizer_
 
 def tokenizer_file(folder: Path) -> Path | None:
     """The file that a folder's tokenizer is made of; None where there is none."""
-    if (folder / TOKENIZER).is_file():
-        return folder / TOKENIZER
-    return next(
-        (path for pattern in _CONVERTED for path in sorted(folder.glob(pattern)) if path.is_file()),
-        None,
-    )
+    return next(iter(listed(folder, TOKENIZER, *_CONVERTED).values()), None)
 
 
 def open_tokenizer(folder: Path) -> tuple[Any, bool]:
@@ -87,7 +82,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
     """
     import tokenizers
 
-    file = tokenizer_file(folder)
+    file, there = tokenizer_file(folder), listed(folder, *TOKENIZER_FILES)
     stated = {
         **read_object(folder / SPECIAL_TOKENS, missing_ok=True),
         **read_object(folder / TOKENIZER_CONFIG, missing_ok=True),
@@ -96,7 +91,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
         raise ModelError(
             "there is no tokenizer beside the model",
             where=str(folder),
-            got=", ".join(name for name in _PARTS if (folder / name).is_file()) or None,
+            got=", ".join(there) or None,
             expected=f"{TOKENIZER} or {VOCABULARY}",
             fix="save the model's tokenizer into that folder",
         )
@@ -106,8 +101,8 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
         has_patterns = tokenizer_limits.check(file, read)
         _check_normalizer(folder, stated, read)
         tokenizer = tokenizers.Tokenizer.from_str(content)
-        there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-        if missing := sorted(_added_tokens(folder, stated) - there):
+        known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        if missing := sorted(_added_tokens(folder, stated) - known):
             raise ModelError(
                 f"files beside {TOKENIZER} add tokens that it does not have",
                 where=str(folder),
@@ -117,7 +112,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
         return tokenizer, has_patterns
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated), False
-    if file.name == "vocab.json" and not (folder / _MERGES).is_file():
+    if file.name == "vocab.json" and _MERGES not in there:
         raise ModelError(
             "a file of the tokenizer is missing",
             where=str(folder),
@@ -278,7 +273,6 @@ def _converted(file: Path, kind: str | None) -> Any:
     folder, fix = file.parent, f"save the fast tokenizer ({TOKENIZER}) into that folder"
     package: str | None = None
     try:
-        opened(file).close()
         package = "transformers"
         import transformers
 

@@ -20,7 +20,8 @@ from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionEntries, SessionOptions
-from octobert.inference.opened import FinishedModel, files_of
+from octobert.inference.opened import FinishedModel
+from octobert.inference.package_files import files_of
 from octobert.models import weights
 from octobert.targets import runtimes
 

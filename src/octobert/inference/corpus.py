@@ -56,7 +56,8 @@ from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
 from octobert.data.tokenization import Text, Tokenizer
 from octobert.inference import columns
-from octobert.inference.opened import FinishedModel, files_of
+from octobert.inference.opened import FinishedModel
+from octobert.inference.package_files import files_of
 from octobert.inference.predictor import Predictor
 from octobert.tasks import Embedding, Result, VectorForm
 

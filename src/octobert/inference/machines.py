@@ -31,7 +31,6 @@ from octobert.core.errors import (
 )
 from octobert.core.files import (
     atomic_folder,
-    content_of,
     file_digest,
     is_file,
     is_folder,
@@ -39,7 +38,7 @@ from octobert.core.files import (
     storage_errors,
     sync_all,
 )
-from octobert.core.frozen import FrozenModel, Row, Tabular, first_problem
+from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.origin import copy_files
 from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
@@ -52,8 +51,6 @@ INDEX = "machines.json"
 _MOST = 100
 # What a search publishes beside the package.
 REPORT = "report.json"
-# An index has a line of text for each kind of machine.
-_LARGEST_INDEX = 1 << 20
 
 
 def _is_name(name: str) -> str:
@@ -267,16 +264,8 @@ def read_index(folder: Path) -> Machines:
     Raises:
         ModelError: it is no such file.
     """
-    path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
-    try:
-        return Machines.of_json(content_of(path, _LARGEST_INDEX))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{INDEX} cannot be read",
-            where=str(path),
-            got=error.strerror if isinstance(error, OSError) else first_problem(error),
-            fix=fix,
-        ) from error
+    fix = "copy the folder again, or merge the packages again"
+    return Machines.of_file(folder / INDEX, ModelError, fix)
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:

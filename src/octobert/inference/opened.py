@@ -23,7 +23,6 @@ from octobert.core.model_config import CONFIG, read_config
 from octobert.core.onnx_files import (
     ModelSignature,
     check_inputs,
-    external_files,
     input_named,
     integers_of,
     ports_of,
@@ -143,7 +142,10 @@ class FinishedModel:
     def shape_facts(self) -> list[Any]:
         """The properties that its inference times depend on, as plain data: the same for other weights of the same shape."""
         if self.manifest is None:
-            return [self.target, {str(file): file_stamp(file) for file in files_of(self.file)}]
+            return [
+                self.target,
+                {str(file): file_stamp(file) for file in package_files.files_of(self.file)},
+            ]
         model, plan = self.manifest.model, self.manifest.plan
         ranges = {"low", "high", "ceiling", "shared"}
         quantized = [
@@ -456,12 +458,3 @@ def _ports(path: Path, facts: TaskFacts | None) -> tuple[ModelSignature, dict[st
     classes = len(facts.labels) if labelled else 0
     outputs = outputs_of(head, ports.outputs, classes=classes, where=str(path))
     return ports, {name: outputs[name] for name in read_outputs(tuple(outputs))}
-
-
-def files_of(path: Path) -> list[Path]:
-    """The files of a model, also those for shorter rows: ONNX files with their external data, or IRs with their weights."""
-    files = [path, *shorter_files(path).values()]
-    weights = [
-        [weights_at(each)] if each.suffix == ".xml" else external_files(each) for each in files
-    ]
-    return list(dict.fromkeys([*files, *(file for held in weights for file in held)]))

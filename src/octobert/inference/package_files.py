@@ -10,7 +10,6 @@ smaller, and every zlib compresses differently. The settings that `octobert tune
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -18,14 +17,14 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from octobert.core import archives, environment
 from octobert.core.closeness import BatchEffect, Closeness
-from octobert.core.errors import ModelError, RecipeError, reason
+from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import (
     atomic_write,
     canonical_digest,
@@ -46,13 +45,11 @@ TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10
-_LINK = "is a link that leaves the package, or no file"
+_LINK, _MISSING = "is a link that leaves the package, or no file", "is missing"
 _AGAIN = "copy the package again, or run the recipe again"
 # The first date that a zip file can hold, and a plain file that everybody may read.
 _DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
 _CHUNK = 1 << 20
-# In a zip file. A manifest has a plan and ranges: a few megabytes for the largest encoders.
-_LARGEST_MANIFEST = 256 << 20
 
 
 class Verified(Tabular):
@@ -90,7 +87,7 @@ def read_manifest(folder: Path) -> PackageManifest:
         ModelError: the folder has no such file, or the file cannot be read.
     """
     path = folder / PACKAGE_FILE
-    if _is_link(folder, PACKAGE_FILE):
+    if _state(folder, PACKAGE_FILE) == _LINK:
         raise other_files(folder, [f"{PACKAGE_FILE} {_LINK}"])
     if not os.path.lexists(folder):
         raise ModelError(
@@ -110,26 +107,11 @@ def read_manifest(folder: Path) -> PackageManifest:
         if zipfile.is_zipfile(folder):
             fix = f"unpack it first: unzip {shlex.quote(str(folder))}"
         raise ModelError("not a package", where=str(folder), expected=PACKAGE_FILE, fix=fix)
-    try:
-        return _manifest(content_of(path), path)
-    except OSError as error:
-        raise ModelError(
-            f"{PACKAGE_FILE} cannot be read", where=str(path), got=error.strerror, fix=_AGAIN
-        ) from error
-
-
-def _manifest(content: bytes, path: Path) -> PackageManifest:
-    """The manifest that these bytes are; `path` is of the file, for the error."""
-    try:
-        return PackageManifest.of_json(content)
-    except ValueError as error:
-        raise ModelError(
-            f"{PACKAGE_FILE} cannot be read", where=str(path), got=first_problem(error), fix=_AGAIN
-        ) from error
+    return PackageManifest.of_file(path, ModelError, _AGAIN)
 
 
 def verify(package: Path) -> Verified:
-    """Compare the content of every file of a package with the sha256 in its manifest. A zip file is not unpacked.
+    """Compare the content of every file of a package with the sha256 in its manifest.
 
     This finds damage and edits. It does not tell who made a package: whoever changes a file can change the manifest.
 
@@ -139,81 +121,26 @@ def verify(package: Path) -> Verified:
     Raises:
         ModelError: files are missing or have another content, all named; or it is no package, or a damaged zip file.
     """
-    if _is_zip(package):
-        return _verify_zip(package)
-    manifest = read_manifest(package)
-    states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
-    present = {path.relative_to(package).as_posix() for path in files_in(package)}
-    verified = _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
-    graphs = [package / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
-    opened = [file for graph in graphs for file in shorter_files(graph).values()]
-    for graph in graphs:
-        opened += [weights_at(graph)] if graph.suffix == ".xml" else external_files(graph)
-    if wrong := _unlisted(package, manifest, opened):
+    folder = folder_of(package)
+    manifest = read_manifest(folder)
+    wrong = [f"{name} {_state(folder, name, digest)}" for name, digest in manifest.files.items()]
+    if wrong := [each for each in wrong if not each.endswith(" ")]:
         raise other_files(package, wrong)
-    return verified
-
-
-def _verified(
-    package: Path, manifest: PackageManifest, states: Mapping[str, str], added: Iterable[str]
-) -> Verified:
-    """The result for files of which `states` has what is wrong with each; empty where nothing is."""
-    if wrong := [f"{name} {state}" for name, state in states.items() if state]:
+    graphs = [folder / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
+    if wrong := _unlisted(folder, manifest, (f for graph in graphs for f in files_of(graph))):
         raise other_files(package, wrong)
+    present = {path.relative_to(folder).as_posix() for path in files_in(folder)}
+    added = present - {*manifest.files, PACKAGE_FILE}
     return Verified(package=str(package), files=manifest.files, added=tuple(sorted(added)))
 
 
-def _verify_zip(path: Path) -> Verified:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            files = archives.files_of(archive)
-            archives.check(path, files)
-            sizes = {info.filename: info.file_size for info in files}
-            manifests = [
-                name
-                for name in sizes
-                if PurePosixPath(name).name == PACKAGE_FILE and name.count("/") <= 1
-            ]
-            if len(manifests) != 1 or sizes[manifests[0]] > _LARGEST_MANIFEST:
-                count = len(manifests)
-                raise _no_package(
-                    path,
-                    f"{count} files of that name"
-                    if count != 1
-                    else f"{sizes[manifests[0]]:,} bytes",
-                )
-            top = manifests[0].removesuffix(PACKAGE_FILE)
-            manifest = _manifest(archive.read(manifests[0]), path)
-            states = {
-                name: _zipped_state(archive, top + name, digest)
-                for name, digest in manifest.files.items()
-            }
-            return _verified(
-                path,
-                manifest,
-                states,
-                sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)},
-            )
-    except (OSError, *archives.DAMAGED) as error:
-        raise ModelError(
-            "the zip file cannot be read",
-            where=str(path),
-            got=reason(error),
-            fix="copy it again, or run the recipe again",
-        ) from error
-
-
-def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
-    """Return the problem of a file in a zip file; empty if there is none."""
-    try:
-        stream = archive.open(name)
-    except KeyError:
-        return "is missing"
-    content = hashlib.sha256()
-    with stream:
-        while chunk := stream.read(_CHUNK):
-            content.update(chunk)
-    return "" if content.hexdigest() == digest else "has another content"
+def files_of(path: Path) -> list[Path]:
+    """The files of a model, also those for shorter rows: ONNX files with their external data, or IRs with their weights."""
+    files = [path, *shorter_files(path).values()]
+    weights = [
+        [weights_at(each)] if each.suffix == ".xml" else external_files(each) for each in files
+    ]
+    return list(dict.fromkeys([*files, *(file for held in weights for file in held)]))
 
 
 def write_zip(package: Path, names: Iterable[str], path: Path, top: str) -> None:
@@ -243,26 +170,17 @@ def folder_of(package: Path) -> Path:
     Raises:
         ModelError: the zip file is damaged, holds what no package does, or no package.
     """
-    if not _is_zip(package):
+    if package.suffix != archives.SUFFIX or not package.is_file():
         return package
     folder = archives.unpacked(package)
     if not (folder / PACKAGE_FILE).is_file():
-        raise _no_package(package)
+        raise ModelError(
+            "not a zip file of a package",
+            where=str(package),
+            expected=PACKAGE_FILE,
+            fix="check the path",
+        )
     return folder
-
-
-def _is_zip(package: Path) -> bool:
-    return package.suffix == archives.SUFFIX and package.is_file()
-
-
-def _no_package(path: Path, got: str | None = None) -> ModelError:
-    return ModelError(
-        "not a zip file of a package",
-        where=str(path),
-        got=got,
-        expected=PACKAGE_FILE,
-        fix="check the path",
-    )
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:
@@ -274,21 +192,28 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
     Raises:
         ModelError: a file is not listed, is missing or has another size.
     """
-    if wrong := [f"{name} {_LINK}" for name in manifest.files if _is_link(folder, name)]:
+    states = {name: _state(folder, name) for name in (*manifest.files, *_named(folder, model_file))}
+    wrong = [
+        f"{name} {state}"
+        for name, state in states.items()
+        # Prediction does not open the float model.
+        if state and not (state == _MISSING and name.startswith("onnx/model.onnx"))
+    ]
+    if wrong:
         raise other_files(folder, wrong)
     opened = (model_file, weights_of(model_file), *shorter_files(model_file).values())
     wrong = _unlisted(folder, manifest, opened)
-    for name, size in manifest.sizes.items():
-        path = folder / name
-        if path.parent == model_file.parent and path.name.startswith(model_file.stem):
-            if not path.is_file():
-                wrong.append(f"{name} is missing")
-            elif path.stat().st_size != size:
-                wrong.append(f"{name} has {path.stat().st_size:,} bytes, not {size:,}")
-    if not model_file.is_file() and not wrong:
-        wrong.append(f"{model_file.relative_to(folder).as_posix()} is missing")
+    for name in filter(manifest.sizes.get, _named(folder, *opened)):
+        size, there = manifest.sizes[name], (folder / name).stat().st_size
+        if size != there:
+            wrong.append(f"{name} has {there:,} bytes, not {size:,}")
     if wrong:
         raise other_files(folder, wrong)
+
+
+def _named(folder: Path, *files: Path) -> dict[str, None]:
+    """Names of files of a package, each once."""
+    return dict.fromkeys(file.relative_to(folder).as_posix() for file in files)
 
 
 def weights_of(model_file: Path) -> Path:
@@ -301,29 +226,24 @@ def weights_of(model_file: Path) -> Path:
 
 def _unlisted(package: Path, manifest: PackageManifest, files: Iterable[Path]) -> list[str]:
     """What is wrong with files that a runtime or octobert reads: no digest is known of those that are not listed."""
-    names = dict.fromkeys(file.relative_to(package).as_posix() for file in files)
-    names |= dict.fromkeys(listed(package, *READ, *TABLE_FILES))
+    names = {**_named(package, *files), **listed(package, *READ, *TABLE_FILES)}
     return [
         f"{name} is not listed in {PACKAGE_FILE}" for name in names if name not in manifest.files
     ]
 
 
-def _is_link(package: Path, name: str) -> bool:
-    """Whether something else than a file of the package stands in the place of one."""
-    return os.path.lexists(package / name) and not is_inside(package, name)
-
-
-def _state(package: Path, name: str, digest: str) -> str:
-    """Return the problem of a file; empty if there is none."""
+def _state(package: Path, name: str, digest: str | None = None) -> str:
+    """Return the problem of a file, empty if there is none; with a digest, also that of its content."""
     path = package / name
-    if _is_link(package, name):
+    if not os.path.lexists(path):
+        return _MISSING
+    if not is_inside(package, name):
         return _LINK
-    if not path.is_file():
-        return "is missing"
     try:
-        return "" if file_digest(path) == digest else "has another content"
+        is_same = digest is None or file_digest(path) == digest
     except OSError as error:
         return f"cannot be read ({error.strerror})"
+    return "" if is_same else "has another content"
 
 
 def other_files(package: Path, wrong: Iterable[str]) -> ModelError:

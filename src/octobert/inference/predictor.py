@@ -33,8 +33,8 @@ from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
-from octobert.inference.opened import FinishedModel, files_of, open_model
-from octobert.inference.package_files import read_tuned
+from octobert.inference.opened import FinishedModel, open_model
+from octobert.inference.package_files import files_of, read_tuned
 from octobert.inference.streaming import Scheduler
 from octobert.targets import runtimes
 

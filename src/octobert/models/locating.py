@@ -17,11 +17,9 @@ from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import (
     atomic_folder,
     canonical_digest,
-    digest_or_none,
     file_digest,
     file_stamp,
     looks_local,
-    remove,
 )
 from octobert.core.model_config import (
     ABOUT,
@@ -188,8 +186,6 @@ def completed(files: Mapping[str, Path], written: Mapping[str, str], where: Path
     stamps = {name: [str(path), file_stamp(path)] for name, path in linked.items()}
     key = canonical_digest([digests, stamps, dict(written)])
     with environment.place_in_cache("checkpoints", key[:16]) as place:
-        if any(digest_or_none(place / name) != digest for name, digest in digests.items()):
-            remove(place)
         if not place.is_dir():
             with atomic_folder(place) as partial:
                 for name, path in copied.items():

@@ -127,7 +127,10 @@ def shapes_of(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes |= shapes_in(file) if file.suffix == ".safetensors" else _shapes_in_pickle(file)
+        if file.suffix == ".safetensors":
+            shapes |= shapes_in(file)
+        elif file.suffix == ".bin":  # no index
+            shapes |= {name: tuple(v.shape) for name, v in unpickled(file, "meta").items()}
     if adapted := [name for name in shapes if _ADAPTER.search(name)]:
         raise ModelError(
             "the weights have an adapter beside the layers that it changes: it was not merged",
@@ -136,12 +139,6 @@ def shapes_of(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
             fix="with peft, where it was trained: model.merge_and_unload().save_pretrained(OUT)",
         )
     return shapes
-
-
-def _shapes_in_pickle(file: Path) -> dict[str, tuple[int, ...]]:
-    if file.suffix != ".bin":
-        return {}  # an index
-    return {name: tuple(value.shape) for name, value in unpickled(file, "meta").items()}
 
 
 def unpickled(file: Path, device: str = "cpu") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from octobert.core import environment, user_code
 from octobert.core.errors import ModelError, OctobertError, ParityError
-from octobert.core.files import canonical_digest, file_digest, storage_errors
+from octobert.core.files import canonical_digest, digests_of, storage_errors
 from octobert.core.user_code import UserCode
 
 _EXPECTED = "a path, or (model, folder of its tokenizer)"
@@ -119,13 +119,7 @@ def _written(model: Any, tokenizer: Path, head: str, code: UserCode, work: Path)
         if stock
         else _onnx(model, head, batches, work, code)
     )
-    files = sorted(path for path in work.rglob("*") if path.is_file())
-    folder = (
-        work.parent
-        / canonical_digest([[str(path.relative_to(work)), file_digest(path)] for path in files])[
-            :32
-        ]
-    )
+    folder = work.parent / canonical_digest(digests_of(work))[:32]
     if not folder.exists():
         work.rename(folder)
     return folder / name if name else folder

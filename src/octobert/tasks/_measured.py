@@ -20,6 +20,7 @@ from octobert.core import environment, user_code
 from octobert.core.errors import DataError, OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest
 from octobert.core.frozen import FrozenModel
+from octobert.core.origin import listed
 from octobert.core.user_code import UserCode
 from octobert.tasks._metrics import ALIASES, AUROC, auroc
 from octobert.tasks._task import Extremes, Metric, Predictions, Result, Task
@@ -106,7 +107,7 @@ def _hub_metric(metric: EvaluateMetric) -> HubMetric:
             fix=environment.install("metrics"),
         )
     path = Path(metric.name)
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+    files = [path] if path.is_file() else list(listed(path, "**/*.py").values())
     content = canonical_digest([[file.name, file_digest(file)] for file in files]) if files else ""
     return HubMetric(name=metric.name, arguments=metric.arguments, content=content)
 

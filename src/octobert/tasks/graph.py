@@ -21,7 +21,6 @@ from octobert.core import budget
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.files import content_of
 from octobert.core.frozen import Count, FrozenModel
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
@@ -115,7 +114,7 @@ class GraphTask(Unscored):
         """
         if isinstance(user_input, (str, Path)) and str(user_input).endswith(".npz"):
             path = Path(user_input)
-            user_input = formats.arrays_of(path, content_of(path))
+            user_input = formats.arrays_of(path, formats.read(path))
         elif isinstance(user_input, str):
             with suppress(ValueError):
                 user_input = parsed_json(user_input)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import DataError, ModelError
 from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Reading, Similarity
 from octobert.core.results import ModelMetadata
@@ -39,8 +39,15 @@ def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
     """The task for a model.
 
     Raises:
-        DataError: the options name a prompt that the model does not have.
+        DataError: the options name a prompt that the model does not have, or nothing says how it reads texts.
     """
+    if metadata.reading is None and metadata is not NOTHING:
+        raise DataError(
+            "nothing says how the model reads queries and documents",
+            where="task.late-interaction",
+            expected="a model of PyLate, of sentence-transformers (MultiVectorEncoder) or of Stanford's ColBERT",
+            fix="choose the task embedding, or copy the model again",
+        )
     reading = metadata.reading or Reading()
     most = options.max_length or (reading.lengths[1] and max(filter(None, reading.lengths)))
     return built(
@@ -189,6 +196,13 @@ class _Side:
         ids = np.concatenate([ids[:1], self._marker, ids[1:]]).astype(np.int64)
         places = np.flatnonzero(~np.isin(ids, self._skipped))
         missing = max(0, self._filled - len(ids))
+        if not len(places) + missing:
+            raise ModelError(
+                "no token of a text has a vector",
+                got=f"{len(self._skipped)} tokens that are skipped",
+                expected="vectors of special tokens, at least",
+                fix="copy the model again",
+            )
         attended = len(ids) + missing * self._attended
         fillers = np.arange(len(ids), len(ids) + missing)
         ids = np.concatenate([ids, np.full(missing, self._filler, np.int64)])

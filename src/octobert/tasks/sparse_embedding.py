@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, ModelError
 from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Similarity
 from octobert.core.results import ModelMetadata
@@ -33,6 +33,7 @@ INDICES, VALUES = "indices", "values"
 MOST = 1024
 # Columns of matrices: more than any vocabulary has tokens. Empty ones take no memory.
 _WIDTH = 2**20
+_AGAIN = "copy the model again"
 # Terms of an answer in one line.
 _SHOWN = 8
 
@@ -124,7 +125,8 @@ class SparseVectors(VectorForm):
         """Outputs with the entries of texts that have no row: the weights of their tokens, each once."""
         tokenizer = encoded.tokenizer
         assert tokenizer is not None
-        assert tokenizer.query_weights is not None
+        if tokenizer.query_weights is None:
+            raise ModelError("the table that makes queries is missing", fix=_AGAIN)
         made: dict[str, list[np.ndarray]] = {INDICES: [], VALUES: []}
         for tokens in tokenizer.offsets([encoded.texts[index][0] for index in queries]):
             most = tokenizer.max_length
@@ -248,6 +250,13 @@ class SparseRow(Encoded):
     def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Indices and values, [1, most] each; of a vector [width]."""
         vector = outputs[VECTOR]
+        if len(vector) > _WIDTH:
+            raise ModelError(
+                "the vectors have more entries than any vocabulary has tokens",
+                got=f"{len(vector):,}",
+                expected=f"at most {_WIDTH:,}",
+                fix=_AGAIN,
+            )
         places = np.flatnonzero(vector > 0)
         if len(places) > self.most:
             largest = np.argsort(-vector[places], kind="stable")[: self.most]

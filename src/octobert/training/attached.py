@@ -14,8 +14,8 @@ import numpy as np
 
 from octobert.core.errors import ModelError, PlanError, RecipeError, StorageError, did_you_mean
 from octobert.core.family import families, family_of
-from octobert.core.files import atomic_write, content_of, storage_errors
-from octobert.core.frozen import FrozenModel, first_problem
+from octobert.core.files import atomic_write, storage_errors
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
 from octobert.training.interception import ALL_VALUES
@@ -203,12 +203,4 @@ def read(folder: Path) -> Quantization:
             got=f"no {QUANTIZATION}",
             fix="give the folder that finish() of octobert.attach wrote",
         )
-    try:
-        return Quantization.of_json(content_of(path))
-    except ValueError as error:
-        raise ModelError(
-            "the finished training cannot be read",
-            where=str(path),
-            got=first_problem(error),
-            fix="train again",
-        ) from error
+    return Quantization.of_file(path, ModelError, "train again")

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, reason
+from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
@@ -185,7 +186,7 @@ def products(path: Path) -> tuple[Product, ...]:
     products_: list[Product] = []
     # Product → the 8-bit value of its first input.
     sources: dict[str, ir.Value | None] = {}
-    for node in ir.load(path).graph:
+    for node in read_onnx(path).graph:
         facts: dict[str, Any] = {}
         if node.op_type == "MatMulInteger":
             weight = node.inputs[1]

@@ -10,7 +10,7 @@ modules.json  1_Pooling/…   for embeddings: the files of sentence-transformers
 from __future__ import annotations
 
 from octobert.core import environment
-from octobert.core.files import digests_of, link_or_copy
+from octobert.core.files import digests_of, files_in, link_or_copy
 from octobert.core.heads import head_of
 from octobert.core.origin import copy_files
 from octobert.core.ranges import Ranges
@@ -102,5 +102,5 @@ def run(
     context.write(PACKAGE_FILE, manifest)
     return {
         "target": target,
-        "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file()),
+        "size_bytes": sum(p.stat().st_size for p in files_in(work)),
     }
