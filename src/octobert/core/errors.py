@@ -3,7 +3,8 @@
     OctobertError        1   any other error
     ├── RecipeError      2   the recipe or the command line is not valid
     ├── DataError        3   the rows: unknown labels, leakage, empty files
-    │   └── ColumnError  3   the rows lack columns that the task reads
+    │   ├── ColumnError  3   the rows lack columns that the task reads
+    │   └── TokenError   3   a text has a token that the model has no embedding for
     ├── ModelError       4   the checkpoint or the ONNX file: wrong format, unsupported, unsafe
     │   └── ParityError  4   two forms of one model disagree
     ├── PlanError        5   a quantization plan that quantizes nothing, or that the target does not accept
@@ -106,6 +107,10 @@ class DataError(OctobertError):
 
 class ColumnError(DataError):
     """The rows lack columns that the task reads."""
+
+
+class TokenError(DataError):
+    """A text has a token that the model has no embedding for."""
 
 
 class ModelError(OctobertError):

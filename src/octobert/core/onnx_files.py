@@ -9,8 +9,9 @@ import copy
 import functools
 import graphlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octobert.core.errors import ModelError, reason, unreadable
@@ -139,7 +140,39 @@ def ports_of(model: onnx_ir.Model) -> ModelSignature:
     """The inputs and outputs of a model; constants that old files list as inputs are left out."""
     graph = model.graph
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    return ModelSignature(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
+    return ModelSignature(
+        tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)), _tables(graph)
+    )
+
+
+def _tables(graph: onnx_ir.Graph) -> dict[str, int]:
+    """The rows of the tables that a graph looks ids and positions up in, see `ModelSignature`."""
+    found: dict[str, list[int]] = {}
+    ids: dict[Any, str | None] = {v: TABLES.get(input_named(str(v.name))) for v in graph.inputs}
+    for node in graph:
+        if node.op_type in _AS_THEY_ARE and node.inputs[0] in ids:
+            ids[node.outputs[0]] = ids[node.inputs[0]]
+        for place, looked_up in _LOOKUPS.get(node.op_type, ()):
+            key, table = ids.get(node.inputs[looked_up]), node.inputs[place]
+            while table is not None and (maker := table.producer()) is not None:
+                table = maker.inputs[0] if maker.op_type in _AS_THEY_ARE else None
+            if key and table is not None and table.const_value is not None:
+                found.setdefault(key, []).append(table.const_value.shape.numpy()[0])
+    return {key: min(rows) for key, rows in found.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def tables_of(path: Path, stamp: str) -> Mapping[str, int]:
+    """The rows of the tables in an ONNX file, see `ModelSignature`.
+
+    Args:
+        path: the file.
+        stamp: of the file, as for `_locations`.
+
+    Raises:
+        ModelError: as `read_onnx`.
+    """
+    return ports_of(read_onnx(path)).tables
 
 
 def integers_of(path: Path) -> str | None:
@@ -318,6 +351,16 @@ def _check_external(path: Path, tensor: Any) -> None:
 
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Input → key of `config.json` with the rows of the table that it is looked up in.
+TABLES = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
+# Operators that leave ids, or the rows of a table, as they are.
+_AS_THEY_ARE = ("Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+# Operator → places of a table and of what is looked up in it, among its inputs.
+_LOOKUPS = {
+    "Gather": ((0, 1),),
+    "GatherBlockQuantized": ((0, 1),),
+    "EmbedLayerNormalization": ((2, 0), (4, 1)),
+}
 # The number of each row. Exports of TensorFlow's SQuAD script read it, and write it as an output.
 ROW_NUMBERS = "unique_ids"
 _ALIASES = {
@@ -356,10 +399,11 @@ class TensorInfo(FrozenModel):
 
 
 class ModelSignature(NamedTuple):
-    """The inputs and outputs of a model file."""
+    """The inputs and outputs of a model file, and the rows of its tables, where they are found, by their keys in `config.json`."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    tables: Mapping[str, int] = MappingProxyType({})
 
 
 def input_named(name: str) -> str:

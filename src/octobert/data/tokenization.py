@@ -14,17 +14,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from octobert.core.errors import ModelError, reason
+from octobert.core.errors import ModelError, OctobertError, TokenError, reason
 from octobert.core.family import longest_input
 from octobert.core.frozen import lazy
 from octobert.core.model_config import (
     QUERY_TABLE,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
+    Config,
     read_config,
     read_object,
     write_json,
 )
+from octobert.core.onnx_files import TABLES
 from octobert.data import tokenizer_limits
 from octobert.data.encoded import Encoded, Frame, TokenOffsets
 from octobert.data.tokenizer_files import (
@@ -49,6 +51,8 @@ from octobert.data.tokenizer_files import (
 Text = tuple[str, ...]
 # The process that imported this module: another one was forked from it.
 _PROCESS = os.getpid()
+# Rows of a table of which nothing is known.
+_ANY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -114,16 +118,25 @@ class Tokenizer:
         folder: holds `tokenizer.json` or what it can be made of, and `config.json` for the padding id.
         max_length: the largest number of tokens of a row, with special tokens; by default the model's limit. Longer texts are
             cut.
+        config: of the model; None for that of the folder.
 
     Raises:
-        ModelError: there is no tokenizer, or `max_length` is more than the model has positions for.
+        ModelError: there is no tokenizer, `max_length` is more than the model has positions for, or every text has a token
+            that the model has no embedding for.
     """
 
-    def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        check_length(max_length, folder)
-        self.max_length = max_length or min(longest(folder), trained_length(folder))
-        self.pad_id = read_config(folder).get("pad_token_id") or 0
-        self._has_segments = has_segments(folder)
+    def __init__(
+        self, folder: Path, max_length: int | None = None, config: Config | None = None
+    ) -> None:
+        config = read_config(folder) if config is None else config
+        limit = longest_input(config)
+        check_length(max_length, limit)
+        self.max_length = max_length or min(limit, trained_length(folder))
+        self.pad_id = config.get("pad_token_id") or 0
+        # Rows of the tables that ids are looked up in.
+        self._tokens, self._segments = (config.get(key) or _ANY for key in TABLES.values())
+        # Models of one segment read all texts as that.
+        self._has_segments = has_segments(folder) and self._segments > 1
         self._path = tokenizer_file(folder) or folder
         with self._errors("cannot be read"):
             self._tokenizer, self._has_patterns = open_tokenizer(folder)
@@ -133,6 +146,16 @@ class Tokenizer:
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
+        with self._errors():
+            always = max(self.pad_id, *self._tokenizer.encode("").ids, 0)
+        if always >= self._tokens:
+            raise ModelError(
+                "the model has no embedding for the padding, or for a token that every text has",
+                where=str(self._path),
+                got=f"id {always}",
+                expected=f"ids below {self._tokens}",
+                fix="correct pad_token_id in config.json, or take the tokenizer that the model was trained with",
+            )
         # [vocabulary] the weight of each token in a query's sparse vector that is made without the model; None for all others.
         self.query_weights = _query_weights(folder / QUERY_TABLE, self.vocabulary)
         # What texts are refused with after one took too long.
@@ -160,7 +183,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
         with self._lock, self._errors():
-            encodings = self._encodings([text[:2] for text in texts])
+            encodings = self._known(self._encodings([text[:2] for text in texts]))
         return [
             Encoded(
                 np.array(e.ids, dtype=np.int64),
@@ -173,13 +196,43 @@ class Tokenizer:
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """All tokens of texts, with their places in the texts."""
         with self._errors(), self._untruncated():
-            encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
+            texts_alone = [(text,) for text in texts]
+            encodings = self._known(self._encodings(texts_alone, add_special_tokens=False))
         return [
             TokenOffsets(
                 np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)
             )
             for e in encodings
         ]
+
+    def _known(self, encodings: list[Any]) -> list[Any]:
+        """Refuse ids beyond the rows of a table: ONNX Runtime fails there, and OpenVINO reads zeros.
+
+        Raises:
+            TokenError: with the token, or the segment.
+        """
+        for e in encodings:
+            if (token := max(e.ids, default=0)) >= self._tokens:
+                raise TokenError(
+                    "the text has a token that the model has no embedding for",
+                    got=f"{self.words([token])[0]}, id {token}",
+                    expected=f"ids below {self._tokens}",
+                    fix="leave the text out, or train the model with this token",
+                )
+            if self._has_segments and (segment := max(e.type_ids, default=0)) >= self._segments:
+                raise TokenError(
+                    "the text has a segment that the model has no embedding for",
+                    got=f"id {segment}",
+                    expected=f"ids below {self._segments}",
+                    fix="correct the template in tokenizer.json",
+                )
+        return encodings
+
+    @lazy
+    def unread(self) -> tuple[str, ...]:
+        """Tokens that the model has no embedding for, in the order of their ids."""
+        ids = self._tokenizer.get_vocab()
+        return tuple(sorted((name for name in ids if ids[name] >= self._tokens), key=ids.get))
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
         """Encode texts or pairs, in time.
@@ -241,11 +294,12 @@ class Tokenizer:
 
     @property
     def special(self) -> list[int]:
-        """Ids of tokens that stand for no text: around texts, of padding, and unknown ones."""
+        """Ids of tokens that stand for no text: around texts, of padding, unknown ones, and those without an embedding."""
         added = self._tokenizer.get_added_tokens_decoder()
         around = (int(index) for part in self.frame(1).special for index in part)
         marked = (index for index, token in added.items() if token.special)
-        return sorted({*self.unknown, self.pad_id, *around, *marked})
+        unread = range(self._tokens, self.vocabulary)
+        return sorted({*self.unknown, self.pad_id, *around, *marked, *unread})
 
     @property
     def unknown(self) -> list[int]:
@@ -301,7 +355,7 @@ class Tokenizer:
         """Turn the library's errors into a sentence: plain `Exception`s, and panics of Rust, which are not even those."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, OctobertError):
             raise
         except BaseException as error:
             raise ModelError(
@@ -326,13 +380,16 @@ def _stated_masks(folder: Path) -> Iterator[str]:
             yield name
 
 
-def check_length(max_length: int | None, folder: Path) -> None:
+def check_length(max_length: int | None, limit: int) -> None:
     """Check that the model has positions for a length.
+
+    Args:
+        max_length: None for the limit.
+        limit: tokens of the longest row that it takes.
 
     Raises:
         ModelError: with the limit.
     """
-    limit = longest(folder)
     if max_length is not None and max_length > limit:
         raise ModelError(
             "the sequence is longer than the model allows",
@@ -341,11 +398,6 @@ def check_length(max_length: int | None, folder: Path) -> None:
             expected=f"at most {limit}",
             fix=f"set it to {limit} or less",
         )
-
-
-def longest(folder: Path) -> int:
-    """The largest number of tokens that the model of a folder has positions for."""
-    return longest_input(read_config(folder))
 
 
 def _query_weights(folder: Path, vocabulary: int) -> np.ndarray | None:

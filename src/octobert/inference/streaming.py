@@ -7,6 +7,7 @@ session. If the source is slower than the model, the inputs read so far are answ
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core.errors import ModelError, TargetError
+from octobert.core.errors import ModelError, TargetError, TokenError
 from octobert.core.session import Session
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Tokenizer
@@ -34,6 +35,8 @@ _AHEAD = 2
 _PATIENCE_S = 0.05
 
 T = TypeVar("T")
+# Inputs that have no answer, by their places: why.
+Refused = dict[int, TokenError]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class _Window:
     """Tokenized inputs whose batches were submitted."""
 
     encoded: EncodedTexts
+    refused: Refused
     batches: list[Batch]
     results: list[Future[Outputs]]
 
@@ -88,14 +92,15 @@ class Scheduler:
 
     def answer_now(self, inputs: Sequence[Any]) -> list[UserAnswer]:
         """Answer a few inputs, on the calling thread where runtimes can use it."""
-        encoded, batches = self._encoded(inputs, 0)
+        encoded, refused, batches = self._encoded(inputs, 0)
 
         def outputs(batch: Batch) -> Outputs:
             if forks.is_child():
                 return self._submitted(self._run_pool, self._run, batch, encoded.flat).result()
             return self._run(batch, encoded.flat)
 
-        return list(self._answers(inputs, encoded, ((batch, outputs(batch)) for batch in batches)))
+        answered = ((batch, outputs(batch)) for batch in batches)
+        return list(self._answers(inputs, encoded, refused, answered))
 
     def answers(self, inputs: Iterable[Any]) -> Iterator[UserAnswer]:
         """Answer inputs in order. The source may be endless.
@@ -185,21 +190,38 @@ class Scheduler:
 
     def _start(self, inputs: Sequence[Any], first: int) -> _Window:
         """Tokenize a window and submit its batches."""
-        encoded, batches = self._encoded(inputs, first)
+        encoded, refused, batches = self._encoded(inputs, first)
         results = [
             self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches
         ]
-        return _Window(encoded, batches, results)
+        return _Window(encoded, refused, batches, results)
 
-    def _encoded(self, inputs: Sequence[Any], first: int) -> tuple[EncodedTexts, list[Batch]]:
+    def _encoded(
+        self, inputs: Sequence[Any], first: int
+    ) -> tuple[EncodedTexts, Refused, list[Batch]]:
         """Tokenize inputs, and decide which rows run together."""
+        places = [f"input {first + i + 1}" for i in range(len(inputs))]
         texts = [
-            self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)
+            self._task.parse(item, where=place) for item, place in zip(inputs, places, strict=True)
         ]
-        encoded = self._task.encode(self._tokenizer, texts)
+        refused: Refused = {}
+        try:
+            encoded = self._task.encode(self._tokenizer, texts)
+        except TokenError:
+            for index, text in enumerate(texts):
+                try:
+                    self._task.encode(self._tokenizer, [text])
+                except TokenError as error:
+                    error.where, refused[index] = places[index], error
+            texts = [text for index, text in enumerate(texts) if index not in refused]
+            encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
         if len(rows) == 1 or self._alone:
-            return encoded, [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)]
+            return (
+                encoded,
+                refused,
+                [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)],
+            )
         batches = make_batches(
             [len(row) for row in rows],
             self._cost,
@@ -209,7 +231,7 @@ class Scheduler:
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)
-        return encoded, batches
+        return encoded, refused, batches
 
     def _run(self, batch: Batch, rows: Sequence[Encoded]) -> Outputs:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
@@ -223,12 +245,13 @@ class Scheduler:
             ]
         finally:
             window.cancel()
-        yield from self._answers(inputs, window.encoded, outputs)
+        yield from self._answers(inputs, window.encoded, window.refused, outputs)
 
     def _answers(
         self,
         inputs: Sequence[Any],
         encoded: EncodedTexts,
+        refused: Refused,
         outputs: Iterable[tuple[Batch, Outputs]],
     ) -> Iterator[UserAnswer]:
         """Yield the answers to inputs.
@@ -247,8 +270,12 @@ class Scheduler:
                     where=name,
                     fix="check its weights with octobert verify; a float16 file may need float_parts: float32",
                 )
-        result = Result(joined, encoded)
-        for index, item in enumerate(inputs):
+        result, places = Result(joined, encoded), itertools.count()
+        for place, item in enumerate(inputs):
+            if place in refused:
+                yield {"error": str(refused[place])}
+                continue
+            index = next(places)
             answer = self._task.answer(result, index, item)
             truncated = any(row.truncated for row in encoded.rows[index])
             yield {**answer, "truncated": True} if truncated else answer

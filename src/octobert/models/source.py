@@ -18,7 +18,7 @@ from octobert.core.family import EncoderFamily, families, family_of, longest_inp
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import MODULES, QUERY_TABLE, Config, Similarity, read_object
-from octobert.core.onnx_files import external_files
+from octobert.core.onnx_files import external_files, tables_of
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
 from octobert.models.locating import TOKENIZER_FILES, completed, flat, locate
@@ -42,7 +42,7 @@ class ModelSource(FrozenModel):
     Args:
         path: the checkpoint folder or the `.onnx` file.
         kind: `checkpoint` (weights that transformers loads) or `onnx`.
-        config: `config.json` as a dictionary; empty for an ONNX file without one.
+        config: `config.json` as a dictionary, with the rows of its tables where an ONNX file has them.
         tokenizer_folder: the folder of the config and the tokenizer.
         longest_input: the largest number of tokens that the model has positions for, special tokens included.
         digest: sha256 over weights, config, tokenizer and modules; the same wherever the files are.
@@ -151,6 +151,8 @@ def resolve(
         folder = completed(folder, {model_config.CONFIG: json.dumps(config, indent=2)}, side)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
+    if path.is_file():
+        config = {**config, **tables_of(path, file_stamp(path))}
     return ModelSource(
         path=path,
         kind="checkpoint" if path.is_dir() else "onnx",
