@@ -373,7 +373,15 @@ _ALIASES = {
     "input_type_ids": "token_type_ids",
 }
 _ENDING = re.compile(r"(_raw_output)?(___\d+)?([.:]\d+)?$")
-_INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16")
+_INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16", "float64")
+# Part of the name of an input of other models → what to do about it.
+_UNFED = {
+    "position": "export it without this input: the graph then counts positions itself",
+    "past": "export it without the cache of a decoder (use_cache=False)",
+    "inputs_embeds": "export it with input_ids, which its own table looks up",
+    "cu_seqlens": "export it for padded batches (attn_implementation='eager'), not for packed ones",
+    "pixel_values": "export its text encoder alone",
+}
 
 
 class TensorInfo(FrozenModel):
@@ -399,7 +407,7 @@ class TensorInfo(FrozenModel):
 
 
 class ModelSignature(NamedTuple):
-    """The inputs and outputs of a model file, and the rows of its tables, where they are found, by their keys in `config.json`."""
+    """The inputs and outputs of a model file, and the rows of the tables that are found in it, by their keys in `config.json`."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -417,6 +425,17 @@ def input_named(name: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
+def without(names: Sequence[str]) -> str:
+    """What to do about inputs that octobert does not feed.
+
+    Example:
+        >>> without(["past_key_values.0.key"])
+        'export it without the cache of a decoder (use_cache=False)'
+    """
+    fixes = (fix for name in names for part, fix in _UNFED.items() if part in name)
+    return next(fixes, "export it with these inputs")
+
+
 def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
     """Check that a model reads what octobert feeds: token ids, a padding mask and segments, each [batch, sequence].
 
@@ -431,7 +450,7 @@ def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
             where=where,
             got=", ".join(map(str, others or ports)),
             expected=f"{', '.join(INPUTS)}, or other usual names of these",
-            fix="export it with these inputs",
+            fix=without([port.name for port in others]),
         )
     for name, port in named.items():
         axes = 1 if name == ROW_NUMBERS else 2

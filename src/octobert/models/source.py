@@ -100,6 +100,15 @@ class ModelSource(FrozenModel):
                     got=f"{key} {json.dumps(self.config[key])}",
                     expected=f"{key} {json.dumps(value)}",
                 )
+        positions = str(self.config.get("position_embedding_type"))
+        if self.is_checkpoint and positions.startswith("relative"):
+            raise ModelError(
+                "transformers 5 has no relative positions for this model, and would leave them out",
+                where=where,
+                got=f"position_embedding_type {positions}",
+                expected="absolute",
+                fix="export it with transformers 4, and give the ONNX file; or correct config.json if it was trained without",
+            )
         return family
 
     @property
