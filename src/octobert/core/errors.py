@@ -274,6 +274,12 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names) or 'none'}"
 
 
+_UNREADABLE: dict[type[OSError], str] = {
+    PermissionError: "check its permissions",
+    FileNotFoundError: "copy the file that a link leads to (cp -rL), or download it again",
+}
+
+
 def unreadable(kind: type[E], error: OSError, where: object) -> E:
     """The error for a file that the operating system does not let us read.
 
@@ -286,7 +292,7 @@ def unreadable(kind: type[E], error: OSError, where: object) -> E:
         "the file cannot be read",
         where=str(where),
         got=error.strerror,
-        fix="check its permissions",
+        fix=_UNREADABLE.get(type(error), "copy or download the file itself"),
     )
 
 

@@ -407,7 +407,7 @@ class TensorInfo(FrozenModel):
 
 
 class ModelSignature(NamedTuple):
-    """The inputs and outputs of a model file, and the rows of the tables that are found in it, by their keys in `config.json`."""
+    """The inputs and outputs of a model file, and the rows of its tables that are found, by their keys in `config.json`."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]

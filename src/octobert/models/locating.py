@@ -14,7 +14,7 @@ from pathlib import Path
 
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, hub_error
-from octobert.core.files import canonical_digest, looks_local, remove
+from octobert.core.files import canonical_digest, content_of, looks_local, remove
 from octobert.core.model_config import MODULES, QUERY_TABLE, read_object
 from octobert.models import sources
 from octobert.models.sentence_transformers import ABOUT, entries, modules_of, tabled
@@ -48,7 +48,7 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     if os.path.exists(path):
         if path.suffix.lower() == archives.SUFFIX and path.is_file():
             return sources.model_in(archives.unpacked(path), str(path))
-        return path
+        return _snapshot(path) if (path / "snapshots").is_dir() else path
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
     from huggingface_hub import list_repo_files, snapshot_download
@@ -78,6 +78,26 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
         raise hub_error(ModelError, error, name) from error
+
+
+def _snapshot(folder: Path) -> Path:
+    """The snapshot in a folder of the hub's cache, `models--ORG--NAME`: that of the branch main, or the only one.
+
+    Raises:
+        ModelError: there is none, or several.
+    """
+    found, main = sorted((folder / "snapshots").iterdir()), folder / "refs" / "main"
+    if main.is_file():
+        name = content_of(main).decode(errors="replace").strip()
+        found = [place for place in found if place.name == name] or found
+    if len(found) != 1:
+        raise ModelError(
+            "the folder of the hub's cache does not say which snapshot is meant",
+            where=str(folder),
+            got=", ".join(place.name for place in found) or "no snapshot",
+            fix="give the folder of one, snapshots/COMMIT, or the name of the model on the hub",
+        )
+    return found[0]
 
 
 def flat(folder: Path) -> Path:

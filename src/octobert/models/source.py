@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from octobert.core import model_config
 from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
-from octobert.core.files import canonical_digest, file_digest, file_stamp
+from octobert.core.files import canonical_digest, file_digest, file_stamp, opened
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import MODULES, QUERY_TABLE, Config, Similarity, read_object
 from octobert.core.onnx_files import external_files, tables_of
@@ -148,6 +148,7 @@ def resolve(
         )
     folder = flat(path if path.is_dir() else tokenizer_folder(path))
     path = folder if path.is_dir() else path
+    _check_files(folder)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     if path.is_dir():
         _refuse_quantized(config, folder)
@@ -171,6 +172,17 @@ def resolve(
         digest=_summary(path, folder, file_digest),
         stamp=stamp,
     )
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse a folder whose files are links to nothing, pointers of Git LFS, or not for us to read."""
+    for file in (
+        file for pattern in (*_DIGESTED, "*.safetensors") for file in folder.glob(pattern)
+    ):
+        try:
+            opened(file).close()
+        except OSError as error:
+            raise unreadable(ModelError, error, file) from error
 
 
 def _tokenizer_at(name: str, revision: str | None) -> Path:

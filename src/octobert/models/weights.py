@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core import environment, model_config
-from octobert.core.errors import ModelError, reason
+from octobert.core.errors import ModelError, reason, unreadable
 from octobert.core.family import EncoderFamily
 from octobert.core.files import opened
 from octobert.core.onnx_files import external_files
@@ -145,12 +145,7 @@ def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(file, framework="numpy") as weights:
             return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118  # no mapping
     except OSError as error:
-        raise ModelError(
-            "the weights cannot be read",
-            where=str(file),
-            got=(error.strerror or str(error))[:200],
-            fix="check its permissions, or download it again",
-        ) from error
+        raise unreadable(ModelError, error, file) from error
     except SafetensorError as error:
         raise ModelError(
             "the weights are cut off or damaged",
