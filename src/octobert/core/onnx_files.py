@@ -146,19 +146,18 @@ def ports_of(model: onnx_ir.Model) -> ModelSignature:
 
 
 def _tables(graph: onnx_ir.Graph) -> dict[str, int]:
-    """The rows of the tables that a graph looks ids and positions up in, see `ModelSignature`."""
-    found: dict[str, list[int]] = {}
-    ids: dict[Any, str | None] = {v: TABLES.get(input_named(str(v.name))) for v in graph.inputs}
+    """The rows of the tables that a graph looks its inputs up in, see `ModelSignature`."""
+    keys: dict[Any, str | None] = {v: TABLES.get(input_named(str(v.name))) for v in graph.inputs}
+    tables: dict[str, int] = {}
     for node in graph:
-        if node.op_type in _AS_THEY_ARE and node.inputs[0] in ids:
-            ids[node.outputs[0]] = ids[node.inputs[0]]
-        for place, looked_up in _LOOKUPS.get(node.op_type, ()):
-            key, table = ids.get(node.inputs[looked_up]), node.inputs[place]
-            while table is not None and (maker := table.producer()) is not None:
-                table = maker.inputs[0] if maker.op_type in _AS_THEY_ARE else None
-            if key and table is not None and table.const_value is not None:
-                found.setdefault(key, []).append(table.const_value.shape.numpy()[0])
-    return {key: min(rows) for key, rows in found.items()}
+        if node.op_type in _AS_THEY_ARE:
+            keys[node.outputs[0]] = keys.get(node.inputs[0])
+        elif node.op_type == "Gather" and (key := keys.get(node.inputs[1])):
+            table = node.inputs[0]
+            if table is not None and table.const_value is not None and table.shape is not None:
+                rows = table.shape.numpy()[0]
+                tables[key] = min(rows, tables.get(key, rows))
+    return tables
 
 
 @functools.lru_cache(maxsize=64)
@@ -353,14 +352,8 @@ def _check_external(path: Path, tensor: Any) -> None:
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Input → key of `config.json` with the rows of the table that it is looked up in.
 TABLES = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
-# Operators that leave ids, or the rows of a table, as they are.
-_AS_THEY_ARE = ("Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-# Operator → places of a table and of what is looked up in it, among its inputs.
-_LOOKUPS = {
-    "Gather": ((0, 1),),
-    "GatherBlockQuantized": ((0, 1),),
-    "EmbedLayerNormalization": ((2, 0), (4, 1)),
-}
+# Operators that leave ids as they are.
+_AS_THEY_ARE = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 # The number of each row. Exports of TensorFlow's SQuAD script read it, and write it as an output.
 ROW_NUMBERS = "unique_ids"
 _ALIASES = {
@@ -380,7 +373,6 @@ _UNFED = {
     "past": "export it without the cache of a decoder (use_cache=False)",
     "inputs_embeds": "export it with input_ids, which its own table looks up",
     "cu_seqlens": "export it for padded batches (attn_implementation='eager'), not for packed ones",
-    "pixel_values": "export its text encoder alone",
 }
 
 

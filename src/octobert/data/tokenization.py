@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,12 +63,14 @@ class EncodedTexts:
         tokenizer: what made the rows, where answers name tokens.
         joined: what a text has of the outputs of its rows, for tasks that judge it as a whole: one beside the other, their
             mean, or their maximum.
+        refused: texts that are not here, by their places among all: why.
     """
 
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
     tokenizer: Tokenizer | None = None
     joined: Literal["beside", "mean", "max"] = "beside"
+    refused: Mapping[int, TokenError] = field(default_factory=dict)
 
     @lazy
     def flat(self) -> list[Encoded]:
@@ -121,8 +123,7 @@ class Tokenizer:
         config: of the model; None for that of the folder.
 
     Raises:
-        ModelError: there is no tokenizer, `max_length` is more than the model has positions for, or every text has a token
-            that the model has no embedding for.
+        ModelError: there is no tokenizer, or `max_length` is more than the model has positions for.
     """
 
     def __init__(
@@ -132,9 +133,11 @@ class Tokenizer:
         limit = longest_input(config)
         check_length(max_length, limit)
         self.max_length = max_length or min(limit, trained_length(folder))
-        self.pad_id = config.get("pad_token_id") or 0
         # Rows of the tables that ids are looked up in.
         self._tokens, self._segments = (config.get(key) or _ANY for key in TABLES.values())
+        # Masks hide padding, whatever its id is, if there is such a row.
+        pad_id = config.get("pad_token_id") or 0
+        self.pad_id = pad_id if pad_id < self._tokens else 0
         # Models of one segment read all texts as that.
         self._has_segments = has_segments(folder) and self._segments > 1
         self._path = tokenizer_file(folder) or folder
@@ -146,16 +149,6 @@ class Tokenizer:
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length, direction=self.side)
-        with self._errors():
-            always = max(self.pad_id, *self._tokenizer.encode("").ids, 0)
-        if always >= self._tokens:
-            raise ModelError(
-                "the model has no embedding for the padding, or for a token that every text has",
-                where=str(self._path),
-                got=f"id {always}",
-                expected=f"ids below {self._tokens}",
-                fix="correct pad_token_id in config.json, or take the tokenizer that the model was trained with",
-            )
         # [vocabulary] the weight of each token in a query's sparse vector that is made without the model; None for all others.
         self.query_weights = _query_weights(folder / QUERY_TABLE, self.vocabulary)
         # What texts are refused with after one took too long.
@@ -211,21 +204,16 @@ class Tokenizer:
         Raises:
             TokenError: with the token, or the segment.
         """
+        segments = self._segments if self._has_segments else _ANY
         for e in encodings:
-            if (token := max(e.ids, default=0)) >= self._tokens:
-                raise TokenError(
-                    "the text has a token that the model has no embedding for",
-                    got=f"{self.words([token])[0]}, id {token}",
-                    expected=f"ids below {self._tokens}",
-                    fix="leave the text out, or train the model with this token",
-                )
-            if self._has_segments and (segment := max(e.type_ids, default=0)) >= self._segments:
-                raise TokenError(
-                    "the text has a segment that the model has no embedding for",
-                    got=f"id {segment}",
-                    expected=f"ids below {self._segments}",
-                    fix="correct the template in tokenizer.json",
-                )
+            for what, ids, rows in (("id", e.ids, self._tokens), ("segment", e.type_ids, segments)):
+                if (most := max(ids, default=0)) >= rows:
+                    raise TokenError(
+                        "the text has a token that the model has no embedding for",
+                        got=f"{e.tokens[ids.index(most)]}, {what} {most}",
+                        expected=f"{what}s below {rows}",
+                        fix="leave the text out, or train the model with its tokenizer",
+                    )
         return encodings
 
     @lazy

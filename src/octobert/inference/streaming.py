@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from octobert.core.errors import ModelError, TargetError, TokenError
 from octobert.core.session import Session
 from octobert.data.encoded import Encoded
-from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
 from octobert.inference.cost_model import CostModel
@@ -35,8 +35,6 @@ _AHEAD = 2
 _PATIENCE_S = 0.05
 
 T = TypeVar("T")
-# Inputs that have no answer, by their places: why.
-Refused = dict[int, TokenError]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class _Window:
     """Tokenized inputs whose batches were submitted."""
 
     encoded: EncodedTexts
-    refused: Refused
     batches: list[Batch]
     results: list[Future[Outputs]]
 
@@ -92,15 +89,14 @@ class Scheduler:
 
     def answer_now(self, inputs: Sequence[Any]) -> list[UserAnswer]:
         """Answer a few inputs, on the calling thread where runtimes can use it."""
-        encoded, refused, batches = self._encoded(inputs, 0)
+        encoded, batches = self._encoded(inputs, 0)
 
         def outputs(batch: Batch) -> Outputs:
             if forks.is_child():
                 return self._submitted(self._run_pool, self._run, batch, encoded.flat).result()
             return self._run(batch, encoded.flat)
 
-        answered = ((batch, outputs(batch)) for batch in batches)
-        return list(self._answers(inputs, encoded, refused, answered))
+        return list(self._answers(inputs, encoded, ((batch, outputs(batch)) for batch in batches)))
 
     def answers(self, inputs: Iterable[Any]) -> Iterator[UserAnswer]:
         """Answer inputs in order. The source may be endless.
@@ -190,38 +186,24 @@ class Scheduler:
 
     def _start(self, inputs: Sequence[Any], first: int) -> _Window:
         """Tokenize a window and submit its batches."""
-        encoded, refused, batches = self._encoded(inputs, first)
+        encoded, batches = self._encoded(inputs, first)
         results = [
             self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches
         ]
-        return _Window(encoded, refused, batches, results)
+        return _Window(encoded, batches, results)
 
-    def _encoded(
-        self, inputs: Sequence[Any], first: int
-    ) -> tuple[EncodedTexts, Refused, list[Batch]]:
+    def _encoded(self, inputs: Sequence[Any], first: int) -> tuple[EncodedTexts, list[Batch]]:
         """Tokenize inputs, and decide which rows run together."""
-        places = [f"input {first + i + 1}" for i in range(len(inputs))]
         texts = [
-            self._task.parse(item, where=place) for item, place in zip(inputs, places, strict=True)
+            self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)
         ]
-        refused: Refused = {}
         try:
             encoded = self._task.encode(self._tokenizer, texts)
         except TokenError:
-            for index, text in enumerate(texts):
-                try:
-                    self._task.encode(self._tokenizer, [text])
-                except TokenError as error:
-                    error.where, refused[index] = places[index], error
-            texts = [text for index, text in enumerate(texts) if index not in refused]
-            encoded = self._task.encode(self._tokenizer, texts)
+            encoded = self._others(texts, first)
         rows = encoded.flat
         if len(rows) == 1 or self._alone:
-            return (
-                encoded,
-                refused,
-                [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)],
-            )
+            return encoded, [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)]
         batches = make_batches(
             [len(row) for row in rows],
             self._cost,
@@ -231,7 +213,18 @@ class Scheduler:
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)
-        return encoded, refused, batches
+        return encoded, batches
+
+    def _others(self, texts: Sequence[Text], first: int) -> EncodedTexts:
+        """Tokenize the texts whose tokens the model knows."""
+        known, refused = list[Text](), dict[int, TokenError]()
+        for index, text in enumerate(texts):
+            try:
+                self._task.encode(self._tokenizer, [text])
+                known.append(text)
+            except TokenError as error:
+                error.where, refused[index] = f"input {first + index + 1}", error
+        return replace(self._task.encode(self._tokenizer, known), refused=refused)
 
     def _run(self, batch: Batch, rows: Sequence[Encoded]) -> Outputs:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
@@ -245,13 +238,12 @@ class Scheduler:
             ]
         finally:
             window.cancel()
-        yield from self._answers(inputs, window.encoded, window.refused, outputs)
+        yield from self._answers(inputs, window.encoded, outputs)
 
     def _answers(
         self,
         inputs: Sequence[Any],
         encoded: EncodedTexts,
-        refused: Refused,
         outputs: Iterable[tuple[Batch, Outputs]],
     ) -> Iterator[UserAnswer]:
         """Yield the answers to inputs.
@@ -270,12 +262,12 @@ class Scheduler:
                     where=name,
                     fix="check its weights with octobert verify; a float16 file may need float_parts: float32",
                 )
-        result, places = Result(joined, encoded), itertools.count()
+        result, indices = Result(joined, encoded), itertools.count()
         for place, item in enumerate(inputs):
-            if place in refused:
-                yield {"error": str(refused[place])}
+            if place in encoded.refused:
+                yield {"error": str(encoded.refused[place])}
                 continue
-            index = next(places)
+            index = next(indices)
             answer = self._task.answer(result, index, item)
             truncated = any(row.truncated for row in encoded.rows[index])
             yield {**answer, "truncated": True} if truncated else answer

@@ -81,23 +81,20 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
 
 
 def _snapshot(folder: Path) -> Path:
-    """The snapshot in a folder of the hub's cache, `models--ORG--NAME`: that of the branch main, or the only one.
+    """The snapshot of the branch main in a folder of the hub's cache, `models--ORG--NAME`.
 
     Raises:
-        ModelError: there is none, or several.
+        ModelError: there is none.
     """
-    found, main = sorted((folder / "snapshots").iterdir()), folder / "refs" / "main"
-    if main.is_file():
-        name = content_of(main).decode(errors="replace").strip()
-        found = [place for place in found if place.name == name] or found
-    if len(found) != 1:
+    main = folder / "refs" / "main"
+    try:
+        return (folder / "snapshots" / content_of(main).decode().strip()).resolve(strict=True)
+    except (OSError, ValueError) as error:
         raise ModelError(
             "the folder of the hub's cache does not say which snapshot is meant",
-            where=str(folder),
-            got=", ".join(place.name for place in found) or "no snapshot",
+            where=str(main),
             fix="give the folder of one, snapshots/COMMIT, or the name of the model on the hub",
-        )
-    return found[0]
+        ) from error
 
 
 def flat(folder: Path) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.onnx_files import TABLES, ModelSignature, input_named
+from octobert.core.onnx_files import ModelSignature
 from octobert.core.session import (
     GRAPH_METADATA,
     SHORTER_METADATA,
@@ -207,19 +207,7 @@ def ports_of(path: Path) -> ModelSignature:
         TargetError: openvino is not installed, or cannot read the file.
     """
     model = _read(path)
-    inputs, outputs = (tuple(map(port_of, ports)) for ports in (model.inputs, model.outputs))
-    tables: dict[str, int] = {}
-    for port, value in zip(inputs, model.inputs, strict=True):
-        readers = [each.get_node() for each in value.get_target_inputs()]
-        converted = [node for node in readers if node.get_type_name() == "Convert"]
-        readers += [each.get_node() for n in converted for each in n.output(0).get_target_inputs()]
-        found = [n.input(0).get_partial_shape() for n in readers if n.get_type_name() == "Gather"]
-        rows = [
-            shape[0].get_length() for shape in found if shape.rank.is_static and shape[0].is_static
-        ]
-        if rows and (key := TABLES.get(input_named(port.name))):
-            tables[key] = min(rows)
-    return ModelSignature(inputs, outputs, tables)
+    return ModelSignature(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
 
 
 def _read(path: Path) -> Any:
