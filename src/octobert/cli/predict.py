@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from octobert.api import models
 from octobert.cli import _options, _show
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, TokenError
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -90,7 +90,7 @@ def command(
     )
     # Inputs as they are given are printed beside their answers.
     items, inputs = itertools.tee(inputs)
-    answers, cut = [], False
+    answers, cut, refused = [], False, 0
     with models.load(**options) as model:
         if asks:
             # Another model would read question and context as a pair of texts.
@@ -107,7 +107,7 @@ def command(
             inputs = ({"text": item, "top": top} for item in inputs)
         # An answer is waited for before its input is taken, so that no further one is read.
         for answer, item in zip(model.stream(inputs), items, strict=False):
-            cut = cut or "truncated" in answer
+            cut, refused = cut or "truncated" in answer, refused + ("error" in answer)
             # Lines may come without end, and only the document needs them all.
             if _show.verbosity.json:
                 answers.append({"input": item, **answer})
@@ -116,6 +116,11 @@ def command(
     if cut:
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     yield answers
+    if refused:
+        raise TokenError(
+            f"{refused} of the texts have a token that the model has no embedding for",
+            fix="leave them out; each has its sentence in place of an answer",
+        )
 
 
 def _check_rows(data: str | None, rows: list[int] | None, *, others: bool) -> None:
@@ -158,6 +163,8 @@ def _line(model: Any, item: str | tuple[str, ...], answer: dict[str, Any]) -> st
     from octobert.core.heads import head_of
 
     texts = (item,) if isinstance(item, str) else item
+    if "error" in answer:
+        return str(answer["error"])
     shown = texts[:1] if head_of(model.task.head).input == "question" else texts
     return f"{model.task.line(answer)}\t{' ⇄ '.join(shown)}"
 

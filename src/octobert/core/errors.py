@@ -3,7 +3,8 @@
     OctobertError        1   any other error
     ├── RecipeError      2   the recipe or the command line is not valid
     ├── DataError        3   the rows: unknown labels, leakage, empty files
-    │   └── ColumnError  3   the rows lack columns that the task reads
+    │   ├── ColumnError  3   the rows lack columns that the task reads
+    │   └── TokenError   3   a text has a token that the model has no embedding for
     ├── ModelError       4   the checkpoint or the ONNX file: wrong format, unsupported, unsafe
     │   └── ParityError  4   two forms of one model disagree
     ├── PlanError        5   a quantization plan that quantizes nothing, or that the target does not accept
@@ -108,6 +109,10 @@ class DataError(OctobertError):
 
 class ColumnError(DataError):
     """The rows lack columns that the task reads."""
+
+
+class TokenError(DataError):
+    """A text has a token that the model has no embedding for."""
 
 
 class ModelError(OctobertError):
@@ -275,6 +280,12 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names) or 'none'}"
 
 
+_UNREADABLE: dict[type[OSError], str] = {
+    PermissionError: "check its permissions",
+    FileNotFoundError: "copy the file that a link leads to (cp -rL), or download it again",
+}
+
+
 def unreadable(kind: type[E], error: OSError, where: object) -> E:
     """The error for a file that the operating system does not let us read.
 
@@ -287,7 +298,10 @@ def unreadable(kind: type[E], error: OSError, where: object) -> E:
         return not_there(kind, where)
     got, _, fix = str(error.strerror).partition("; ")
     return kind(
-        "the file cannot be read", where=str(where), got=got, fix=fix or "check its permissions"
+        "the file cannot be read",
+        where=str(where),
+        got=got,
+        fix=fix or _UNREADABLE.get(type(error), "copy or download the file itself"),
     )
 
 

@@ -9,8 +9,9 @@ import copy
 import functools
 import graphlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octobert.core.errors import ModelError, reason, unreadable
@@ -140,7 +141,38 @@ def ports_of(model: onnx_ir.Model) -> ModelSignature:
     """The inputs and outputs of a model; constants that old files list as inputs are left out."""
     graph = model.graph
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    return ModelSignature(tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)))
+    return ModelSignature(
+        tuple(map(_port, inputs)), tuple(map(_port, graph.outputs)), _tables(graph)
+    )
+
+
+def _tables(graph: onnx_ir.Graph) -> dict[str, int]:
+    """The rows of the tables that a graph looks its inputs up in, see `ModelSignature`."""
+    keys: dict[Any, str | None] = {v: TABLES.get(input_named(str(v.name))) for v in graph.inputs}
+    tables: dict[str, int] = {}
+    for node in graph:
+        if node.op_type in _AS_THEY_ARE:
+            keys[node.outputs[0]] = keys.get(node.inputs[0])
+        elif node.op_type == "Gather" and (key := keys.get(node.inputs[1])):
+            table = node.inputs[0]
+            if table is not None and table.const_value is not None and table.shape is not None:
+                rows = table.shape.numpy()[0]
+                tables[key] = min(rows, tables.get(key, rows))
+    return tables
+
+
+@functools.lru_cache(maxsize=64)
+def tables_of(path: Path, stamp: str) -> Mapping[str, int]:
+    """The rows of the tables in an ONNX file, see `ModelSignature`.
+
+    Args:
+        path: the file.
+        stamp: of the file, as for `_locations`.
+
+    Raises:
+        ModelError: as `read_onnx`.
+    """
+    return ports_of(read_onnx(path)).tables
 
 
 def integers_of(path: Path) -> str | None:
@@ -306,6 +338,10 @@ def _check_external(path: Path, tensor: Any) -> None:
 
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Input → key of `config.json` with the rows of the table that it is looked up in.
+TABLES = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size"}
+# Operators that leave ids as they are.
+_AS_THEY_ARE = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 # The number of each row. Exports of TensorFlow's SQuAD script read it, and write it as an output.
 ROW_NUMBERS = "unique_ids"
 _ALIASES = {
@@ -318,7 +354,14 @@ _ALIASES = {
     "input_type_ids": "token_type_ids",
 }
 _ENDING = re.compile(r"(_raw_output)?(___\d+)?([.:]\d+)?$")
-_INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16")
+_INTEGERS, _FLOATS = ("int64", "int32"), ("float32", "float16", "float64")
+# Part of the name of an input of other models → what to do about it.
+_UNFED = {
+    "position": "export it without this input: the graph then counts positions itself",
+    "past": "export it without the cache of a decoder (use_cache=False)",
+    "inputs_embeds": "export it with input_ids, which its own table looks up",
+    "cu_seqlens": "export it for padded batches (attn_implementation='eager'), not for packed ones",
+}
 
 
 class TensorInfo(FrozenModel):
@@ -344,10 +387,11 @@ class TensorInfo(FrozenModel):
 
 
 class ModelSignature(NamedTuple):
-    """The inputs and outputs of a model file."""
+    """The inputs and outputs of a model file, and the rows of its tables that are found, by their keys in `config.json`."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    tables: Mapping[str, int] = MappingProxyType({})
 
 
 def input_named(name: str) -> str:
@@ -359,6 +403,17 @@ def input_named(name: str) -> str:
     """
     plain = _ENDING.sub("", name)
     return _ALIASES.get(plain, plain)
+
+
+def without(names: Sequence[str]) -> str:
+    """What to do about inputs that octobert does not feed.
+
+    Example:
+        >>> without(["past_key_values.0.key"])
+        'export it without the cache of a decoder (use_cache=False)'
+    """
+    fixes = (fix for name in names for part, fix in _UNFED.items() if part in name)
+    return next(fixes, "export it with these inputs")
 
 
 def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
@@ -375,7 +430,7 @@ def check_inputs(ports: Sequence[TensorInfo], *, where: str) -> None:
             where=where,
             got=", ".join(map(str, others or ports)),
             expected=f"{', '.join(INPUTS)}, or other usual names of these",
-            fix="export it with these inputs",
+            fix=without([port.name for port in others]),
         )
     for name, port in named.items():
         axes = 1 if name == ROW_NUMBERS else 2

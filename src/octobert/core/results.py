@@ -65,6 +65,7 @@ class CaptureFacts(FrozenModel):
         source_bytes: size of the weights as the user gave them, in whatever type; 0 where that was not noted.
         wrapped: parts of the names of the weights that were those of a wrapper, such as `module.`, and not read.
         left_out: class of the masked language model that was read as a plain encoder; empty for all else.
+        unread: tokens of the tokenizer that the model has no embedding for.
         rest: of a graph of any kind, what is not part of an encoder layer, in words.
     """
 
@@ -76,6 +77,7 @@ class CaptureFacts(FrozenModel):
     source_bytes: int = 0
     wrapped: tuple[str, ...] = ()
     left_out: str = ""
+    unread: tuple[str, ...] = ()
     rest: str = ""
 
 

@@ -137,13 +137,13 @@ def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
     """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
     if rows and isinstance(rows[0], FeedRow):
         return rows[0].feeds
-    # An empty text may have no tokens.
+    # An empty text may have no tokens. It is one of padding then, which attends to itself, however long the others are.
     width = max(length, 1, *(len(row) for row in rows))
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row.ids
-        mask[index, : row.attended] = 1
+        mask[index, : max(row.attended, 1)] = 1
         types[index, : len(row)] = row.types
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 

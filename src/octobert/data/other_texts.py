@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from octobert.core.errors import TokenError
 from octobert.data.tokenization import Tokenizer
 
 # The share of unknown tokens from which on a text says nothing about a model.
@@ -27,26 +28,27 @@ def supplement(tokenizer: Tokenizer) -> list[str]:
 def probe(tokenizer: Tokenizer) -> list[str]:
     """151 other texts, which nothing is fitted to. Those that the vocabulary does not cover are left out."""
     lines = _lines("probe.txt")
-    return [
-        line for line, known in zip(lines, _covered(lines, tokenizer), strict=True) if known
-    ] or lines
+    return [line for line in lines if _covers(tokenizer, line)] or lines
 
 
 def _lines(name: str) -> list[str]:
     return (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
 
 
-def _covered(lines: list[str], tokenizer: Tokenizer) -> list[bool]:
-    return [
-        np.isin(row.ids, tokenizer.unknown).mean() <= _UNKNOWN if len(row.ids) else False
-        for row in tokenizer.offsets(lines)
-    ]
+def _covers(tokenizer: Tokenizer, line: str) -> bool:
+    try:
+        ids = tokenizer.offsets([line])[0].ids
+    except TokenError:
+        return False
+    return len(ids) > 0 and bool(np.isin(ids, tokenizer.unknown).mean() <= _UNKNOWN)
 
 
 def _known(lines: list[str], tokenizer: Tokenizer) -> list[str]:
     random = np.random.default_rng(0)
     ids = np.setdiff1d(np.arange(tokenizer.vocabulary), tokenizer.special)
     return [
-        line if known else tokenizer.decoded(random.choice(ids, random.integers(*_WORDS)).tolist())
-        for line, known in zip(lines, _covered(lines, tokenizer), strict=True)
+        line
+        if _covers(tokenizer, line)
+        else tokenizer.decoded(random.choice(ids, random.integers(*_WORDS)).tolist())
+        for line in lines
     ]

@@ -8,14 +8,14 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from octobert.core.arrays import shapes_in, tensors_in
-from octobert.core.errors import ModelError, reason
+from octobert.core.errors import ModelError, OctobertError, TokenError, reason
 from octobert.core.family import longest_input
 from octobert.core.frozen import lazy
 from octobert.core.model_config import (
@@ -23,10 +23,12 @@ from octobert.core.model_config import (
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
     WEIGHTS,
+    Config,
     read_config,
     read_object,
     write_json,
 )
+from octobert.core.onnx_files import TABLES
 from octobert.core.origin import copy_file, copy_files, listed
 from octobert.data import tokenizer_limits
 from octobert.data.encoded import Encoded, Frame, TokenOffsets
@@ -52,6 +54,8 @@ from octobert.data.tokenizer_files import (
 Text = tuple[str, ...]
 # The process that imported this module: another one was forked from it.
 _PROCESS = os.getpid()
+# Rows of a table of which nothing is known.
+_ANY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,14 @@ class EncodedTexts:
         tokenizer: what made the rows, where answers name tokens.
         joined: what a text has of the outputs of its rows, for tasks that judge it as a whole: one beside the other, their
             mean, or their maximum.
+        refused: texts that are not here, by their places among all: why.
     """
 
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
     tokenizer: Tokenizer | None = None
     joined: Literal["beside", "mean", "max"] = "beside"
+    refused: Mapping[int, TokenError] = field(default_factory=dict)
 
     @lazy
     def flat(self) -> list[Encoded]:
@@ -122,16 +128,26 @@ class Tokenizer:
         folder: holds `tokenizer.json` or what it can be made of, and `config.json` for the padding id.
         max_length: the largest number of tokens of a row, with special tokens; by default the model's limit. Longer texts are
             cut.
+        config: of the model; None for that of the folder.
 
     Raises:
         ModelError: there is no tokenizer, or `max_length` is more than the model has positions for.
     """
 
-    def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        check_length(max_length, folder)
-        self.max_length = max_length or min(longest(folder), trained_length(folder))
-        self.pad_id = read_config(folder).get("pad_token_id") or 0
-        self._has_segments = has_segments(folder)
+    def __init__(
+        self, folder: Path, max_length: int | None = None, config: Config | None = None
+    ) -> None:
+        config = read_config(folder) if config is None else config
+        limit = longest_input(config)
+        check_length(max_length, limit)
+        self.max_length = max_length or min(limit, trained_length(folder))
+        # Rows of the tables that ids are looked up in.
+        self._tokens, self._segments = (config.get(key) or _ANY for key in TABLES.values())
+        # Masks hide padding, whatever its id is, if there is such a row.
+        pad_id = config.get("pad_token_id") or 0
+        self.pad_id = pad_id if pad_id < self._tokens else 0
+        # Models of one segment read all texts as that.
+        self._has_segments = has_segments(folder) and self._segments > 1
         self._path = tokenizer_file(folder) or folder
         with self._errors("cannot be read"):
             self._tokenizer, self._has_patterns = open_tokenizer(folder)
@@ -168,7 +184,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
         with self._lock, self._errors():
-            encodings = self._encodings([text[:2] for text in texts])
+            encodings = self._known(self._encodings([text[:2] for text in texts]))
         return [
             Encoded(
                 np.array(e.ids, dtype=np.int64),
@@ -181,13 +197,38 @@ class Tokenizer:
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """All tokens of texts, with their places in the texts."""
         with self._errors(), self._untruncated():
-            encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
+            texts_alone = [(text,) for text in texts]
+            encodings = self._known(self._encodings(texts_alone, add_special_tokens=False))
         return [
             TokenOffsets(
                 np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)
             )
             for e in encodings
         ]
+
+    def _known(self, encodings: list[Any]) -> list[Any]:
+        """Refuse ids beyond the rows of a table: ONNX Runtime fails there, and OpenVINO reads zeros.
+
+        Raises:
+            TokenError: with the token, or the segment.
+        """
+        segments = self._segments if self._has_segments else _ANY
+        for e in encodings:
+            for what, ids, rows in (("id", e.ids, self._tokens), ("segment", e.type_ids, segments)):
+                if (most := max(ids, default=0)) >= rows:
+                    raise TokenError(
+                        "the text has a token that the model has no embedding for",
+                        got=f"{e.tokens[ids.index(most)]}, {what} {most}",
+                        expected=f"{what}s below {rows}",
+                        fix="leave the text out, or train the model with its tokenizer",
+                    )
+        return encodings
+
+    @lazy
+    def unread(self) -> tuple[str, ...]:
+        """Tokens that the model has no embedding for, in the order of their ids."""
+        ids = self._tokenizer.get_vocab()
+        return tuple(sorted((name for name in ids if ids[name] >= self._tokens), key=ids.get))
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
         """Encode texts or pairs, in time.
@@ -249,11 +290,12 @@ class Tokenizer:
 
     @property
     def special(self) -> list[int]:
-        """Ids of tokens that stand for no text: around texts, of padding, and unknown ones."""
+        """Ids of tokens that stand for no text: around texts, of padding, unknown ones, and those without an embedding."""
         added = self._tokenizer.get_added_tokens_decoder()
         around = (int(index) for part in self.frame(1).special for index in part)
         marked = (index for index, token in added.items() if token.special)
-        return sorted({*self.unknown, self.pad_id, *around, *marked})
+        unread = range(self._tokens, self.vocabulary)
+        return sorted({*self.unknown, self.pad_id, *around, *marked, *unread})
 
     @property
     def unknown(self) -> list[int]:
@@ -309,7 +351,7 @@ class Tokenizer:
         """Turn the library's errors into a sentence: plain `Exception`s, and panics of Rust, which are not even those."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, OctobertError):
             raise
         except BaseException as error:
             raise ModelError(
@@ -334,13 +376,16 @@ def _stated_masks(folder: Path) -> Iterator[str]:
             yield name
 
 
-def check_length(max_length: int | None, folder: Path) -> None:
+def check_length(max_length: int | None, limit: int) -> None:
     """Check that the model has positions for a length.
+
+    Args:
+        max_length: None for the limit.
+        limit: tokens of the longest row that it takes.
 
     Raises:
         ModelError: with the limit.
     """
-    limit = longest(folder)
     if max_length is not None and max_length > limit:
         raise ModelError(
             "the sequence is longer than the model allows",
@@ -349,11 +394,6 @@ def check_length(max_length: int | None, folder: Path) -> None:
             expected=f"at most {limit}",
             fix=f"set it to {limit} or less",
         )
-
-
-def longest(folder: Path) -> int:
-    """The largest number of tokens that the model of a folder has positions for."""
-    return longest_input(read_config(folder))
 
 
 def _query_weights(folder: Path, tokenizer: Any) -> np.ndarray | None:

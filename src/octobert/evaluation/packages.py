@@ -136,6 +136,7 @@ def judge(
     elif corpus == AUTO and task.searches and beir.splits_of(Path(source)):
         rows += task.searched(read({**data, "evaluate": "corpus"})[1])
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
+    task.check_tokens(tokenizer, rows, where=where)
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     count = len(encoded.flat)
     outputs = predictor.outputs(
@@ -331,7 +332,9 @@ def of_rows(
     except DataError:
         # Test sets often have no labels.
         gold = []
-    encoded = task.encode(model.opened.tokenizer(task), task.inputs(chosen, where=where))
+    tokenizer = model.opened.tokenizer(task)
+    task.check_tokens(tokenizer, chosen, where=where)
+    encoded = task.encode(tokenizer, task.inputs(chosen, where=where))
     return list(answered(task, chosen, Result(model.outputs(encoded.flat), encoded, gold)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ParityError
-from octobert.core.onnx_files import input_named
+from octobert.core.onnx_files import input_named, ports_of
 from octobert.core.results import Parity
 from octobert.core.session import Feeds
 from octobert.graph import operators
@@ -76,13 +76,13 @@ def onnx_outputs(
     fix = "export it with dynamic batch and sequence"
     with shapes.session_errors(what, fix=fix):
         session = shapes.open_session(model, values, optimized=optimized)
-        inputs = [
-            (i.name, i.name if i.name in batches[0] else input_named(i.name), i.type)
-            for i in session.get_inputs()
+        ports = [
+            (port, port.name if port.name in batches[0] else input_named(port.name))
+            for port in ports_of(model).inputs
         ]
         return [
             session.run(
-                None, {n: b[a].astype(np.int32) if "int32" in t else b[a] for n, a, t in inputs}
+                None, {port.name: b[name].astype(port.dtype, copy=False) for port, name in ports}
             )
             for b in batches
         ]

@@ -29,6 +29,7 @@ from octobert.core.errors import (
     DataError,
     ModelError,
     StorageError,
+    TokenError,
     did_you_mean,
     reason,
     unreadable,
@@ -162,13 +163,18 @@ class Embedder:
             first: number of the first row.
 
         Raises:
-            DataError: A row has no text.
+            DataError: A row has no text, or one with a token that the model has no embedding for.
         """
         prompt, parse, parsed = self.prompt, self.model.task.parse, list[Text]()
         try:
             for row, text in enumerate(texts, first):
                 given = text if prompt is None else {"text": text, "prompt": prompt}
                 parsed.append(parse(given, where=f"{where}row {row}"))
+                if self._tokenizer.unread:
+                    self.model.task.encode(self._tokenizer, parsed[-1:])
+        except TokenError as error:
+            error.where = f"{where}row {first + len(parsed) - 1}"
+            raise
         except UnicodeDecodeError as error:
             raise DataError(
                 "the text is not UTF-8",

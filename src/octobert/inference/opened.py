@@ -19,7 +19,7 @@ from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.heads import head_of
-from octobert.core.model_config import CONFIG, read_config
+from octobert.core.model_config import CONFIG, Config, read_config
 from octobert.core.onnx_files import (
     ModelSignature,
     check_inputs,
@@ -83,6 +83,7 @@ class FinishedModel:
         shape: the fixed sizes of a file's axes [batch, sequence]; -1 for a free axis.
         floating: the float model to compare it with, if there is one.
         entries: what its recipe sets for sessions.
+        tables: of a file, the rows of its tables, see `ModelSignature`; a package's config states them.
         manifest: of a package.
     """
 
@@ -95,6 +96,7 @@ class FinishedModel:
     shape: tuple[int, int] = _FREE
     floating: FloatModel | None = None
     entries: SessionEntries = field(default_factory=SessionEntries)
+    tables: Mapping[str, int] = field(default_factory=dict)
     manifest: PackageManifest | None = None
 
     @property
@@ -113,14 +115,19 @@ class FinishedModel:
         return not self.head or head_of(self.head).reads_texts
 
     @property
+    def config(self) -> Config:
+        """Its `config.json`, with what its file states itself."""
+        return {**read_config(self.folder), **self.tables}
+
+    @property
     def vocabulary(self) -> int | None:
         """Token ids are below it, if it is known."""
-        return read_config(self.folder).get("vocab_size")
+        return self.config.get("vocab_size")
 
     @property
     def longest(self) -> int | None:
         """The largest number of tokens that it takes, if it is known."""
-        config, fixed = read_config(self.folder), self.shape[1]
+        config, fixed = self.config, self.shape[1]
         limits = ([longest_input(config)] if config else []) + ([fixed] if fixed > 0 else [])
         return min(limits, default=None)
 
@@ -248,7 +255,7 @@ class FinishedModel:
         Raises:
             ModelError: there is none, or the task's texts are longer than the model takes.
         """
-        tokenizer, fixed = task.tokenizer(self.folder), self.shape[1]
+        tokenizer, fixed = task.tokenizer(self.folder, self.config), self.shape[1]
         if not 0 < fixed < tokenizer.max_length:
             return tokenizer
         if task.max_length is not None:
@@ -259,7 +266,7 @@ class FinishedModel:
                 expected=f"at most {fixed}, its fixed shape",
                 fix=f"set it to {fixed} or less",
             )
-        return Tokenizer(self.folder, fixed)
+        return Tokenizer(self.folder, fixed, self.config)
 
     def check_runs(self) -> None:
         """Check that its target can run on this machine.
@@ -389,7 +396,9 @@ def _file(
     if reference is not None:
         _check_suffix(reference, target)
         floating = FloatModel(reference, _ports(reference, facts)[1])
-    return FinishedModel(path, path, target, folder, facts, outputs, _shape(ports), floating)
+    return FinishedModel(
+        *(path, path, target, folder, facts, outputs, _shape(ports), floating), tables=ports.tables
+    )
 
 
 def _shape(ports: ModelSignature) -> tuple[int, int]:

@@ -162,7 +162,7 @@ class Predictor:
             character positions in the context, and further answers under "others". Token classification: {"words", "tags",
             "entities"}. Masked language models: {"masks", "text"}, for each mask a list of {"token", "text", "score"}, and the
             text with the first of each. Feature extraction: {"tokens", "states"}. "truncated" is true where an input was longer
-            than the model accepts.
+            than the model accepts. {"error"}, a sentence, where an input has a token that the model has no embedding for.
 
         Raises:
             DataError: an input has another form.

@@ -7,19 +7,20 @@ session. If the source is slower than the model, the inputs read so far are answ
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core.errors import DataError, ModelError, TargetError
+from octobert.core.errors import DataError, ModelError, TargetError, TokenError
 from octobert.core.session import Session
-from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
 from octobert.inference.cost_model import CostModel
@@ -195,7 +196,10 @@ class Scheduler:
         texts = [
             self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)
         ]
-        encoded = self._task.encode(self._tokenizer, texts)
+        try:
+            encoded = self._task.encode(self._tokenizer, texts)
+        except TokenError:
+            encoded = self._others(texts, first)
         rows = encoded.flat
         if len(rows) == 1 or self._alone:
             return encoded, [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)]
@@ -222,6 +226,17 @@ class Scheduler:
             text = encoded.of_row(batch.rows[0])
             error.where = error.where or f"input {first + text + 1}"
             raise
+
+    def _others(self, texts: Sequence[Text], first: int) -> EncodedTexts:
+        """Tokenize the texts whose tokens the model knows."""
+        known, refused = list[Text](), dict[int, TokenError]()
+        for index, text in enumerate(texts):
+            try:
+                self._task.encode(self._tokenizer, [text])
+                known.append(text)
+            except TokenError as error:
+                error.where, refused[index] = f"input {first + index + 1}", error
+        return replace(self._task.encode(self._tokenizer, known), refused=refused)
 
     def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[UserAnswer]:
         """Wait for the batches of a window, then yield its answers."""
@@ -256,8 +271,12 @@ class Scheduler:
                     where=name,
                     fix="check its weights with octobert verify; a float16 file may need float_parts: float32",
                 )
-        result = Result(joined, encoded)
-        for index, item in enumerate(inputs):
+        result, indices = Result(joined, encoded), itertools.count()
+        for place, item in enumerate(inputs):
+            if place in encoded.refused:
+                yield {"error": str(encoded.refused[place])}
+                continue
+            index = next(indices)
             answer = self._task.answer(result, index, item)
             truncated = any(row.truncated for row in encoded.rows[index])
             yield {**answer, "truncated": True} if truncated else answer

@@ -10,7 +10,7 @@ from octobert.core.heads import HEADS, Head, head_of
 from octobert.core.model_config import MODULES
 from octobert.core.onnx_files import TensorInfo
 from octobert.core.session import STATES, TOKEN_VECTORS
-from octobert.models.sentence_transformers import modules_of
+from octobert.models.sentence_transformers import WHOLE, check_kind, modules_of
 from octobert.models.source import ModelSource
 
 # A checkpoint of pre-training may hold the heads of all its objectives, whichever its config names.
@@ -103,6 +103,8 @@ def check_head(source: ModelSource, name: str) -> None:
             expected="an encoder without a head",
             fix="choose the task that it was trained for, or save the encoder alone (AutoModel, save_pretrained)",
         )
+    if ending and not head.pooled:
+        check_kind(source.tokenizer_folder, head)
     modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
     if ending and len(modules) > 1 and not head.pooled:
         raise ModelError(
@@ -110,7 +112,7 @@ def check_head(source: ModelSource, name: str) -> None:
             where=str(source.tokenizer_folder / MODULES),
             got=", ".join(modules),
             expected="Transformer",
-            fix="choose the task that it was made for: embedding, sparse-embedding or late-interaction",
+            fix=WHOLE,
         )
     fits = stated.endswith((ending, *_PRETRAINED)) if head.pretrained else stated.endswith(ending)
     if ending and stated and not fits:

@@ -17,6 +17,7 @@ from octobert.core.errors import ModelError, hub_error
 from octobert.core.files import (
     atomic_folder,
     canonical_digest,
+    content_of,
     file_digest,
     file_stamp,
     looks_local,
@@ -67,7 +68,7 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     if os.path.exists(path):
         if path.suffix.lower() == archives.SUFFIX and path.is_file():
             return sources.model_in(archives.unpacked(path), str(path))
-        return path
+        return _snapshot(path) if (path / "snapshots").is_dir() else path
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
     from huggingface_hub import list_repo_files, snapshot_download
@@ -97,6 +98,23 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
         raise hub_error(ModelError, error, name) from error
+
+
+def _snapshot(folder: Path) -> Path:
+    """The snapshot of the branch main in a folder of the hub's cache, `models--ORG--NAME`.
+
+    Raises:
+        ModelError: there is none.
+    """
+    main = folder / "refs" / "main"
+    try:
+        return (folder / "snapshots" / content_of(main).decode().strip()).resolve(strict=True)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            "the folder of the hub's cache does not say which snapshot is meant",
+            where=str(main),
+            fix="give the folder of one, snapshots/COMMIT, or the name of the model on the hub",
+        ) from error
 
 
 def flat(folder: Path) -> Path:

@@ -68,6 +68,8 @@ _TABLE_OF_QUERIES = "sparse_encoder.models.SparseStaticEmbedding"
 # What SPLADE's pooling saturates by, once and twice.
 SATURATIONS = ("relu", "log1p_relu")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
+_SETFIT = "model_head.pkl"
+WHOLE = "export the whole model to ONNX, with its scores as the output logits, and give that file"
 _DENSE = (
     "a sentence encoder, which has one vector for each text",
     "choose the task embedding",
@@ -113,6 +115,10 @@ _OTHERS = {
     GLINER: (
         "GLiNER, which reads its labels beside the text",
         "choose a model that transformers opens for token-classification",
+    ),
+    _SETFIT: (
+        "SetFit, a sentence encoder with a classifier of scikit-learn behind it",
+        "remove the classifier's file to quantize the encoder alone, with the task embedding",
     ),
 }
 
@@ -229,8 +235,10 @@ def check_kind(folder: Path, head: Head | None = None) -> None:
     names += [
         str(name) for name in (config.get("model_type"), *(config.get("architectures") or ()))
     ]
-    names += [GLINER] if (folder / GLINER).is_file() else []
+    names += [name for name in (GLINER, _SETFIT) if (folder / name).is_file()]
     others = dict(_OTHERS)
+    if len(modules) > 1:
+        others["CrossEncoder"] = f"a reranker made of {len(modules)} modules", WHOLE
     for encoder, (words, own) in _KINDS.items():
         if head is not None and head.encoder != encoder:
             others |= dict.fromkeys(own, words)

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from octobert.core import model_config
 from octobert.core.errors import ModelError, did_you_mean, unreadable
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
-from octobert.core.files import canonical_digest, file_digest, file_stamp
+from octobert.core.files import canonical_digest, file_digest, file_stamp, opened
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import (
     ABOUT,
@@ -26,7 +26,7 @@ from octobert.core.model_config import (
     Similarity,
     read_object,
 )
-from octobert.core.onnx_files import external_files
+from octobert.core.onnx_files import external_files, tables_of
 from octobert.core.origin import listed
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
@@ -52,7 +52,7 @@ class ModelSource(FrozenModel):
     Args:
         path: the checkpoint folder or the `.onnx` file.
         kind: `checkpoint` (weights that transformers loads) or `onnx`.
-        config: `config.json` as a dictionary; empty for an ONNX file without one.
+        config: `config.json` as a dictionary, with the rows of its tables where an ONNX file has them.
         tokenizer_folder: the folder of the config and the tokenizer.
         longest_input: the largest number of tokens that the model has positions for, special tokens included.
         digest: sha256 over weights, config, tokenizer and modules; the same wherever the files are.
@@ -110,6 +110,15 @@ class ModelSource(FrozenModel):
                     got=f"{key} {json.dumps(self.config[key])}",
                     expected=f"{key} {json.dumps(value)}",
                 )
+        positions = str(self.config.get("position_embedding_type"))
+        if self.is_checkpoint and positions.startswith("relative"):
+            raise ModelError(
+                "transformers 5 has no relative positions for this model, and would leave them out",
+                where=where,
+                got=f"position_embedding_type {positions}",
+                expected="absolute",
+                fix="export it with transformers 4, and give the ONNX file; or correct config.json if it was trained without",
+            )
         return family
 
     @property
@@ -150,8 +159,7 @@ def resolve(
             expected="a checkpoint folder or an .onnx file",
         )
     folder = path if path.is_dir() else tokenizer_folder(path)
-    # Before any of them is read.
-    listed(folder, *model_config.READ)
+    _check_files(folder)
     folder = flat(folder)
     path = folder if path.is_dir() else path
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
@@ -171,6 +179,8 @@ def resolve(
         folder = completed(files, {model_config.CONFIG: json.dumps(config, indent=2)}, path)
         path = folder if path.is_dir() else path
     stamp = _summary(path, folder, file_stamp)
+    if path.is_file():
+        config = {**config, **tables_of(path, file_stamp(path))}
     return ModelSource(
         path=path,
         kind="checkpoint" if path.is_dir() else "onnx",
@@ -180,6 +190,16 @@ def resolve(
         digest=_summary(path, folder, file_digest),
         stamp=stamp,
     )
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse a folder whose files are links to nothing, pointers of Git LFS, or not for us to read."""
+    read = listed(folder, *model_config.READ)
+    for file in (read | listed(folder, "*.safetensors", anywhere=True)).values():
+        try:
+            opened(file).close()
+        except OSError as error:
+            raise unreadable(ModelError, error, file) from error
 
 
 def _tokenizer_at(name: str, revision: str | None) -> dict[str, Path]:

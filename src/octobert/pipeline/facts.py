@@ -63,6 +63,7 @@ class RunFacts:
     Args:
         model: the user's.
         absent: candidate → why it cannot run here.
+        reads: the model, where its tokenizer has tokens that it has no embedding for.
         kinds: kinds of sites that are observed besides those that the method needs, so that several recipes share one pass.
     """
 
@@ -78,6 +79,7 @@ class RunFacts:
     here: environment.Environment
     preprocess: UserCode | None
     measures: MetricSpecs
+    reads: ModelSource | None = None
     kinds: tuple[str, ...] = ()
 
     data: ClassVar = made_by("data")
@@ -287,6 +289,9 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         here=environment.current(),
         preprocess=_preprocess(recipe),
         measures=measures,
+        reads=model
+        if task.reads_texts and task.tokenizer(model.tokenizer_folder, model.config).unread
+        else None,
     )
 
 

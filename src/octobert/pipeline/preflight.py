@@ -88,7 +88,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         _check_criterion(recipe, recipe.accuracy, task, places)
     if places.corpus is not None:
         need_search(task)
-    check_length(task.max_length, model.tokenizer_folder)
+    check_length(task.max_length, model.longest_input)
     most = task.max_length or model.longest_input
     if recipe.shape is not None and not most <= recipe.shape.sequence <= model.longest_input:
         raise RecipeError(

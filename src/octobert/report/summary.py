@@ -353,6 +353,11 @@ def caveats(report: Report) -> list[str]:
             f"({report.model.left_out}) is left out. If it is a sparse encoder (SPLADE), whose vectors that head makes, they "
             "mean nothing; its language model is quantized by the task fill-mask."
         )
+    if unread := report.model.unread:
+        sentences.append(
+            f"The tokenizer has tokens ({len(unread):,}) that the model has no embedding for, and texts with them are "
+            f"refused: {', '.join(unread[:8])}{', …' if unread[8:] else ''}."
+        )
     if report.model.family == "graph":
         rest = report.model.rest or "nothing that takes time"
         sentences.append(

@@ -18,14 +18,16 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from octobert.core.closeness import Measure, OutputCloseness
+from octobert.core.errors import TokenError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import lazy
 from octobert.core.heads import head_of
 from octobert.core.measurements import FidelityKind
+from octobert.core.model_config import Config
 from octobert.core.plain import as_json
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import outputs_of
-from octobert.data.sampling import Row
+from octobert.data.sampling import ROW_NUMBER, Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._rows import Table
 
@@ -198,9 +200,9 @@ class Task(ABC):
         """Whether a tokenizer makes its rows."""
         return head_of(self.head).reads_texts
 
-    def tokenizer(self, folder: Path) -> Tokenizer:
-        """What makes rows of the texts, of a model's folder."""
-        return Tokenizer(folder, self.max_length)
+    def tokenizer(self, folder: Path, config: Config | None = None) -> Tokenizer:
+        """What makes rows of the texts, of a model's folder; `config` as for `Tokenizer`."""
+        return Tokenizer(folder, self.max_length, config)
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         """The texts of rows, in order; possibly several for each row.
@@ -268,6 +270,28 @@ class Task(ABC):
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """The token rows that the model reads for texts."""
+
+    def check_tokens(self, tokenizer: Tokenizer, rows: Sequence[Row], *, where: str) -> None:
+        """Refuse rows with a token that the model has no embedding for, before anything is made of the others.
+
+        Args:
+            rows: of the data set.
+            where: their file, for errors.
+
+        Raises:
+            TokenError: with the numbers of the rows.
+        """
+
+        def read(row: Row, place: str) -> None:
+            try:
+                self.encode(tokenizer, self.inputs([row], where=place))
+            except TokenError as error:
+                error.where = place
+                raise
+
+        if self.reads_texts and tokenizer.unread:
+            numbers = ((row, row.get(ROW_NUMBER, n)) for n, row in enumerate(rows, 1))
+            each(read, ((row, f"{where}, row {number}") for row, number in numbers))
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[RowTargets]:
         """The training targets of each token row: arguments of the model's `forward`; per-token targets are arrays.

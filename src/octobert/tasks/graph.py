@@ -22,6 +22,7 @@ from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
 from octobert.core.frozen import Count, FrozenModel
+from octobert.core.model_config import Config
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
 from octobert.data import formats
@@ -86,7 +87,7 @@ class GraphTask(Unscored):
     references: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
 
-    def tokenizer(self, folder: Path) -> Tokenizer:
+    def tokenizer(self, folder: Path, config: Config | None = None) -> Tokenizer:
         """None: nothing is text."""
         return NoTokenizer()
 

@@ -190,7 +190,8 @@ def _rebuild_one_(
     value = heads_of(attention.inputs[2], "value", [0, 2, 1, 3])
     scores = chain.Mul("scaled_scores", chain.MatMul("scores", query, key), scale)
     for index, term in enumerate(terms):
-        scores = chain.Add(f"positioned_scores{_nth(index)}", scores, _placed(term, chain))
+        placed = _placed(term, chain, _nth(index))
+        scores = chain.Add(f"positioned_scores{_nth(index)}", scores, placed)
     probs = chain.Softmax("probs", chain.Add("masked_scores", scores, mask), axis=-1)
     context = chain.MatMul("context_heads", probs, value)
     merged = chain.Reshape(
@@ -200,17 +201,21 @@ def _rebuild_one_(
     attention.output.matmul.replace_input_with(0, merged)
 
 
-def _placed(term: Term, chain: operators.Chain) -> ir.Value:
-    """Write a term of positions in the scale and shape of the scores [B, H, S, S], without Expand."""
+def _placed(term: Term, chain: operators.Chain, end: str) -> ir.Value:
+    """Write a term of positions in the scale and shape of the scores [B, H, S, S], without Expand.
+
+    Args:
+        end: of the names of its nodes, which an attention with several terms needs.
+    """
     value = term.value
     expand = operators.producer(value, "Expand")
     if expand is not None and term.shape is None:
         value = operators.input_of(expand, 0)
     if term.shape is not None:
-        value = chain.Reshape("position_heads", value, term.shape)
+        value = chain.Reshape(f"position_heads{end}", value, term.shape)
     if term.scale != 1.0:
-        factor = operators.initializer(chain.graph, f"{chain.stem}.position_scale", term.scale)
-        value = chain.Mul("scaled_position", value, factor)
+        factor = operators.initializer(chain.graph, f"{chain.stem}.position_scale{end}", term.scale)
+        value = chain.Mul(f"scaled_position{end}", value, factor)
     return value
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
-from octobert.core.onnx_files import INPUTS, input_named
+from octobert.core.onnx_files import INPUTS, input_named, without
 from octobert.graph import operators, parts
 from octobert.graph.capture import shapes
 from octobert.graph.capture.canonical import OPSET
@@ -191,6 +191,7 @@ def name_inputs_(graph: ir.Graph) -> None:
             "the inputs are not those of an encoder",
             got=", ".join(str(v.name) for v in graph.inputs),
             expected="input_ids, attention_mask and optionally token_type_ids",
+            fix=without(list(map(str, unknown))),
         )
     for value in list(graph.inputs):
         value.shape = ir.Shape(["batch", "sequence"])

@@ -7,11 +7,10 @@ also the files of the source's sentence-transformers modules.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from octobert.core.errors import ModelError, TokenError
 from octobert.core.heads import head_of
-from octobert.core.model_config import CONFIG, MODULES
-from octobert.core.origin import copy_files
+from octobert.core.model_config import CONFIG, MODULES, Config
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.encoded import feeds_of
@@ -70,14 +69,23 @@ def run(
         return _graph(context, feeds, model, head, axes)
     source = _artifacts.trained_source(model, trained)
     save_tokenizer(source.tokenizer_folder, context.work)
-    config = context.work / CONFIG
-    config.write_text("{}", encoding="utf-8")
-    copy_files(source.tokenizer_folder, [CONFIG], context.work)
+    context.write_json(CONFIG, source.config)
     context.progress("capturing", 0, 2)
-    batches = parity_batches(Tokenizer(context.work), head)
+    tokenizer = Tokenizer(context.work)
+    try:
+        batches = parity_batches(tokenizer, head)
+    except TokenError as error:
+        # Sentences of any model for these languages.
+        raise ModelError(
+            "the tokenizer is not the one that the model was trained with",
+            where=str(source.tokenizer_folder),
+            got=f"{len(tokenizer.unread):,} tokens that the model has no embedding for, such as {error.got}",
+            expected=error.expected,
+            fix="name the right one: --tokenizer FOLDER",
+        ) from error
     captured = capture.capture(source, head, batches, allow_pickle=allow_pickle)
     context.progress("capturing", 1, 2)
-    captured.model.metadata_props.update(_described(config))
+    captured.model.metadata_props.update(_described(source.config))
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
@@ -103,6 +111,7 @@ def run(
         source_bytes=sum(file.stat().st_size for file in files),
         wrapped=wrapped,
         left_out=heads.masked_lm(source, head_of(head)),
+        unread=tokenizer.unread,
     )
     context.write(_artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
@@ -116,7 +125,7 @@ def _graph(
     batches = _artifacts.batches(context.work, rows, build(head, {}))
     captured = capture.capture_graph(model.path, batches, axes, compared=COMPARED)
     operators.save(captured.model, context.work / _artifacts.FLOAT)
-    context.write_json("config.json", {"model_type": "graph"})
+    context.write_json(CONFIG, {"model_type": "graph"})
     facts = CaptureFacts(
         family=captured.family.model_types[0],
         head=head,
@@ -131,9 +140,8 @@ def _graph(
     return facts.model_dump(mode="json")
 
 
-def _described(config: Path) -> dict[str, str]:
+def _described(stated: Config) -> dict[str, str]:
     """What the file says of itself, for tools that see nothing else of the model."""
-    stated = json.loads(config.read_text(encoding="utf-8"))
     return {
         "producer": "octobert",
         "architectures": json.dumps(stated.get("architectures") or []),

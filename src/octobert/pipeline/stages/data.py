@@ -22,6 +22,7 @@ from octobert.data import readers, sampling, sources
 from octobert.data.readers import HubData
 from octobert.data.sampling import Row
 from octobert.data.sources import Content, RowFunction
+from octobert.models.source import ModelSource
 from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
 from octobert.tasks import Table, Task, check_columns
 
@@ -49,6 +50,7 @@ def run(
     functions: dict[str, RowFunction],
     preprocess: UserCode | None,
     allow_leakage: bool,
+    reads: ModelSource | None,
 ) -> Summary:
     """Load, separate, check for leakage, sample.
 
@@ -63,9 +65,12 @@ def run(
         functions: part → the user's function that gives its rows.
         preprocess: the user's function that changes rows or leaves them out.
         allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
+        reads: the model, where its tokenizer has tokens that it has no embedding for: rows with them are refused.
     """
     task, samples = spec.build(), calibrate.samples or 0
-    reader = _Reader(task, spec.name, places, functions, hub, revision, columns, preprocess, alone)
+    reader = _Reader(
+        task, spec.name, places, functions, hub, revision, columns, preprocess, alone, reads
+    )
     # Evaluated rows first, as they need most columns.
     target, evaluated = reader.load("evaluate") if "evaluate" in places and not alone else ("", [])
     source, rows = reader.load("calibrate")
@@ -114,6 +119,8 @@ def run(
         trained = _write_training(
             context, reader, finetune, judged, evaluated_digests, seed, allow_leakage=allow_leakage
         )
+    for place, part in ((source, rows), (target, evaluated), ("data.tune", tuning)):
+        reader.check(part, place)
     if "corpus" in places:
         # Searched, but not scored.
         evaluated += task.searched(reader.load("corpus")[1])
@@ -213,6 +220,7 @@ def _write_training(
         sampling.refuse_leakage(
             [digests[i] for i in remaining], evaluated, what="training", where="data.finetune"
         )
+    reader.check(rows, place)
     context.write_json(
         "training.json",
         {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)},
@@ -237,7 +245,14 @@ class _Reader:
     columns: Sequence[str]
     preprocess: UserCode | None
     alone: bool
+    reads: ModelSource | None
     left_out: dict[str, int] = field(default_factory=dict)
+
+    def check(self, rows: Sequence[Row], where: str) -> None:
+        """Refuse rows that the model cannot read."""
+        if self.reads is not None:
+            tokenizer = self.task.tokenizer(self.reads.tokenizer_folder, self.reads.config)
+            self.task.check_tokens(tokenizer, rows, where=where)
 
     def load(self, part: str) -> tuple[str, list[Row]]:
         """(Where the rows of a part are, the rows)."""
