@@ -18,7 +18,7 @@ from octobert.core.files import file_stamp
 from octobert.core.results import PACKAGE_FILE, TaskFacts
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
-from octobert.inference import machines, package_files
+from octobert.inference import machines
 from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.predictor import Predictor
 from octobert.report.page.runs import title_of
@@ -122,7 +122,7 @@ class Models:
     """The packages that a folder holds.
 
     Args:
-        folder: an output directory, a package, its zip file, or a merged folder.
+        folder: an output directory, a package, or a merged folder.
         targets: to show; none for all.
 
     Raises:
@@ -196,7 +196,7 @@ class Models:
 
     def _packages(self) -> dict[str, Path]:
         """Packages by name. A folder that is one package has it under its own name, also when it was deleted."""
-        folder = package_files.folder_of(self._folder)
+        folder = self._folder
         paths = packages(folder)
         by_name = {path.resolve().name if path == folder else path.name: path for path in paths}
         self._started = {**self._started, **by_name}

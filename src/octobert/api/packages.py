@@ -49,7 +49,7 @@ def verify(package: PathLike, *, run: bool = True) -> Verified:
     """Compare the content of every file of a package with the sha256 in its manifest, and measure what batches do to answers.
 
     Args:
-        package: A package, `OUT/TARGET`, or its zip file, whose model is not run.
+        package: A package, `OUT/TARGET`.
         run: Run the model, where its target runs here: are answers the same alone, padded and in any batch, and how near are
             they to the float model's on texts that nothing was fitted to? False: only the files are compared, and the runtime
             does not open the model.

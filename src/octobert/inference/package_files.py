@@ -1,31 +1,25 @@
-"""The files of a package, in its folder or in one zip file: its manifest, whether they are as it says, and tuned settings.
+"""The files of a package: its manifest, whether they are as it says, and tuned settings.
 
-    ort-cpu.zip
-    └── ort-cpu/octobert.json, ort-cpu/onnx/model_quantized.onnx, …
-
-A zip file is written so that equal packages give equal bytes. Files in it are stored, not compressed: 8-bit weights hardly get
-smaller, and every zlib compresses differently. The settings that `octobert tune` chose, by machine and goal, are in
-`tuned.json` in a package, and in `NAME.tuned.json` beside a model file.
+The settings that `octobert tune` chose, by machine and goal, are in `tuned.json` in a package, and in `NAME.tuned.json`
+beside a model file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from octobert.core import archives, environment
+from octobert.core import environment
 from octobert.core.closeness import BatchEffect, Closeness
-from octobert.core.errors import ModelError, RecipeError, reason
+from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import (
     atomic_write,
     canonical_digest,
@@ -44,11 +38,6 @@ _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10
 _AGAIN = "copy the package again, or run the recipe again"
-# The first date that a zip file can hold, and a plain file that everybody may read.
-_DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
-_CHUNK = 1 << 20
-# In a zip file. A manifest has a plan and ranges: a few megabytes for the largest encoders.
-_LARGEST_MANIFEST = 256 << 20
 
 
 class Verified(Tabular):
@@ -125,18 +114,16 @@ def _manifest(content: bytes, path: Path) -> PackageManifest:
 
 
 def verify(package: Path) -> Verified:
-    """Compare the content of every file of a package with the sha256 in its manifest. A zip file is not unpacked.
+    """Compare the content of every file of a package with the sha256 in its manifest.
 
     This finds damage and edits. It does not tell who made a package: whoever changes a file can change the manifest.
 
     Args:
-        package: its folder, or a zip file of it.
+        package: its folder.
 
     Raises:
-        ModelError: files are missing or have another content, all named; or it is no package, or a damaged zip file.
+        ModelError: files are missing or have another content, all named; or it is no package.
     """
-    if _is_zip(package):
-        return _verify_zip(package)
     manifest = read_manifest(package)
     states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
@@ -155,108 +142,6 @@ def _verified(
     if wrong := [f"{name} {state}" for name, state in states.items() if state]:
         raise other_files(package, wrong)
     return Verified(package=str(package), files=manifest.files, added=tuple(sorted(added)))
-
-
-def _verify_zip(path: Path) -> Verified:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            files = archives.files_of(archive)
-            archives.check(path, files)
-            sizes = {info.filename: info.file_size for info in files}
-            manifests = [
-                name
-                for name in sizes
-                if PurePosixPath(name).name == PACKAGE_FILE and name.count("/") <= 1
-            ]
-            if len(manifests) != 1 or sizes[manifests[0]] > _LARGEST_MANIFEST:
-                count = len(manifests)
-                raise _no_package(
-                    path,
-                    f"{count} files of that name"
-                    if count != 1
-                    else f"{sizes[manifests[0]]:,} bytes",
-                )
-            top = manifests[0].removesuffix(PACKAGE_FILE)
-            manifest = _manifest(archive.read(manifests[0]), path)
-            states = {
-                name: _zipped_state(archive, top + name, digest)
-                for name, digest in manifest.files.items()
-            }
-            return _verified(
-                path,
-                manifest,
-                states,
-                sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)},
-            )
-    except (OSError, *archives.DAMAGED) as error:
-        raise ModelError(
-            "the zip file cannot be read",
-            where=str(path),
-            got=reason(error),
-            fix="copy it again, or run the recipe again",
-        ) from error
-
-
-def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
-    """Return the problem of a file in a zip file; empty if there is none."""
-    try:
-        stream = archive.open(name)
-    except KeyError:
-        return "is missing"
-    content = hashlib.sha256()
-    with stream:
-        while chunk := stream.read(_CHUNK):
-            content.update(chunk)
-    return "" if content.hexdigest() == digest else "has another content"
-
-
-def write_zip(package: Path, names: Iterable[str], path: Path, top: str) -> None:
-    """Write files of a package into a zip file.
-
-    Args:
-        package: its folder.
-        names: relative paths of the files.
-        path: the zip file.
-        top: the folder in the zip file that holds them.
-    """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(names):
-            entry = zipfile.ZipInfo(f"{top}/{name}", _DATE)
-            entry.create_system, entry.external_attr, entry.file_size = (
-                3,
-                _MODE,
-                (package / name).stat().st_size,
-            )
-            with (package / name).open("rb") as source, archive.open(entry, "w") as target:
-                shutil.copyfileobj(source, target, _CHUNK)
-
-
-def folder_of(package: Path) -> Path:
-    """The folder of a package; a zip file is unpacked into the cache folder first, unless it is there.
-
-    Raises:
-        ModelError: the zip file is damaged, holds what no package does, or no package.
-    """
-    if not _is_zip(package):
-        return package
-    folder = archives.unpacked(package)
-    if not (folder / PACKAGE_FILE).is_file():
-        raise _no_package(package)
-    return folder
-
-
-def _is_zip(package: Path) -> bool:
-    return package.suffix == archives.SUFFIX and package.is_file()
-
-
-def _no_package(path: Path, got: str | None = None) -> ModelError:
-    return ModelError(
-        "not a zip file of a package",
-        where=str(path),
-        got=got,
-        expected=PACKAGE_FILE,
-        fix="check the path",
-    )
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:
