@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from octobert.core.files import file_stamp
 from octobert.core.results import PACKAGE_FILE, TaskFacts
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
-from octobert.inference import machines
 from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.predictor import Predictor
 from octobert.report.page.runs import title_of
@@ -122,7 +120,7 @@ class Models:
     """The packages that a folder holds.
 
     Args:
-        folder: an output directory, a package, or a merged folder.
+        folder: an output directory, or a package.
         targets: to show; none for all.
 
     Raises:
@@ -152,12 +150,7 @@ class Models:
             ModelError: there is no package.
             TargetError: there is no package for a target.
         """
-        paths, preferred = self._packages(), None
-        with contextlib.suppress(OctobertError):
-            preferred = machines.for_this_machine(self._folder)
-        entries = [
-            {**_entry(name, path), "preferred": path == preferred} for name, path in paths.items()
-        ]
+        entries = [_entry(name, path) for name, path in self._packages().items()]
         package_targets = [entry["target"] for entry in entries]
         for target in self._targets:
             if target not in package_targets:

@@ -34,15 +34,14 @@ def manifest(package: PathLike) -> PackageManifest:
     """The manifest of a package: the recipe, the plan, the ranges, the scores.
 
     Args:
-        package: A package, `OUT/TARGET`. Of a merged folder the package for this machine.
+        package: A package, `OUT/TARGET`.
 
     Raises:
         ModelError: The folder is not a package.
     """
-    from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
-    return read_manifest(for_this_machine(path_of(package, "package")))
+    return read_manifest(path_of(package, "package"))
 
 
 def verify(package: PathLike, *, run: bool = True) -> Verified:

@@ -337,7 +337,6 @@ def open_model(
 
 
 def _package(path: Path, target: str | None) -> FinishedModel:
-    path = machines.for_this_machine(path)
     manifest = package_files.read_manifest(path)
     machines.check_machine(path, manifest)
     if target not in (None, manifest.target):
