@@ -50,7 +50,7 @@ def _options_(
 ) -> dict[str, Schema]:
     """Plugin → a reference to the schema of its options, which is added to the definitions."""
     for name in names:
-        schema = plugins.load(family, name).Options.model_json_schema(schema_generator=_Described)
+        schema = plugins.options_of(family, name).model_json_schema(schema_generator=_Described)
         definitions |= schema.pop("$defs", {})
         definitions[f"{family}.{name}"] = schema
     return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in names}

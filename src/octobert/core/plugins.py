@@ -13,14 +13,18 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel
 
 from octobert.core.axes import Axis
 from octobert.core.errors import RecipeError, did_you_mean
 
 P = TypeVar("P")
+C = TypeVar("C", bound=BaseModel)
 
 # Family → the package that holds its plugins.
 PACKAGES = {
@@ -92,6 +96,72 @@ def _installed(family: str) -> dict[str, EntryPoint]:
         for point in entry_points(group=f"octobert.{family}")
         if point.name not in _builtin(family)
     }
+
+
+def options_of(family: str, name: str) -> type[BaseModel]:
+    """Return the model of a plugin's options: the plugin itself, where its family is one of classes.
+
+    Raises:
+        RecipeError: there is no plugin of that name.
+    """
+    classes: Classes[Any] | None = getattr(
+        importlib.import_module(PACKAGES[family]), "PLUGINS", None
+    )
+    model: type[BaseModel] = load(family, name).Options if classes is None else classes.load(name)
+    return model
+
+
+class Classes(Generic[C]):
+    """The plugins of a family that are frozen classes, one in each file. Their fields are their options.
+
+    Args:
+        family: a key of `PACKAGES`.
+        base: what each of them is a subclass of.
+    """
+
+    def __init__(self, family: str, base: type[C]) -> None:
+        self._family, self._base = family, base
+
+    def names(self) -> tuple[str, ...]:
+        """Return the plugins as users write them (`moving-average`), sorted."""
+        return names(self._family)
+
+    def load(self, name: str, *, where: str | None = None) -> type[C]:
+        """Return the class of one plugin.
+
+        Args:
+            name: as users write it.
+            where: the recipe key or option that named it, for the error.
+
+        Raises:
+            RecipeError: there is no plugin of that name, or its file has not one class of the family.
+        """
+        module = load(self._family, name, where=where)
+        own = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, self._base)
+            and value.__module__ == module.__name__
+        ]
+        if len(own) != 1:
+            raise RecipeError(
+                f'the plugin "{name}" has not one class of its family',
+                where=module.__name__,
+                got=", ".join(each.__name__ for each in own) or "none",
+                expected=f"one subclass of {self._base.__name__}",
+                fix="update the package that it comes from",
+            )
+        return own[0]
+
+    def make(self, name: str, options: Mapping[str, Any]) -> C:
+        """Return a plugin with its options.
+
+        Raises:
+            RecipeError: as `load`.
+            ValueError: an option is wrong.
+        """
+        return self.load(name).model_validate(options)
 
 
 class Family(Generic[P]):
