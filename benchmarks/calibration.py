@@ -36,7 +36,8 @@ from octobert.data.encoded import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.models.source import resolve
-from octobert.quantization import observer
+from octobert.quantization import calibrators, observer
+from octobert.quantization.calibrators.percentile import Percentile
 
 CALIBRATORS = ("entropy", "percentile", "mse")
 ROUNDS = 3
@@ -100,9 +101,9 @@ def main() -> None:
     def calibrate() -> None:
         observed = observer.observe(graph, rows, 0, values)
         for name in CALIBRATORS:
-            calibrator = plugins.load("calibrators", name)
+            calibrator = calibrators.load(name)()
             for value in values:
-                calibrator.interval(observed[value], calibrator.Options())
+                calibrator.interval(observed[value])
 
     if arguments.memory:
         calibrate()
@@ -149,17 +150,14 @@ def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
     graph_sites = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
-    method, calibrator = (
-        plugins.load("methods", "static"),
-        plugins.load("calibrators", "percentile"),
-    )
+    method = plugins.load("methods", "static")
     options = method.Options(reduce_range=saturates(table, environment.current().features))
     placement = Placement(description="", kinds=method.observed_kinds(options, [table]))
     values = sorted(
         {site.value for site in graph_sites if placement.takes(site) and not site.is_weight}
     )
     observed = observer.observe(graph, rows, 0, values)
-    intervals = {name: calibrator.interval(observed[name], calibrator.Options()) for name in values}
+    intervals = {name: Percentile().interval(observed[name]) for name in values}
     provenance = Provenance(
         samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark"
     )

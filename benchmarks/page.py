@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from octobert.api import pages
 from octobert.report.page import page
 
 # Before anything of the page runs: keep what the browser tells.
@@ -57,6 +56,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.support.chromium import chromium
     from tests.support.reports import rich_run
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -69,7 +69,7 @@ def main() -> None:
         made.write_text(
             page([rich_run(rows=options.rows, changed=options.rows // 2)]), encoding="utf-8"
         )
-        browser = playwright.chromium.launch(executable_path=pages.browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         print(f"Chromium {browser.version}, medians of {options.repeats} visits\n")
         print(f"| page | width | file MB | {' | '.join(COLUMNS)} |")
         print("|---|---|---|" + "---|" * len(COLUMNS))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import octobert
-from octobert.api import pages
 
 FOLDER = Path(__file__).parent / "images"
 LARGEST = 400_000
@@ -56,9 +55,12 @@ def small(png: bytes) -> bytes:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.support.chromium import chromium
+
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = octobert.page(sys.argv[1], out=Path(folder) / "report.html")
-        browser = playwright.chromium.launch(executable_path=pages.browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         for name, how in PICTURES.items():
             content = small(picture(browser, page, *how))
             if len(content) > LARGEST:

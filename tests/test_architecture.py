@@ -159,8 +159,8 @@ PUBLIC = {
         "AccuracyError BusyError DataError ModelError OctobertError ParityError PlanError RecipeError StorageError TargetError"
     ),
     "functions": (
-        "attach auto auto_again benchmark calibrate calibration_tables check check_criteria clean doctor dry_run embed evaluate export finetune fuse "
-        "import_config inspect list_placements list_targets list_tasks load load_recipe log_run manifest merge packages page parse_recipe "
+        "attach auto benchmark calibrate calibration_tables check check_criteria clean doctor dry_run embed evaluate export finetune fuse "
+        "import_config inspect list_placements list_targets list_tasks load load_recipe log_run manifest packages page parse_recipe "
         "predict_rows push quantize read_calibration_table recipe_schema run setup stored tune verify"
     ),
     "others": (

@@ -24,7 +24,14 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.packages import EXTRA, install_extra
 from tests.support.runs import write_pairs
 
+# Families whose plugins are classes, which mypy checks; those of the others are modules.
+CLASSES = {
+    family: package.PLUGINS
+    for family in plugins.FAMILIES
+    if hasattr(package := importlib.import_module(plugins.PACKAGES[family]), "PLUGINS")
+}
 ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
+MODULES = [(family, name) for family, name in ALL if family not in CLASSES]
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")
 
 
@@ -90,7 +97,25 @@ def wrong_options(options: Any) -> list[str]:
     return wrong if options.__doc__ else [*wrong, "Options has no docstring"]
 
 
-@pytest.mark.parametrize(("family", "name"), ALL)
+@pytest.mark.parametrize(("family", "name"), [each for each in ALL if each not in MODULES])
+def test_every_class_describes_its_options_and_has_defaults(family: str, name: str) -> None:
+    assert wrong_options(CLASSES[family].load(name)) == []
+    assert CLASSES[family].make(name, {}) == CLASSES[family].load(name)()
+
+
+def test_a_file_without_one_class_of_its_family_is_refused(tmp_path: Path, monkeypatch) -> None:
+    for content in ("", "from octobert.quantization.calibrators.minmax import MinMax\n"):
+        (tmp_path / "no_class.py").write_text(content)
+        monkeypatch.syspath_prepend(tmp_path)
+        sys.modules.pop("no_class", None)
+        module = importlib.import_module("no_class")
+        monkeypatch.setattr(plugins, "load", lambda *_, module=module, **__: module)
+        with pytest.raises(RecipeError, match=r"no_class: the plugin .* has not one class"):
+            CLASSES["calibrators"].load("anything")
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(("family", "name"), MODULES)
 def test_every_plugin_has_what_its_protocol_declares(family: str, name: str) -> None:
     assert breaches(plugins.load(family, name), protocol_of(family)) == []
 
@@ -119,14 +144,12 @@ for family in plugins.FAMILIES:
 
 
 def test_a_plugin_without_its_parts_is_noticed() -> None:
-    module = ModuleType("broken", "A calibrator.")
-    module.Options, module.interval = dict, lambda statistics: None  # type: ignore[attr-defined]
-    assert breaches(module, protocol_of("calibrators")) == [
-        "SWEEP is missing",
-        "interval takes [('statistics', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>)], not "
-        "[('statistics', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>), ('options', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>)]",
-        "Options is not a FrozenModel",
-    ]
+    module = ModuleType("broken", "A correction.")
+    module.Options, module.correct = dict, lambda layer: None  # type: ignore[attr-defined]
+    wrong = breaches(module, protocol_of("corrections"))
+    assert "Options is not a FrozenModel" in wrong
+    assert any(sentence.startswith("correct takes [('layer'") for sentence in wrong)
+    assert any(sentence.endswith(" is missing") for sentence in wrong)
 
 
 # --- plugins of another package
@@ -229,7 +252,7 @@ def test_the_correction_of_another_package_is_in_the_written_model(
 
 
 @pytest.mark.parametrize(
-    ("group", "name"), [item for item in EXTRA.items() if item[0] != "commands"]
+    ("group", "name"), [item for item in EXTRA.items() if item[0] not in ("commands", *CLASSES)]
 )
 def test_every_extra_plugin_is_a_file_that_keeps_its_contract(
     extra: Path, monkeypatch, group: str, name: str

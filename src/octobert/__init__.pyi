@@ -6,8 +6,6 @@ from octobert.api.catalog import list_targets as list_targets
 from octobert.api.catalog import list_tasks as list_tasks
 from octobert.api.catalog import recipe_schema as recipe_schema
 from octobert.api.choosing import auto as auto
-from octobert.api.choosing import auto_again as auto_again
-from octobert.api.choosing import merge as merge
 from octobert.api.clients import export as export
 from octobert.api.corpus import embed as embed
 from octobert.api.hub import push as push

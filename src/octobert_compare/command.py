@@ -28,7 +28,7 @@ def command(
     """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it.
 
     Args:
-        folder: An output directory with packages, a package, or a merged folder.
+        folder: An output directory with packages, or a package.
         target: Show the package for this target only. Give it several times for several.
         open_: Open the page in the browser.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from octobert.core.files import file_stamp
 from octobert.core.results import PACKAGE_FILE, TaskFacts
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
-from octobert.inference import machines, package_files
 from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.package_files import files_of
 from octobert.inference.predictor import Predictor
@@ -123,7 +121,7 @@ class Models:
     """The packages that a folder holds.
 
     Args:
-        folder: an output directory, a package, its zip file, or a merged folder.
+        folder: an output directory, or a package.
         targets: to show; none for all.
 
     Raises:
@@ -153,12 +151,7 @@ class Models:
             ModelError: there is no package.
             TargetError: there is no package for a target.
         """
-        paths, preferred = self._packages(), None
-        with contextlib.suppress(OctobertError):
-            preferred = machines.for_this_machine(self._folder)
-        entries = [
-            {**_entry(name, path), "preferred": path == preferred} for name, path in paths.items()
-        ]
+        entries = [_entry(name, path) for name, path in self._packages().items()]
         package_targets = [entry["target"] for entry in entries]
         for target in self._targets:
             if target not in package_targets:
@@ -197,7 +190,7 @@ class Models:
 
     def _packages(self) -> dict[str, Path]:
         """Packages by name. A folder that is one package has it under its own name, also when it was deleted."""
-        folder = package_files.folder_of(self._folder)
+        folder = self._folder
         paths = packages(folder)
         by_name = {path.resolve().name if path == folder else path.name: path for path in paths}
         self._started = {**self._started, **by_name}

@@ -25,7 +25,7 @@ class Server:
     """A server that has its port and its address, and does not answer yet.
 
     Args:
-        folder: an output directory, a package, its zip file, or a merged folder.
+        folder: an output directory, or a package.
         port: 0 for a free one.
         targets: to show; none for all.
 

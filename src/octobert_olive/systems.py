@@ -247,13 +247,6 @@ def set_shapes(draft: Draft) -> None:
 
 @computed
 def packaging(draft: Draft, node: Node) -> None:
-    """Packages as zip files."""
+    """Packages as zip files, which every system packs itself."""
     for element in node.elements():
-        kind = element.get("type")
-        if kind.lower == "zipfile":
-            draft.set("zip", True, kind)
-            apply(draft, element, "zip")
-        else:
-            element.refused(
-                "octobert packs folders as zip files; a registry or an image takes those"
-            )
+        element.not_needed("a package of octobert is a folder: zip -r NAME.zip OUT/TARGET packs it")

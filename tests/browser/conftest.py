@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from octobert.api import pages
-from octobert.core.errors import TargetError
 from octobert.report.page import Run, page
+from tests.support.chromium import chromium
 from tests.support.reports import rich_run
 
 Open = Callable[..., Any]
@@ -30,10 +29,9 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed (pip install octobert[browser])"
     )
-    try:
-        found = pages.browser()
-    except TargetError as error:
-        pytest.skip(str(error))
+    found = chromium()
+    if found is None:
+        pytest.skip("there is no Chromium or Chrome (OCTOBERT_BROWSER names its program)")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import octobert
 from octobert.report.page import Run
 from tests.support.reports import rich_run
 
@@ -135,37 +132,3 @@ def test_the_chart_has_a_point_for_each_model_of_each_run(page_at, three: Path) 
     chart = page_at(three).locator("figure.speedups")
     assert chart.locator("g[data-mark=dot] circle").count() == 6
     assert chart.locator("g[data-mark=rule] line").count() >= 6
-
-
-def test_a_page_is_printed_to_a_file(browser, tmp_path: Path) -> None:
-    run = rich_run(rows=20)
-    (tmp_path / "report.json").write_text(run.report.model_dump_json())
-    (tmp_path / "evidence.json").write_text(run.evidence.model_dump_json())
-    page = octobert.page(tmp_path, pdf=tmp_path / "report.pdf")
-    content = (tmp_path / "report.pdf").read_bytes()
-    assert content.startswith(b"%PDF")
-    assert content.rstrip().endswith(b"%%EOF")
-    assert content.count(b"/Type /Page\n") > 2
-    reader = shutil.which("pdftotext")
-    if reader is not None:
-        done = subprocess.run(
-            [reader, "-layout", tmp_path / "report.pdf", "-"],
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        for words in (
-            "module",
-            "encoder.layer.0.ffn_up",
-            "openvino-bf16 was not measured",
-            "peak memory MB",
-            "tokens/s",
-        ):
-            assert words in done.stdout, words
-        assert "Point at a cell" not in done.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "report.json",
-        "evidence.json",
-        page.name,
-        "report.pdf",
-    }

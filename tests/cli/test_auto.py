@@ -1,9 +1,7 @@
-"""`octobert auto`: options become a recipe that chooses; choosing again; what is refused before anything runs."""
+"""`octobert auto`: options become a recipe that chooses; what is refused before anything runs."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,9 @@ from octobert.api.choosing import settings
 from octobert.cli import _show, run
 from octobert.config import loading
 from octobert.config.choosing import Choose
-from octobert.core import environment
-from octobert.core.errors import LimitError, RecipeError
-from octobert.core.results import Report
+from octobert.core.errors import RecipeError
 from octobert.pipeline.choosing import space
 from tests.support.cli import octobert as octobert_cli
-from tests.support.runs import warmed
-from tests.support.selections import found, selection
 
 GIVEN = ("m", "--task", "mrpc", "--data", "d", "--out", "o")
 DROP = {"of": "metric", "max_drop": 0.01}
@@ -162,13 +156,6 @@ WRONG = [
     [*GIVEN, "--size", "--latency", "p90"],
     [*GIVEN, "--at-least", "0.9", "--relative"],
     ["m", "--task", "mrpc"],
-    ["m", "n", *GIVEN[1:]],
-    ["m", "--again"],
-    ["m", "--again", "--minutes", "5"],
-    ["m", "--merge", "--out", "o"],
-    ["m", "n", "--merge"],
-    ["m", "n", "--merge", "--task", "mrpc", "--out", "o"],
-    ["m", "n", "--merge", "--no-sensitivity", "--calibrate", "mse", "--out", "o"],
 ]
 
 
@@ -178,93 +165,3 @@ def test_wrong_options_are_one_sentence(golden, tmp_path: Path, arguments: list[
     assert done.returncode in (RecipeError.exit_code, octobert.ModelError.exit_code)
     golden(done.stderr.splitlines()[-1])
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def chosen(finished, tmp_path: Path) -> Path:
-    """An output directory with a report of a choice, of a recipe that only writes its models."""
-    recipe, out, report = finished
-    stages = (
-        "data",
-        "capture",
-        "transform",
-        "observe",
-        "calibrate",
-        "quantize",
-        "export",
-    )
-    folder = warmed(out, tmp_path / "out", *stages)
-    shutil.copytree(out / "ort-cpu", folder / "best")
-    write_choice(folder, report, recipe=loading.as_written(recipe) | {"measure": False})
-    return folder
-
-
-def write_choice(out: Path, report: Report, **changes: Any) -> None:
-    kept = (
-        found("ort-cpu int8", 26.4, 0.31, 0.55, 109.2, "chosen"),
-        found("ort-cpu f32", 76.8, 0.0, 0.0, 418.1, "admissible"),
-    )
-    choice = selection(*kept, environment=environment.current(), **changes)
-    (out / "report.json").write_text(report.model_copy(update={"choice": choice}).model_dump_json())
-
-
-def test_choosing_again_on_the_same_machine_says_that_nothing_has_changed(
-    chosen: Path, finished
-) -> None:
-    done = octobert_cli("auto", chosen, "--again")
-    assert done.returncode == 0
-    assert "nothing has changed since the model was chosen" in done.stderr
-    assert f"Model    {chosen / 'best'}" in done.stdout
-    assert not (chosen / "ort-cpu").exists()
-    # The exit code says that limits are missed, whoever asks.
-    write_choice(chosen, finished[2], recipe=loading.as_written(finished[0]), met=False)
-    done = octobert_cli("auto", chosen, "--again", "--json")
-    assert done.returncode == LimitError.exit_code == 9
-    assert "ort-cpu int8: no model keeps all limits; the nearest is packaged" in done.stderr
-    assert json.loads(done.stdout.partition('{"error"')[0])["choice"]["met"] is False
-
-
-def test_choosing_again_on_another_machine_runs_the_recipe_again(chosen: Path, monkeypatch) -> None:
-    here = environment.current()
-    monkeypatch.setattr(
-        environment, "current", lambda: here.model_copy(update={"cores": 128, "cpu": "another CPU"})
-    )
-    done = octobert_cli("auto", chosen, "--again")
-    assert done.returncode == 0
-    said = " ".join(done.stderr.split())
-    assert (
-        f"choosing again: the CPU is another CPU, not {here.cpu}; 128 cores, not {here.cores}; everything is timed"
-        in said
-    )
-    assert octobert.manifest(chosen / "ort-cpu").environment.cores == 128
-
-
-def test_choosing_again_without_the_model_or_the_data(
-    golden, chosen: Path, tmp_path: Path, finished
-) -> None:
-    recipe, _, report = finished
-    for change in ({"model": str(tmp_path / "gone")}, {"data": {"source": "/gone/rows"}}):
-        write_choice(chosen, report, recipe=loading.as_written(recipe) | change)
-        with golden.raises(RecipeError):
-            octobert.auto_again(chosen)
-    write_choice(chosen, report)
-    with pytest.raises(RecipeError, match="the report is not one of a choice"):
-        octobert.auto_again(chosen)
-    (chosen / "report.json").write_text("{}")
-    with pytest.raises(RecipeError, match="the report cannot be read"):
-        octobert.auto_again(chosen)
-
-
-def test_choosing_again_asks_again_for_permissions(
-    golden, chosen: Path, tmp_path: Path, finished
-) -> None:
-    recipe, _, report = finished
-    code = f"{tmp_path / 'own.py'}:changed"
-    allowed = recipe.model_copy(update={"preprocess": code, "allow_code": True})
-    write_choice(chosen, report, recipe=loading.as_written(allowed))
-    with golden.raises(RecipeError):
-        octobert.auto_again(chosen)
-    # A report that says so itself is not believed.
-    write_choice(chosen, report, recipe=loading.as_written(allowed) | {"allow_code": True})
-    with golden.raises(RecipeError):
-        octobert.auto_again(chosen)

@@ -45,6 +45,6 @@ def test_a_keyword_has_the_type_of_its_key(key: str) -> None:
     assert get_type_hints(RecipeKeys)[key] == wanted
 
 
-@pytest.mark.parametrize("function", [octobert.quantize, octobert.auto, octobert.auto_again])
+@pytest.mark.parametrize("function", [octobert.quantize, octobert.auto])
 def test_the_functions_take_them(function: Any) -> None:
     assert function.__annotations__["keys"] == "Unpack[RecipeKeys]"

@@ -55,7 +55,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "load": octobert.load,
     "load and verify": lambda package: octobert.load(package, verify=True),
     "push": lambda package: octobert.push(package, "me/model", dry_run=True),
-    "merge": lambda package: octobert.merge([package, package], package.parent / "merged"),
     **{
         f"export for {client}": lambda package, client=client: octobert.export(package, client)
         for client in CLIENTS

@@ -26,6 +26,7 @@ from octobert.graph.passes import npu
 from octobert.models.checkpoint import load_torch
 from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, observer, search, sensitivity
+from octobert.quantization.calibrators.minmax import MinMax
 from octobert.quantization.methods import static
 from octobert.quantization.transforms import smoothquant
 from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad_of, parity_feeds
@@ -87,10 +88,7 @@ class Family:
         self.sites = sites.find_sites(model.graph, self.family)
         activations = sorted({site.value for site in self.sites if not site.is_weight})
         self.statistics = observer.observe(self.float, self.rows, pad_id, activations)
-        minmax = plugins.load("calibrators", "minmax")
-        intervals = {
-            name: minmax.interval(one, minmax.Options()) for name, one in self.statistics.items()
-        }
+        intervals = {name: MinMax().interval(one) for name, one in self.statistics.items()}
         provenance = {
             "samples": 1,
             "tokens": 1,

@@ -418,6 +418,15 @@ def test_a_fixed_shape_is_that_of_the_file_on_the_cpu_too() -> None:
     assert recipe["shape"] == {"batch": 1, "sequence": 128}
 
 
+def test_zip_files_are_not_needed() -> None:
+    imported = converted(
+        config({"quant": STATIC}, packaging_config={"type": "Zipfile", "name": "a"})
+    )
+    field = outcome(imported, "packaging_config.type")
+    assert field.verdict == "not needed"
+    assert "zip -r" in field.note
+
+
 @pytest.mark.parametrize("value", [[True, False], "SEARCHABLE_VALUES"])
 def test_a_recipe_has_one_float_type(value: Any) -> None:
     imported = converted(config({"fuse": {"type": "OrtTransformersOptimization", "float16": value}}))  # fmt: skip

@@ -370,34 +370,6 @@ def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> Non
     assert contents(out) == seen({"a": OLD}, "old")
 
 
-def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> None:
-    out = tmp_path / "out"
-
-    def run(content: str | None) -> list[str]:
-        folders = {"a": put_once(out, OLD)}
-        if content is not None:
-            stored = put_once(out, {"a.zip": content})
-            folders["a.zip"] = Folder(stored.path / "a.zip", {"": text_digest(content)}, "zip/a")
-        with locked(out / HIDDEN) as lock:
-            return publish(
-                out, folders, {"report.json": str(content)}, lock, fetch=there, needed=()
-            )
-
-    assert run("one") == run("two") == []
-    assert contents(out) == seen({"a": OLD}, "two") | {"a.zip": "two"}
-    # An edited one is the user's; one of an earlier run, with other files than the package beside it, goes.
-    (out / "a.zip").write_text("mine")
-    assert [note.partition(", ")[0] for note in run(None)] == [
-        f"{out / 'a.zip'} belongs to an earlier run with other targets; it was left there"
-    ]
-    (out / "a.zip").unlink()
-    run("three")
-    assert run(None) == [
-        f"{out / 'a.zip'} was removed: it belonged to an earlier run with other targets"
-    ]
-    assert not (out / "a.zip").exists()
-
-
 class Options(FrozenModel):
     """Of a stage that reads a file."""
 
@@ -422,9 +394,6 @@ def test_what_is_in_the_way_is_refused_before_a_run_starts(tmp_path) -> None:
     with pytest.raises(StorageError, match="a file would replace a folder"):
         publishing.check_output([packaged], out)
     (out / "report.html").rmdir()
-    (out / "a.zip").mkdir()
-    with pytest.raises(StorageError, match=r"a\.zip: a file would replace a folder"):
-        publishing.check_output([packaged, step("archive/a", tmp_path / "model")], out)
     (out / "a").symlink_to("nowhere")
     with pytest.raises(StorageError, match="would replace a folder that octobert did not write"):
         publishing.check_output([packaged], out)

@@ -40,7 +40,7 @@ def chain_of(*texts: str) -> list[Step]:
         steps.append(
             Step(
                 f"step/{text}",
-                "archive",
+                "package",
                 Inputs(of=steps[-1].result if steps else None),
                 Options(text=text),
             )
@@ -124,7 +124,7 @@ def test_chains_run_at_the_same_time_and_share_what_is_the_same(tmp_path) -> Non
         set(found) == {"step/before", "step/shared", f"step/own {name}"}
         for name, found in done.items()
     )
-    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["archive"] * 4
+    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["package"] * 4
     # Lines of several threads are whole, and no event is lost: two of each step, which is made once and told once.
     assert (
         len((tmp_path / events.FILE).read_bytes().splitlines())
@@ -182,7 +182,7 @@ def test_an_error_ends_its_chain_alone(concurrency, tmp_path) -> None:
     ]
     assert failure["chain"] == "a"
     assert failure["error"]["what"] == "no model"
-    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["archive"] * 3, (
+    assert sorted(path.name[:7] for path in (tmp_path / "store").iterdir()) == ["package"] * 3, (
         "nothing half-written"
     )
 

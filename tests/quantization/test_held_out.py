@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from octobert.core.ranges import Exceeded, Interval, held_out
-from octobert.quantization.calibrators import held_out as calibrator
+from octobert.quantization.calibrators.held_out import HeldOut
 from tests.support.statistics import seen
 
 CHANNELS = 512
@@ -14,7 +14,7 @@ AS_GOOD = 1.1
 
 
 def interval(rows: np.ndarray) -> Interval:
-    return calibrator.interval(seen(*rows), calibrator.Options())
+    return HeldOut().interval(seen(*rows))
 
 
 def activations(seed: int, rows: int, *, tail: float, fitted: int) -> tuple[np.ndarray, np.ndarray]:

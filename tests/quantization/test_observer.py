@@ -25,7 +25,7 @@ from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.quantization import calibrators, observer
-from octobert.quantization.calibrators import entropy
+from octobert.quantization.calibrators.entropy import Entropy, _smallest_divergence
 from tests.support.statistics import batched, seen
 
 CALIBRATORS = calibrators.names()
@@ -42,8 +42,8 @@ AS_GOOD = 1.02
 # Of float32 sums of two squares.
 RELATIVE = 1e-6
 # What entropy calibration needs at least: as many values as it has bins.
-ENOUGH = entropy.Options().num_bins
-LEVELS = entropy.Options().num_quantized_bins
+ENOUGH = Entropy().num_bins
+LEVELS = Entropy().num_quantized_bins
 # Divergences of bounds in a row differ by less than this, and bins that are 1/128 wide do not show which is the least.
 DIVERGENCE = 1.02
 LENGTHS = [5, 12, 3, 30, 30, 1, 8, 17]
@@ -59,8 +59,7 @@ def drawn(seed: int, count: int = 12, size: int = 400) -> list[np.ndarray]:
 
 
 def interval(name: str, statistics: TensorStatistics, **options: object) -> Interval:
-    module = calibrators.load(name)
-    return module.interval(statistics, module.Options(**options))
+    return calibrators.PLUGINS.make(name, options).interval(statistics)
 
 
 def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
@@ -531,7 +530,7 @@ class TestEveryCalibrator:
 
     def test_options_that_do_not_exist_are_refused(self, name: str) -> None:
         with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
-            calibrators.load(name).Options(nothing=1)
+            calibrators.PLUGINS.make(name, {"nothing": 1})
 
 
 @pytest.mark.parametrize(
@@ -549,7 +548,7 @@ class TestEveryCalibrator:
 def test_options_have_limits(
     name: str, option: str, within: list[float], beyond: list[float]
 ) -> None:
-    options = calibrators.load(name).Options
+    options = calibrators.load(name)
     for value in within:
         assert getattr(options(**{option: value}), option) == value
     for value in beyond:
@@ -759,7 +758,7 @@ def reference() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_entropy_equals_the_classical_algorithm(reference, shape: str) -> None:
     counts = exact_magnitudes(SHAPES[shape])
-    assert entropy._smallest_divergence(counts, LEVELS) == least(reference[shape], LEVELS)
+    assert _smallest_divergence(counts, LEVELS) == least(reference[shape], LEVELS)
 
 
 def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
@@ -773,7 +772,7 @@ def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
         )
         counts[: int(generator.choice([0, bins // 2]))] = 0
         counts[-1] += 1
-        result.append(entropy._smallest_divergence(counts.astype(np.float64), levels))
+        result.append(_smallest_divergence(counts.astype(np.float64), levels))
         assert result[-1] == least(divergences(counts, levels), levels), counts.tolist()
     assert len(set(result)) > 20
 
@@ -799,22 +798,17 @@ def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> N
         interval("entropy", few)
     assert str(caught.value) == words
     with pytest.raises(DataError) as caught:
-        calibrators.interval_of(entropy, entropy.Options(), "encoder.layer.0.output.dense", few)
+        Entropy().interval_of("encoder.layer.0.output.dense", few)
     assert str(caught.value) == f'"encoder.layer.0.output.dense": {words}'
     assert interval("entropy", few, num_bins=ENOUGH - 1).bound == 1.0
-    assert (
-        calibrators.interval_of(
-            entropy, entropy.Options(), "a", seen(np.ones(ENOUGH, dtype=np.float32))
-        ).bound
-        == 1.0
-    )
+    assert Entropy().interval_of("a", seen(np.ones(ENOUGH, dtype=np.float32))).bound == 1.0
 
 
 def test_entropy_needs_more_bins_than_levels(golden) -> None:
     for bins in (64, 128):
         with golden.raises(pydantic.ValidationError):
-            entropy.Options(num_bins=bins, num_quantized_bins=128)
-    assert entropy.Options(num_bins=129, num_quantized_bins=128).num_bins == 129
+            Entropy(num_bins=bins, num_quantized_bins=128)
+    assert Entropy(num_bins=129, num_quantized_bins=128).num_bins == 129
 
 
 @pytest.mark.parametrize("bins", [16, 128, ENOUGH])

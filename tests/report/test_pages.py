@@ -136,7 +136,6 @@ WRONG: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "a damaged recipe": lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),),
     "no such folder for the page": lambda out: (str(out), "--out", str(out / "a" / "b.html")),
     "a folder as page": lambda out: (str(out), "--out", str(out)),
-    "a folder as PDF": lambda out: (str(out), "--pdf", str(out)),
 }
 
 
@@ -204,21 +203,12 @@ def test_wrong_inputs_are_one_sentence(golden, out: Path, name: str) -> None:
     assert not (out / "report.html").exists()
 
 
-@pytest.mark.parametrize("program", ["no-such-program", "true"])
-def test_printing_needs_a_browser(golden, out: Path, monkeypatch, program: str) -> None:
-    monkeypatch.setenv("OCTOBERT_BROWSER", program)
-    done = command("report", out, "--pdf", out / "report.pdf")
-    assert done.returncode == octobert.TargetError.exit_code
-    golden(done.stderr)
-    assert not list(out.glob("*.pdf"))
-
-
 def test_several_runs_are_one_page_in_the_working_directory(
     out: Path, tmp_path: Path, files
 ) -> None:
     other = made(tmp_path / "elsewhere" / "out", files)
     done = command("report", out, other, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"page": "comparison.html", "pdf": None, "mlflow": []}
+    assert json.loads(done.stdout) == {"page": "comparison.html", "mlflow": []}
     text = (tmp_path / "comparison.html").read_text()
     assert "2 runs side by side" in text
     assert (

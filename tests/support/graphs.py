@@ -20,7 +20,8 @@ from octobert.data.encoded import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture.capture import Captured
 from octobert.graph.passes import first_token
-from octobert.quantization import calibrators, observer
+from octobert.quantization import observer
+from octobert.quantization.calibrators.minmax import MinMax
 from octobert.quantization.methods import static
 from tests.support.checkpoints import batch, exact_options
 
@@ -70,10 +71,7 @@ def ranges(intervals: dict[str, Interval]) -> Ranges:
 
 def ranges_of(statistics: dict[str, TensorStatistics]) -> Ranges:
     """Minima and maxima as they were observed."""
-    minmax = calibrators.load("minmax")
-    return ranges(
-        {name: minmax.interval(each, minmax.Options()) for name, each in statistics.items()}
-    )
+    return ranges({name: MinMax().interval(each) for name, each in statistics.items()})
 
 
 def ranges_for(placed: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -> Ranges:

@@ -25,5 +25,3 @@ octobert.auto(
     calibrate={"percentile": {"keep": 99.9}},
 )
 octobert.auto("m", "mrpc", "d", out="o", max_drops=0.01)  # type: ignore[call-arg]
-octobert.auto_again("o", allow_code=True)
-octobert.auto_again("o", allowcode=True)  # type: ignore[call-arg]

@@ -1,10 +1,9 @@
-"""Choose the fastest model of a machine that still does the task; choose again on another machine; merge the results."""
+"""Choose the fastest model of a machine that still does the task."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from octobert.api._arguments import (
@@ -13,22 +12,15 @@ from octobert.api._arguments import (
     NotNegative,
     PathLike,
     TaskLike,
-    names_of,
-    path_of,
-    paths_of,
     raw_recipe,
-    shown,
 )
 from octobert.core.errors import RecipeError
-from octobert.core.files import content_of
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback, ProgressEvent
+from octobert.report.events import ProgressCallback
 
 if TYPE_CHECKING:
-    from octobert.config.recipe import Recipe, RecipeKeys
+    from octobert.config.recipe import RecipeKeys
     from octobert.core.results import Report
-    from octobert.core.selection import Selection
-    from octobert.inference.machines import Machines
 
 # Of the main metric, where the user names no limit.
 MAX_DROP, MINUTES = 0.01, 20.0
@@ -166,137 +158,3 @@ def _latency(text: str | None) -> tuple[str, float | None]:
     percentile = match["at"] or match["goal"]
     most = float(match["ms"]) if match["ms"] else None
     return f"latency@{percentile}" if percentile else "latency", most
-
-
-def auto_again(
-    out: PathLike,
-    *,
-    changes: str | Sequence[str] = (),
-    progress: ProgressCallback | None = None,
-    **keys: Unpack[RecipeKeys],
-) -> Report:
-    """Choose again in the output directory of `auto`, on another machine or with other versions of the runtimes.
-
-    Everything that was measured is measured again. Captures, statistics and calibrations that are stored there are used again.
-    Where nothing has changed, nothing runs.
-
-    Args:
-        out: Output directory of `auto`, or of a recipe with `choose` or `search`.
-        changes: Keys of the recipe to change, as `path=value`: a model or data that are somewhere else now.
-        progress: Called at each step.
-        keys: Keys of the recipe to set, such as `allow_code=True`, which no report can say.
-
-    Returns:
-        The report of the model that was chosen now; the one that is there where nothing has changed.
-
-    Raises:
-        RecipeError: Nothing was chosen there, or the model or the data are not where they were.
-        OctobertError: A step failed.
-    """
-    from octobert.api.runs import parse_recipe, run
-    from octobert.config import loading
-    from octobert.config.recipe import PERMISSIONS
-    from octobert.core import environment
-    from octobert.core.selection import BEST
-    from octobert.inference import machines
-
-    place = path_of(out, "out")
-    report, choice = _report_of(place)
-    written = loading.without_permissions(choice.recipe)
-    recipe = parse_recipe(
-        {**written, **keys}, where=str(place), changes=names_of(changes, "changes")
-    )
-    _check_places(recipe)
-    reasons = machines.changes(
-        choice.environment, environment.current(), environment.runtime_packages()
-    )
-    reasons += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
-    reasons += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
-    note = (
-        f"choosing again: {'; '.join(reasons)}; everything is timed and evaluated again, and what does not depend on the "
-        "machine is used again"
-        if reasons
-        else "nothing has changed since the model was chosen: this is the same machine with the same runtimes"
-    )
-    with shown(progress) as tell:
-        tell(ProgressEvent("again", "note", note))
-    if not reasons:
-        return report
-    return run(recipe, place, progress=progress)
-
-
-def _report_of(out: Path) -> tuple[Report, Selection]:
-    """The report of an earlier choice."""
-    from octobert.core.frozen import first_problem
-    from octobert.core.measurements import check_models
-    from octobert.core.results import Report
-    from octobert.report.page import show_reports
-
-    show_reports()
-    path = out / "report.json"
-    fix = f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
-    try:
-        report = Report.of_json(content_of(path))
-        check_models(report.models)
-    except FileNotFoundError:
-        raise RecipeError(
-            "nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RecipeError(
-            "the report cannot be read",
-            where=str(path),
-            got=first_problem(error) if isinstance(error, ValueError) else error.strerror,
-            fix=fix,
-        ) from error
-    if report.choice is None or not report.choice.recipe:
-        raise RecipeError("the report is not one of a choice", where=str(path), fix=fix)
-    return report, report.choice
-
-
-def _check_places(recipe: Recipe) -> None:
-    """Refuse a recipe whose model or data are not where they were, with the key that says where they are.
-
-    Raises:
-        RecipeError: as said.
-    """
-    data = {
-        f"data.{key}": getattr(recipe.data, key)
-        for key in ("source", "train", "validation", "test")
-    }
-    for key, place in {"model": recipe.model, **data}.items():
-        # Names of the Hub are relative; `file.py:function` is checked when it is called.
-        if (
-            place is not None
-            and Path(place).is_absolute()
-            and ":" not in place
-            and not Path(place).exists()
-        ):
-            raise RecipeError(
-                f"the {key.partition('.')[0]} of the first run is not where it was",
-                where=key,
-                got=place,
-                fix=f'say where it is: --set {key}=PATH (in Python: changes=["{key}=PATH"])',
-            )
-
-
-def merge(packages: Sequence[PathLike], out: PathLike) -> Machines:
-    """Write one folder with packages that were chosen on different machines. It opens the right one on each.
-
-    Args:
-        packages: Output directories of `auto`, packages in them, or merged folders, for one model and one task. Of two for the
-            same kind of machine the last one is taken.
-        out: The folder to write. It must not exist.
-
-    Returns:
-        Which package is for which kind of machine, as in `machines.json` of the folder. `load` and every command that takes a
-        package take the folder; where it has no package for a kind of machine, the nearest is opened, with a warning.
-
-    Raises:
-        ModelError: One of them is not such a package, was changed, or was made from another model or for another task.
-        RecipeError: All packages are for one kind of machine.
-        StorageError: The folder exists already.
-    """
-    from octobert.inference import machines
-
-    return machines.merge(paths_of(packages, "packages"), path_of(out, "out"))

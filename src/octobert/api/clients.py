@@ -217,14 +217,13 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     Example:
         >>> octobert.export("out/ort-cpu", "optimum").snippet             # doctest: +SKIP
     """
-    from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest, verify
 
     if client not in CLIENTS:
         raise RecipeError(
             f'there is no client "{client}"', where="--for", fix=did_you_mean(client, CLIENTS)
         )
-    source = for_this_machine(Path(package))
+    source = Path(package)
     manifest = read_manifest(source)
     verify(source)
     beside = Path(package).absolute()

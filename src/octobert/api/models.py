@@ -79,7 +79,7 @@ def load(
     """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
 
     Args:
-        package: A package, `OUT/TARGET`, its zip file, which is unpacked into the cache folder, or an `.onnx` or `.xml` file.
+        package: A package, `OUT/TARGET`, or an `.onnx` or `.xml` file.
         task: What a file is for: the name of a task, or one name with its options. A package has its own.
         target: Target that opens a file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
         tokenizer: Folder of a file's tokenizer and config. Default: the folder of the file, or the one above.

@@ -34,22 +34,21 @@ def manifest(package: PathLike) -> PackageManifest:
     """The manifest of a package: the recipe, the plan, the ranges, the scores.
 
     Args:
-        package: A package, `OUT/TARGET`. Of a merged folder the package for this machine.
+        package: A package, `OUT/TARGET`.
 
     Raises:
         ModelError: The folder is not a package.
     """
-    from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
-    return read_manifest(for_this_machine(path_of(package, "package")))
+    return read_manifest(path_of(package, "package"))
 
 
 def verify(package: PathLike, *, run: bool = True) -> Verified:
     """Compare the content of every file of a package with the sha256 in its manifest, and measure what batches do to answers.
 
     Args:
-        package: A package, `OUT/TARGET`, or its zip file, whose model is not run.
+        package: A package, `OUT/TARGET`.
         run: Run the model, where its target runs here: are answers the same alone, padded and in any batch, and how near are
             they to the float model's on texts that nothing was fitted to? False: only the files are compared, and the runtime
             does not open the model.

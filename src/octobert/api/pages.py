@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from octobert.api._arguments import PathLike, optional_path, path_of
-from octobert.core import processes
-from octobert.core.errors import RecipeError, StorageError, TargetError
+from octobert.core.errors import RecipeError, StorageError
 from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.plain import parsed_json
 
@@ -23,30 +19,7 @@ if TYPE_CHECKING:
 
     Record = TypeVar("Record", bound=FrozenModel)
 
-# Variable with the program of a browser.
-BROWSER = "OCTOBERT_BROWSER"
-_NAMES = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-    "msedge",
-)
-# Where macOS and Windows install them, which is not on PATH.
-_PLACES = (
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-    "/Applications/Chromium.app/Contents/MacOS/Chromium",
-    "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
-    "C:/Program Files/Google/Chrome/Application/chrome.exe",
-    "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
-)
 _SUFFIXES = {"html": ".html", "markdown": ".md"}
-# Until a browser has printed: it starts, draws and writes in about three.
-_SECONDS = 120.0
-# Of the page's own time, so that its charts are drawn.
-_DRAWN_MS = 20_000
 # What is written without `out`: in the folder of a run, and for several runs in the working directory.
 PAGE, COMPARISON = "report.html", "comparison.html"
 
@@ -54,7 +27,6 @@ PAGE, COMPARISON = "report.html", "comparison.html"
 def page(
     *folders: PathLike,
     out: PathLike | None = None,
-    pdf: PathLike | None = None,
     texts: bool = True,
     format: Literal["html", "markdown"] = "html",
 ) -> Path:
@@ -65,7 +37,6 @@ def page(
             there is one.
         out: File of the page. Default: `report.html` in the folder of one run; `comparison.html` in the working directory for
             several; or .md. A file that is not a page of octobert, or that was edited, is not replaced.
-        pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
         texts: Show the rows that changed, with their texts. Without them the page has no texts of the data.
         format: `markdown` for the answer, the tables and the notes as text, without charts and rows, for a pull request or a
             model card.
@@ -76,27 +47,18 @@ def page(
     Raises:
         RecipeError: A folder is no output directory, or is given twice; or the format has no such form.
         StorageError: A file of a run is damaged, or comes from a newer octobert; or the page cannot be written.
-        TargetError: There is no browser to print with, or it failed.
     """
     outputs = [path_of(folder, "folder") for folder in folders]
-    if format not in _SUFFIXES or (format == "markdown" and pdf is not None):
-        expected = "one of html, markdown" if pdf is None else "html, which alone is printed"
+    if format not in _SUFFIXES:
         raise RecipeError(
-            "the page has no such form", where="format", got=format, expected=expected
+            "the page has no such form", where="format", got=format, expected="html or markdown"
         )
     name = outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON)
     file = optional_path(out, "out") or name.with_suffix(_SUFFIXES[format])
-    printed = optional_path(pdf, "pdf")
     runs = _runs(outputs, texts=texts)
-    for target in (file, printed):
-        if target is not None:
-            _check_place(target)
-    program = browser() if printed is not None else None
+    _check_place(file)
     with storage_errors(file):
         _write(file, runs, format)
-    if printed is not None and program is not None:
-        with storage_errors(printed):
-            _print_page(file, printed, program)
     return file
 
 
@@ -271,61 +233,3 @@ def _write(file: Path, runs: Sequence[Run], format: str) -> None:
     shown = markdown.markdown(runs) if format == "markdown" else pages.page(runs)
     with atomic_write(file) as partial:
         partial.write_text(shown, encoding="utf-8", errors="replace")
-
-
-def browser() -> str:
-    """Return the program of Chromium, Chrome or Edge.
-
-    Raises:
-        TargetError: there is none.
-    """
-    named = os.environ.get(BROWSER)
-    programs = [shutil.which(name) for name in ((named,) if named else (*_NAMES, *_PLACES))]
-    program = next(filter(None, programs), None)
-    if program is None:
-        raise TargetError(
-            "there is no Chromium, Chrome or Edge to print with",
-            got=named,
-            fix=f"install one, name its program in {BROWSER}, or print the page from any browser",
-        )
-    return program
-
-
-def _print_page(page: Path, pdf: Path, program: str) -> None:
-    """Print a page to a PDF file.
-
-    Args:
-        page: HTML file.
-        pdf: the file to write; it is replaced when the whole PDF is there.
-        program: of the browser.
-
-    Raises:
-        TargetError: the browser failed, or took more than two minutes.
-    """
-    with tempfile.TemporaryDirectory(prefix="octobert-") as profile, atomic_write(pdf) as partial:
-        command = [
-            program,
-            "--headless",
-            "--disable-gpu",
-            "--no-first-run",
-            "--no-pdf-header-footer",
-            # As wide as the paper between its margins, so that charts are drawn for it.
-            "--window-size=750,1000",
-            f"--user-data-dir={profile}",
-            f"--virtual-time-budget={_DRAWN_MS}",
-            f"--print-to-pdf={partial.resolve()}",
-            # Chromium has no sandbox for root. The page is a file of octobert that loads nothing.
-            *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
-            page.resolve().as_uri(),
-        ]
-        output = processes.output_of(command, seconds=_SECONDS)
-        if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
-            got = f"nothing in {_SECONDS:.0f} s"
-            if output is not None:
-                got = (output.strip().splitlines() or ["no message"])[-1]
-            raise TargetError(
-                "the browser printed no PDF",
-                where=program,
-                got=got,
-                fix="print the page from a browser",
-            )

@@ -321,8 +321,9 @@ def calibrate(
     choices = [checked.calibrate]
     if sweep:
         choices = [
-            Choice(name=name, options=options.model_dump(exclude_unset=True))
-            for name, options in calibrators.sweep()
+            Choice(name=name, options=setting.model_dump(exclude_unset=True))
+            for name in calibrators.names()
+            for setting in calibrators.load(name).sweep()
         ]
     with shown(progress) as tell:
         result = runner.sweep(checked, choices, folder, tell)

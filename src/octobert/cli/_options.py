@@ -46,7 +46,6 @@ _NAMES = {
     "every": "all",
     "format_": "format",
     "open_": "open",
-    "zip_": "zip",
     "for_": "for",
 }
 _SHORT = {"verbose": ("-v",), "quiet": ("-q",)}

@@ -15,7 +15,6 @@ from octobert.cli import _show
 PANEL = _show.USE
 EXAMPLES = (
     "octobert report out --open",
-    "octobert report out --pdf report.pdf",
     "octobert report out --format markdown",
     "octobert report laptop server phone --out three.html",
     "octobert report out --mlflow sqlite:///mlflow.db",
@@ -29,7 +28,6 @@ def command(
     ],
     *,
     out: Path | None = None,
-    pdf: Path | None = None,
     open_: bool = False,
     texts: bool = True,
     format_: Literal["html", "markdown"] = "html",
@@ -39,18 +37,15 @@ def command(
 
     Args:
         out: File of the page. Default: report.html in the folder of one run; comparison.html here for several; or .md.
-        pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
         open_: Open the page in the browser.
         texts: Show the rows that changed, with their texts.
         format_: markdown for the answer, the tables and the notes as text, for a pull request or a model card.
         mlflow: Also log each run to this tracking server or store of MLflow, such as sqlite:///mlflow.db.
     """
-    file = octobert.page(*folders, out=out, pdf=pdf, texts=texts, format=format_)
+    file = octobert.page(*folders, out=out, texts=texts, format=format_)
     logged = [octobert.log_run(folder, mlflow) for folder in folders if mlflow is not None]
-    yield {"page": file, "pdf": pdf, "mlflow": logged}
+    yield {"page": file, "mlflow": logged}
     _show.line(f"Report   {file}")
-    if pdf is not None:
-        _show.line(f"PDF      {pdf}")
     for run in logged:
         _show.line(f"MLflow   {run}")
     if open_ and not webbrowser.open(file.resolve().as_uri()):

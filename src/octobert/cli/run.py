@@ -28,7 +28,7 @@ EXAMPLES = (
 
 
 # What lets a recipe run code is given here and not in its file.
-@_options.filled(keys=_recipe.keys(only=("allow_pickle", "allow_code", "quick", "cache", "zip")))
+@_options.filled(keys=_recipe.keys(only=("allow_pickle", "allow_code", "quick", "cache")))
 def command(
     recipe: Path,
     keys: _options.Arguments,
@@ -169,8 +169,6 @@ def _print_models(report: Report, out: Path) -> None:
             _show.line(f"Model    {package}   {_size_text(package)}")
         if report.choice is not None:
             _show.line(f"Recipe   {package}.yaml")
-        if report.recipe.get("zip"):
-            _show.line(f"Zip      {package}.zip")
         if row is not None and not absent:
             _show.line(f"   try   {commands.predict_command(package, report.task.head, row)}")
 

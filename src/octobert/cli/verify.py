@@ -21,7 +21,7 @@ def command(
     """Compare the content of every file of a package with the sha256 in octobert.json, and measure what batches do to answers.
 
     Args:
-        directory: A package (folder or zip file), or an output directory with packages.
+        directory: A package, or an output directory with packages.
         run: Also run the models: are answers the same in any batch, and near those of float?
     """
     packages = [octobert.verify(folder, run=run) for folder in octobert.packages(directory)]

@@ -214,7 +214,7 @@ def checked(model: type[M], raw: Mapping[str, Any], *, where: str) -> M:
 
 def options_of(choice: Choice, family: str) -> Any:
     """The options of a chosen plugin, as the plugin's `Options` model."""
-    return plugins.load(family, choice.name).Options.model_validate(choice.options)
+    return plugins.options_of(family, choice.name).model_validate(choice.options)
 
 
 def choice_of(value: Any, key: str, family: str) -> Choice:
@@ -274,7 +274,7 @@ def _choice(value: Any, key: str, family: str, mistakes_: list[str]) -> dict[str
         )
         mistakes_.append(f"{key}: {what}; {did_you_mean(str(name), names)}")
     else:
-        model = plugins.load(family, name).Options
+        model = plugins.options_of(family, name)
         try:
             model.model_validate(choice["options"])
         except ValidationError as error:

@@ -125,7 +125,6 @@ class Recipe(FrozenModel):
             settings.
         token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
             Without it a model that reads the first token only computes only that in its last layer.
-        zip: Also write each package as one zip file, OUT/TARGET.zip.
         float_model: Put the float graph, several times larger than the model in 8 bits, into each package: evaluate, benchmark,
             compare and inspect hold the model against it.
         measure: Evaluate and time every model. Otherwise models are only written.
@@ -183,7 +182,6 @@ class Recipe(FrozenModel):
     opset: int | None = Field(default=None, ge=13, le=25)
     session: dict[str, SessionEntries] = Field(default_factory=dict)
     token_states: bool = True
-    zip: bool = False
     float_model: bool = True
     measure: bool = True
     profile: bool = True
@@ -407,7 +405,6 @@ class RecipeKeys(TypedDict, total=False):
     opset: int | None
     session: Mapping[str, Options]
     token_states: bool
-    zip: bool
     float_model: bool
     measure: bool
     profile: bool

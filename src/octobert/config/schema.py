@@ -49,8 +49,8 @@ def _options_(
     family: str, found: Mapping[str, Any], definitions: dict[str, Schema]
 ) -> dict[str, Schema]:
     """Plugin → a reference to the schema of its options, which is added to the definitions."""
-    for name, plugin in found.items():
-        schema = plugin.Options.model_json_schema(schema_generator=_Described)
+    for name in found:
+        schema = plugins.options_of(family, name).model_json_schema(schema_generator=_Described)
         definitions |= schema.pop("$defs", {})
         definitions[f"{family}.{name}"] = schema
     return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in found}

@@ -30,13 +30,14 @@ from traceback import format_exception_only
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
-from pydantic import ValidationError, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from octobert.core.axes import Axis
 from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean, reason
 from octobert.core.frozen import first_problem
 
 P = TypeVar("P")
+C = TypeVar("C", bound=BaseModel)
 
 # Family → the package that holds its plugins.
 PACKAGES = {
@@ -160,6 +161,9 @@ def _check(module: Any, family: str) -> None:
     """Raise ValidationError or RecipeError where a module lacks what the Protocol of its family declares."""
     if family not in PACKAGES:
         return
+    if (classes := _classes(family)) is not None:
+        classes.class_in(module)
+        return
     package = importlib.import_module(PACKAGES[family])
     protocol = next(
         kind
@@ -226,6 +230,83 @@ def _entry_points() -> tuple[EntryPoint, ...]:
                 f"install it again, or remove it: pip uninstall {title.partition(' ')[0]}"
             )
     return tuple(point for group in points.values() for point in group)
+
+
+def options_of(family: str, name: str) -> type[BaseModel]:
+    """Return the model of a plugin's options: the plugin itself, where its family is one of classes.
+
+    Raises:
+        RecipeError: as `load`.
+    """
+    module, classes = load(family, name), _classes(family)
+    model: type[BaseModel] = module.Options if classes is None else classes.class_in(module)
+    return model
+
+
+def _classes(family: str) -> Classes[Any] | None:
+    """The `PLUGINS` of a family of classes."""
+    return getattr(importlib.import_module(PACKAGES[family]), "PLUGINS", None)
+
+
+class Classes(Generic[C]):
+    """The plugins of a family that are frozen classes, one in each file. Their fields are their options.
+
+    Args:
+        family: a key of `PACKAGES`.
+        base: what each of them is a subclass of.
+    """
+
+    def __init__(self, family: str, base: type[C]) -> None:
+        self._family, self._base = family, base
+
+    def names(self) -> tuple[str, ...]:
+        """Return the plugins as users write them (`moving-average`), sorted."""
+        return names(self._family)
+
+    def load(self, name: str, *, where: str | None = None) -> type[C]:
+        """Return the class of one plugin.
+
+        Args:
+            name: as users write it.
+            where: the recipe key or option that named it, for the error.
+
+        Raises:
+            RecipeError: there is no plugin of that name, or it is broken.
+        """
+        return self.class_in(load(self._family, name, where=where))
+
+    def each(self) -> Iterator[tuple[str, type[C]]]:
+        """Yield the classes that are not broken, with their names: those of octobert first."""
+        return ((name, self.class_in(module)) for name, module in each(self._family))
+
+    def class_in(self, module: ModuleType) -> type[C]:
+        """Return the one class of the family that a module defines.
+
+        Raises:
+            RecipeError: it has none, or several.
+        """
+        own = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, self._base)
+            and value.__module__ == module.__name__
+            and not inspect.isabstract(value)
+        ]
+        if len(own) != 1:
+            raise RecipeError(
+                f"{module.__name__} has {len(own)} subclasses of {self._base.__name__}, not one"
+            )
+        return own[0]
+
+    def make(self, name: str, options: Mapping[str, Any]) -> C:
+        """Return a plugin with its options.
+
+        Raises:
+            RecipeError: as `load`.
+            ValueError: an option is wrong.
+        """
+        return self.load(name).model_validate(options)
 
 
 class Family(Generic[P]):

@@ -354,7 +354,6 @@ def open_model(
 
 
 def _package(path: Path, target: str | None) -> FinishedModel:
-    path = machines.for_this_machine(package_files.folder_of(path))
     manifest = package_files.read_manifest(path)
     machines.check_machine(path, manifest)
     if target not in (None, manifest.target):

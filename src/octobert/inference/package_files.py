@@ -1,11 +1,7 @@
-"""The files of a package, in its folder or in one zip file: its manifest, whether they are as it says, and tuned settings.
+"""The files of a package: its manifest, whether they are as it says, and tuned settings.
 
-    ort-cpu.zip
-    └── ort-cpu/octobert.json, ort-cpu/onnx/model_quantized.onnx, …
-
-A zip file is written so that equal packages give equal bytes. Files in it are stored, not compressed: 8-bit weights hardly get
-smaller, and every zlib compresses differently. The settings that `octobert tune` chose, by machine and goal, are in
-`tuned.json` in a package, and in `NAME.tuned.json` beside a model file.
+The settings that `octobert tune` chose, by machine and goal, are in `tuned.json` in a package, and in `NAME.tuned.json`
+beside a model file.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -22,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from octobert.core import archives, environment
+from octobert.core import environment
 from octobert.core.closeness import BatchEffect, Closeness
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import (
@@ -47,9 +42,6 @@ _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 _NAMED = 10
 _LINK, _MISSING = "is a link that leaves the package, or no file", "is missing"
 _AGAIN = "copy the package again, or run the recipe again"
-# The first date that a zip file can hold, and a plain file that everybody may read.
-_DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
-_CHUNK = 1 << 20
 
 
 class Verified(Tabular):
@@ -116,20 +108,19 @@ def verify(package: Path) -> Verified:
     This finds damage and edits. It does not tell who made a package: whoever changes a file can change the manifest.
 
     Args:
-        package: its folder, or a zip file of it.
+        package: its folder.
 
     Raises:
-        ModelError: files are missing or have another content, all named; or it is no package, or a damaged zip file.
+        ModelError: files are missing or have another content, all named; or it is no package.
     """
-    folder = folder_of(package)
-    manifest = read_manifest(folder)
-    wrong = [f"{name} {_state(folder, name, digest)}" for name, digest in manifest.files.items()]
-    if wrong := [each for each in wrong if not each.endswith(" ")]:
+    manifest = read_manifest(package)
+    states = {name: _state(package, name, digest) for name, digest in manifest.files.items()}
+    if wrong := [f"{name} {state}" for name, state in states.items() if state]:
         raise other_files(package, wrong)
-    graphs = [folder / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
-    if wrong := _unlisted(folder, manifest, (f for graph in graphs for f in files_of(graph))):
+    graphs = [package / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
+    if wrong := _unlisted(package, manifest, (f for graph in graphs for f in files_of(graph))):
         raise other_files(package, wrong)
-    present = {path.relative_to(folder).as_posix() for path in files_in(folder)}
+    present = {path.relative_to(package).as_posix() for path in files_in(package)}
     added = present - {*manifest.files, PACKAGE_FILE}
     return Verified(package=str(package), files=manifest.files, added=tuple(sorted(added)))
 
@@ -141,46 +132,6 @@ def files_of(path: Path) -> list[Path]:
         [weights_at(each)] if each.suffix == ".xml" else external_files(each) for each in files
     ]
     return list(dict.fromkeys([*files, *(file for held in weights for file in held)]))
-
-
-def write_zip(package: Path, names: Iterable[str], path: Path, top: str) -> None:
-    """Write files of a package into a zip file.
-
-    Args:
-        package: its folder.
-        names: relative paths of the files.
-        path: the zip file.
-        top: the folder in the zip file that holds them.
-    """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(names):
-            entry = zipfile.ZipInfo(f"{top}/{name}", _DATE)
-            entry.create_system, entry.external_attr, entry.file_size = (
-                3,
-                _MODE,
-                (package / name).stat().st_size,
-            )
-            with (package / name).open("rb") as source, archive.open(entry, "w") as target:
-                shutil.copyfileobj(source, target, _CHUNK)
-
-
-def folder_of(package: Path) -> Path:
-    """The folder of a package; a zip file is unpacked into the cache folder first, unless it is there.
-
-    Raises:
-        ModelError: the zip file is damaged, holds what no package does, or no package.
-    """
-    if package.suffix != archives.SUFFIX or not package.is_file():
-        return package
-    folder = archives.unpacked(package)
-    if not (folder / PACKAGE_FILE).is_file():
-        raise ModelError(
-            "not a zip file of a package",
-            where=str(package),
-            expected=PACKAGE_FILE,
-            fix="check the path",
-        )
-    return folder
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from octobert.config.recipe import Recipe
-from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.heads import head_of
@@ -62,12 +61,6 @@ def publish_run(
 
     places = {target: package or target for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
-    if recipe.zip:
-        zips = {target: results[f"archive/{target}"] for target in recipe.targets}
-        folders |= {
-            f"{places[t]}{archives.SUFFIX}": file_of(result, f"{t}{archives.SUFFIX}")
-            for t, result in zips.items()
-        }
     trained = next((name for name in ("qat", "finetune") if name in results), None)
     if trained is not None:
         folders[CHECKPOINT] = folder_of(results[trained], CHECKPOINT)

@@ -7,7 +7,7 @@
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps
 that measure run only with `measure: true`. quantize/T takes the corrected weights of the target before it where they are the
-same. With `zip: true` each package is followed by archive/T.
+same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from octobert.models import source
 from octobert.pipeline.contract import Stage, Step, signature_of
 from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.stages import (
-    archive,
     benchmark,
     calibrate,
     capture,
@@ -368,16 +367,13 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
 
 
 def package_steps(facts: RunFacts, chosen: str | None = None) -> list[Step]:
-    """A package for every target; also as a zip file where the recipe asks for it.
+    """A package for every target.
 
     Args:
         chosen: why a search has chosen the model, in one sentence; None without a search.
     """
     names = facts.recipe.targets
-    packages = [
+    return [
         planned(facts, f"package/{t}", package.run, entries=facts.session(t), chosen=chosen)
         for t in names
-    ]
-    return packages + [
-        planned(facts, f"archive/{t}", archive.run) for t in names if facts.recipe.zip
     ]

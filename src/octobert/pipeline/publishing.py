@@ -22,7 +22,6 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from octobert.core import archives
 from octobert.core.errors import StorageError
 from octobert.core.evidence import EVIDENCE
 from octobert.core.files import (
@@ -125,15 +124,14 @@ def check_output(steps: Sequence[Step], out: Path, *, package: str | None = None
                 )
             if (out / name).is_dir():
                 files_in(out / name)
-        zips = [f"{place(step)}{archives.SUFFIX}" for step in steps if step.stage == "archive"]
-        for page in (*PAGES, *zips):
+        for page in PAGES:
             if (out / page).is_dir():
                 raise StorageError(
                     "a file would replace a folder",
                     where=str(out / page),
                     fix="move it away, or choose another --out",
                 )
-        for name in read_in(out, steps) & {".", HIDDEN, *marks, *zips}:
+        for name in read_in(out, steps) & {".", HIDDEN, *marks}:
             raise StorageError(
                 "the run would change the files that it reads",
                 where=str(out / name),
@@ -198,7 +196,7 @@ def publish(
             _write(out, last)
     stale = set() if needed is None else last.keys() - fresh.keys() - set(needed)
     for name in sorted(stale):
-        if PACKAGE_FILE not in last[name] and not name.endswith(archives.SUFFIX):
+        if PACKAGE_FILE not in last[name]:
             continue
         if is_untouched(out / name, last[name]):
             os.rename(out / name, _within(stage / _OLD) / name)

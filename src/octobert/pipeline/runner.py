@@ -132,9 +132,7 @@ def run(
         steps = steps_for(facts)
         work.teller.planned(steps)
         # Packages say why a search has chosen them, which the report tells.
-        artifacts = work.carry_out_all(
-            step for step in steps if step.stage not in ("package", "archive")
-        )
+        artifacts = work.carry_out_all(step for step in steps if step.stage != "package")
         report = work.results(artifacts)["report"].read(report_stage.REPORT, Report)
         pages: dict[str, str] = {}
         if chosen is not None:

@@ -49,7 +49,7 @@ from octobert.pipeline.contract import StepResult
 MANIFEST, SEAL, WITHOUT = "artifact.json", "artifact.sha256", "artifact.without"
 # Files that are worth removing: bytes, and ends of names. Others are also read where nobody makes them again.
 _LARGE = 1 << 20
-_WEIGHTS = (".onnx", ".data", ".npz", ".bin", ".safetensors", ".zip")
+_WEIGHTS = (".onnx", ".data", ".npz", ".bin", ".safetensors")
 
 
 # File in the hidden folder of an output directory: the folder of `cache`, whose own hidden folder has the store.

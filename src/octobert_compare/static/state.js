@@ -44,7 +44,7 @@ export async function refresh() {
   const select = byId("model");
   const usable = found.filter((model) => model.problem === null);
   if (!usable.length) throw new Error(found[0].problem);
-  const wanted = [select.value, fragment().get("model"), found.find((model) => model.preferred)?.name, usable[0]?.name];
+  const wanted = [select.value, fragment().get("model"), usable[0]?.name];
   models = found;
   select.replaceChildren(
     ...found.map((model) => page.element("option", { value: model.name, disabled: model.problem !== null }, model.name)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from octobert.core.frozen import FrozenModel
+from typing import Self
+
 from octobert.core.ranges import Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 
-class Options(FrozenModel):
-    """Options of the calibrator.
+class Fraction(Calibrator):
+    """A fixed fraction of the exact range.
 
     Args:
         fraction: of the exact range.
@@ -15,11 +17,11 @@ class Options(FrozenModel):
 
     fraction: float = 1.0
 
+    @classmethod
+    def sweep(cls) -> tuple[Self, ...]:
+        """Return two fractions."""
+        return cls(fraction=0.9), cls(fraction=1.0)
 
-SWEEP = (Options(fraction=0.9), Options(fraction=1.0))
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the scaled range."""
-    low, high = (options.fraction * end for end in (statistics.minimum, statistics.maximum))
-    return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the scaled range."""
+        return Interval.from_ends(self.fraction * seen.minimum, self.fraction * seen.maximum)

@@ -40,7 +40,7 @@ _LEAST_ROUND = 0.05
 # Shares of the time limit that the final run, tuning and one race may take.
 _FINAL_SHARE, _TUNED_SHARE, _RACE_SHARE = 0.5, 0.25, 0.25
 # Keys of a recipe that change nothing about a search.
-_ELSEWHERE = {"executor", "cache", "log_level", "zip"}
+_ELSEWHERE = {"executor", "cache", "log_level"}
 # Figures of models that have run.
 TIMED = UNITS.keys() - {"size"}
 

@@ -25,13 +25,12 @@ def run(
         model_digest: of the user's model, for the record.
         source: where the calibration rows come from, for the record.
     """
-    calibrator = calibrators.load(calibrate.name)
-    settings = calibrator.Options.model_validate(calibrate.options)
+    calibrator = calibrators.PLUGINS.make(calibrate.name, calibrate.options)
     statistics = observer.load(observed.path(_artifacts.STATISTICS))
     facts = observed.read_json(_artifacts.OBSERVED)
     intervals = {}
     for index, (value, seen) in enumerate(sorted(statistics.items()), start=1):
-        intervals[value] = calibrators.interval_of(calibrator, settings, value, seen)
+        intervals[value] = calibrator.interval_of(value, seen)
         context.progress("calibrating", index, len(statistics))
     provenance = Provenance(
         samples=facts["samples"],
@@ -44,7 +43,7 @@ def run(
     )
     ranges = Ranges(
         calibrator=calibrate.name,
-        options=settings.model_dump(),
+        options=calibrator.model_dump(),
         intervals=intervals,
         provenance=provenance,
         exceeded=Exceeded.of(statistics, intervals),

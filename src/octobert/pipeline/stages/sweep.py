@@ -18,7 +18,7 @@ from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import observer, sensitivity
-from octobert.quantization.calibrators import interval_of, load
+from octobert.quantization.calibrators import PLUGINS
 from octobert.tasks import Result
 
 FACTS = "sweep.json"
@@ -107,11 +107,8 @@ def run(
 
 def _ranges(choice: Choice, statistics: Mapping[str, TensorStatistics]) -> Ranges:
     """The ranges that a calibrator finds."""
-    calibrator = load(choice.name)
-    settings = calibrator.Options.model_validate(choice.options)
-    intervals = {
-        value: interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()
-    }
+    calibrator = PLUGINS.make(choice.name, choice.options)
+    intervals = {value: calibrator.interval_of(value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     return Ranges(
         calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance

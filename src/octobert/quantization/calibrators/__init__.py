@@ -5,7 +5,8 @@ A calibrator is a pure function of `TensorStatistics`, so any number of them sha
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
 
 from octobert.core import plugins
 from octobert.core.axes import Axis
@@ -14,47 +15,57 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
 
 
-class Calibrator(Protocol):
-    """The module of a calibrator.
+class Calibrator(FrozenModel, ABC):
+    """From statistics to an interval. The fields of a calibrator are its options; every one has a default.
 
     Attributes:
-        Options: the model of its options. Every option has a default.
-        SWEEP: the settings that a sweep compares: instances of `Options` with the fields set that tell them apart.
+        prior: how likely it brings back lost accuracy (`Axis.prior`).
     """
 
-    Options: type[FrozenModel]
-    SWEEP: tuple[FrozenModel, ...]
+    prior: ClassVar[float] = 0.1
 
-    def interval(self, statistics: TensorStatistics, options: Any) -> Interval:
+    @classmethod
+    def sweep(cls) -> tuple[Self, ...]:
+        """Return the settings that a sweep compares, with the fields set that tell them apart."""
+        return (cls(),)
+
+    @abstractmethod
+    def interval(self, seen: TensorStatistics) -> Interval:
         """Return the interval to quantize an activation over.
-
-        Args:
-            statistics: of one activation.
-            options: an instance of this module's `Options`.
 
         Raises:
             DataError: the statistics are not enough for this calibrator.
         """
 
+    def interval_of(self, value: str, seen: TensorStatistics) -> Interval:
+        """Return the interval of one value.
 
-_PLUGINS = plugins.Family[Calibrator]("calibrators")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+        Raises:
+            DataError: as `interval`, with the value's name.
+        """
+        try:
+            return self.interval(seen)
+        except DataError as error:
+            raise DataError(
+                error.what,
+                where=f'"{value}"',
+                got=error.got,
+                expected=error.expected,
+                fix=error.fix,
+            ) from error
 
 
-def sweep() -> tuple[tuple[str, FrozenModel], ...]:
-    """Return every setting that a sweep compares, as (name of the calibrator, its options)."""
-    return tuple((name, options) for name, calibrator in each() for options in calibrator.SWEEP)
+# mypy takes no abstract class for a `type[C]`; only subclasses are made.
+PLUGINS = plugins.Classes("calibrators", Calibrator)  # type: ignore[type-abstract]
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def axes() -> tuple[Axis, ...]:
-    """Return one axis per calibrator, with the settings of its `SWEEP`, its default first.
-
-    A calibrator may say with `PRIOR` how likely it brings back lost accuracy (`Axis.prior`).
-    """
+    """Return one axis per calibrator, with the settings that a sweep compares, its default first."""
     calibrator_axes = []
-    for name, module in each():
+    for name, calibrator in each():
         settings = [
-            options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP
+            each.model_dump(mode="json", exclude_defaults=True) for each in calibrator.sweep()
         ]
         calibrator_axes.append(
             Axis(
@@ -64,23 +75,7 @@ def axes() -> tuple[Axis, ...]:
                 ),
                 changes=("numbers",),
                 invalidates="calibrate",
-                prior=float(getattr(module, "PRIOR", 0.1)),
+                prior=calibrator.prior,
             )
         )
     return tuple(calibrator_axes)
-
-
-def interval_of(
-    calibrator: Calibrator, options: FrozenModel, value: str, statistics: TensorStatistics
-) -> Interval:
-    """The interval of one value.
-
-    Raises:
-        DataError: the calibrator cannot work with the statistics; with the value's name.
-    """
-    try:
-        return calibrator.interval(statistics, options)
-    except DataError as error:
-        raise DataError(
-            error.what, where=f'"{value}"', got=error.got, expected=error.expected, fix=error.fix
-        ) from error

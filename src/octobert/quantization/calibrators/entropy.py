@@ -9,56 +9,55 @@ Source: Migacz, "8-bit Inference with TensorRT", GTC 2017.
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 
-class Options(FrozenModel):
-    """Args:
-    num_bins: bins of the histogram of magnitudes.
-    num_quantized_bins: levels after merging; int8 has 128 on either side of zero.
+class Entropy(Calibrator):
+    """The bound with the smallest divergence.
+
+    Args:
+        num_bins: bins of the histogram of magnitudes.
+        num_quantized_bins: levels after merging; int8 has 128 on either side of zero.
     """
+
+    prior: ClassVar[float] = 0.3
 
     num_bins: int = Field(default=2048, ge=16, le=16384)
     num_quantized_bins: int = Field(default=128, ge=8, le=1024)
 
     @model_validator(mode="after")
-    def _more_bins_than_levels(self) -> Options:
+    def _more_bins_than_levels(self) -> Self:
         if self.num_bins <= self.num_quantized_bins:
             raise ValueError("num_bins must be greater than num_quantized_bins")
         return self
 
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the observed range, clipped at the chosen bound.
 
-SWEEP = (Options(),)
-PRIOR = 0.3
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the observed range, clipped at the chosen bound.
-
-    Raises:
-        DataError: there are fewer values than `num_bins`.
-    """
-    if statistics.count < options.num_bins:
-        raise DataError(
-            "too few values for entropy calibration",
-            got=f"{statistics.count} values",
-            expected=f"at least num_bins = {options.num_bins}",
-            fix="calibrate on more rows, or set a lower num_bins",
-        )
-    largest = max(abs(statistics.minimum), abs(statistics.maximum))
-    if largest == 0.0:
-        return Interval.from_ends(0.0, 0.0)
-    counts = statistics.magnitudes(options.num_bins)
-    bins = _smallest_divergence(counts, options.num_quantized_bins)
-    bound = largest * bins / options.num_bins
-    return Interval(
-        low=max(statistics.minimum, -bound), high=min(statistics.maximum, bound), bound=bound
-    )
+        Raises:
+            DataError: there are fewer values than `num_bins`.
+        """
+        if seen.count < self.num_bins:
+            raise DataError(
+                "too few values for entropy calibration",
+                got=f"{seen.count} values",
+                expected=f"at least num_bins = {self.num_bins}",
+                fix="calibrate on more rows, or set a lower num_bins",
+            )
+        largest = max(abs(seen.minimum), abs(seen.maximum))
+        if largest == 0.0:
+            return Interval.from_ends(0.0, 0.0)
+        counts = seen.magnitudes(self.num_bins)
+        bins = _smallest_divergence(counts, self.num_quantized_bins)
+        bound = largest * bins / self.num_bins
+        return Interval(low=max(seen.minimum, -bound), high=min(seen.maximum, bound), bound=bound)
 
 
 def _smallest_divergence(counts: np.ndarray, levels: int) -> int:

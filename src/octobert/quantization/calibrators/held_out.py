@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import STEPS, Interval, TensorStatistics, held_out
+from octobert.quantization.calibrators import Calibrator
 
 # Of the error of a row. 1 is right for the mean, and clips one text in a hundred much (docs/evidence/accuracy.md).
 POWER = 3
@@ -19,28 +19,24 @@ POWER = 3
 _FACTORS = np.geomspace(1, 8, 43)
 
 
-class Options(FrozenModel):
-    """No options."""
+class HeldOut(Calibrator):
+    """As much room as held-out rows ask for."""
 
-
-SWEEP = (Options(),)
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the interval with the smallest error of held-out rows; the exact one where there are none."""
-    held = held_out(len(statistics.extremes))
-    if not held.any():
-        return Interval.from_ends(statistics.minimum, statistics.maximum)
-    low, high = statistics.extremes[~held, 0].min(), statistics.extremes[~held, 1].max()
-    # No row loses anything beyond the extremes of all of them.
-    lows = np.maximum(min(low, 0) * _FACTORS, min(statistics.minimum, 0))
-    highs = np.minimum(max(high, 0) * _FACTORS, max(statistics.maximum, 0))
-    values = statistics.count / len(statistics.extremes)
-    rounded = values * ((highs - lows[:, None]) / STEPS) ** 2 / 12
-    clipped_low, clipped_high = _clipped(statistics, lows, 0), _clipped(statistics, highs, 1)
-    errors = rounded[..., None] + clipped_low[:, None, held] + clipped_high[:, held]
-    best = np.unravel_index(int((errors**POWER).mean(axis=-1).argmin()), rounded.shape)
-    return Interval.from_ends(float(lows[best[0]]), float(highs[best[1]]))
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the interval with the smallest error of held-out rows; the exact one where there are none."""
+        held = held_out(len(seen.extremes))
+        if not held.any():
+            return Interval.from_ends(seen.minimum, seen.maximum)
+        low, high = seen.extremes[~held, 0].min(), seen.extremes[~held, 1].max()
+        # No row loses anything beyond the extremes of all of them.
+        lows = np.maximum(min(low, 0) * _FACTORS, min(seen.minimum, 0))
+        highs = np.minimum(max(high, 0) * _FACTORS, max(seen.maximum, 0))
+        values = seen.count / len(seen.extremes)
+        rounded = values * ((highs - lows[:, None]) / STEPS) ** 2 / 12
+        clipped_low, clipped_high = _clipped(seen, lows, 0), _clipped(seen, highs, 1)
+        errors = rounded[..., None] + clipped_low[:, None, held] + clipped_high[:, held]
+        best = np.unravel_index(int((errors**POWER).mean(axis=-1).argmin()), rounded.shape)
+        return Interval.from_ends(float(lows[best[0]]), float(highs[best[1]]))
 
 
 def _clipped(statistics: TensorStatistics, ends: np.ndarray, end: int) -> np.ndarray:

@@ -5,18 +5,14 @@ Source: the default for activations in NNCF (`nncf.quantize`).
 
 from __future__ import annotations
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 
-class Options(FrozenModel):
-    """No options."""
+class MeanMinMax(Calibrator):
+    """The mean of the rows' minima, and of their maxima."""
 
-
-SWEEP = (Options(),)
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the interval between the two means."""
-    low, high = (float(mean) for mean in statistics.extremes.mean(axis=0, dtype="float64"))
-    return Interval.from_ends(low, high)
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the interval between the two means."""
+        low, high = (float(mean) for mean in seen.extremes.mean(axis=0, dtype="float64"))
+        return Interval.from_ends(low, high)

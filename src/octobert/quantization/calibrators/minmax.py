@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 
-class Options(FrozenModel):
-    """No options."""
+class MinMax(Calibrator):
+    """The exact minimum and maximum."""
 
-
-SWEEP = (Options(),)
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the interval from minimum to maximum."""
-    return Interval.from_ends(statistics.minimum, statistics.maximum)
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the interval from minimum to maximum."""
+        return Interval.from_ends(seen.minimum, seen.maximum)

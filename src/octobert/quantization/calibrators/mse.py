@@ -7,56 +7,57 @@ of each token counts relative to its energy.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from pydantic import Field
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import STEPS, Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 # Steps of a symmetric 8-bit grid on either side of zero.
 _SIDE = 127
 _MIN_SCALE = float(np.finfo(np.float32).tiny)
 
 
-class Options(FrozenModel):
-    """Args:
-    candidates: number of fractions that are tried for each end.
-    rounds: most passes over the two ends.
+class MeanSquaredError(Calibrator):
+    """The interval with the smallest squared error.
+
+    Args:
+        candidates: number of fractions that are tried for each end.
+        rounds: most passes over the two ends.
     """
+
+    # With SmoothQuant as accurate as the default, and without it better (docs/evidence/accuracy.md).
+    prior: ClassVar[float] = 0.6
 
     candidates: int = Field(default=64, ge=4, le=1024)
     rounds: int = Field(default=3, ge=1, le=20)
 
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the interval and the symmetric bound with the smallest squared error."""
+        values, counts = seen.points(relative=True)
+        low, high = min(seen.minimum, 0.0), max(seen.maximum, 0.0)
+        bound = max(-low, high)
+        if bound == 0.0:
+            return Interval.from_ends(0.0, 0.0)
+        fractions = np.linspace(0.05, 1.0, self.candidates)
 
-SWEEP = (Options(),)
-# With SmoothQuant as accurate as the default, and without it better (docs/evidence/accuracy.md).
-PRIOR = 0.6
+        def best(lows: np.ndarray, highs: np.ndarray) -> int:
+            errors = [_error(values, counts, a, b) for a, b in np.broadcast(lows, highs)]
+            return int(np.argmin(errors))
 
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the interval and the symmetric bound with the smallest squared error."""
-    values, counts = statistics.points(relative=True)
-    low, high = min(statistics.minimum, 0.0), max(statistics.maximum, 0.0)
-    bound = max(-low, high)
-    if bound == 0.0:
-        return Interval.from_ends(0.0, 0.0)
-    fractions = np.linspace(0.05, 1.0, options.candidates)
-
-    def best(lows: np.ndarray, highs: np.ndarray) -> int:
-        errors = [_error(values, counts, a, b) for a, b in np.broadcast(lows, highs)]
-        return int(np.argmin(errors))
-
-    symmetric = [_error(values, counts, -b, b, levels=2 * _SIDE) for b in bound * fractions]
-    best_bound = bound * fractions[int(np.argmin(symmetric))]
-    start = fractions[best(low * fractions, high * fractions)]
-    best_low, best_high = low * start, high * start
-    for _ in range(options.rounds):
-        before = (best_low, best_high)
-        best_low = low * fractions[best(low * fractions, np.array(best_high))]
-        best_high = high * fractions[best(np.array(best_low), high * fractions)]
-        if (best_low, best_high) == before:
-            break
-    return Interval(low=float(best_low), high=float(best_high), bound=float(best_bound))
+        symmetric = [_error(values, counts, -b, b, levels=2 * _SIDE) for b in bound * fractions]
+        best_bound = bound * fractions[int(np.argmin(symmetric))]
+        start = fractions[best(low * fractions, high * fractions)]
+        best_low, best_high = low * start, high * start
+        for _ in range(self.rounds):
+            before = (best_low, best_high)
+            best_low = low * fractions[best(low * fractions, np.array(best_high))]
+            best_high = high * fractions[best(np.array(best_low), high * fractions)]
+            if (best_low, best_high) == before:
+                break
+        return Interval(low=float(best_low), high=float(best_high), bound=float(best_bound))
 
 
 def _error(

@@ -8,45 +8,48 @@ Source: Wu et al. 2020, arXiv:2004.09602, section 4.1.
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import numpy as np
 from pydantic import Field
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
+from octobert.quantization.calibrators import Calibrator
 
 
-class Options(FrozenModel):
-    """Args:
-    keep: percentage of the values that lie inside the interval.
-    num_bins: the ends lie on the edges of that many equal bins over twice the largest magnitude, as in onnxruntime;
-        0 for quantiles.
+class Percentile(Calibrator):
+    """A percentage of the values.
+
+    Args:
+        keep: percentage of the values that lie inside the interval.
+        num_bins: the ends lie on the edges of that many equal bins over twice the largest magnitude, as in onnxruntime;
+            0 for quantiles.
     """
+
+    # On MRPC a little closer to float than the default (docs/evidence/accuracy.md).
+    prior: ClassVar[float] = 0.5
 
     keep: float = Field(default=99.999, gt=50, le=100)
     num_bins: int = Field(default=0, ge=0, le=16384)
 
+    @classmethod
+    def sweep(cls) -> tuple[Self, ...]:
+        """Return several: accuracy drops sharply on either side of the best one."""
+        return tuple(cls(keep=keep) for keep in (99.9, 99.99, 99.999, 99.9999))
 
-# Accuracy drops sharply on either side of the best percentage, which shows only when several are compared.
-SWEEP = tuple(Options(keep=keep) for keep in (99.9, 99.99, 99.999, 99.9999))
-# On MRPC a little closer to float than the default (docs/evidence/accuracy.md).
-PRIOR = 0.5
-
-
-def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """Return the interval that covers `keep` percent of the values."""
-    if options.keep == 100:
-        return Interval.from_ends(statistics.minimum, statistics.maximum)
-    cut = (1 - options.keep / 100) / 2
-    if options.num_bins:
-        return _on_edges(statistics, options.num_bins, cut)
-    low, high = statistics.quantiles(cut, 1 - cut)
-    values, counts = statistics.points()
-    order = np.argsort(np.abs(values), kind="stable")
-    cumulative = np.cumsum(counts[order])
-    index = min(
-        int(np.searchsorted(cumulative, options.keep / 100 * statistics.count)), len(order) - 1
-    )
-    return Interval(low=low, high=high, bound=float(abs(values[order[index]])))
+    def interval(self, seen: TensorStatistics) -> Interval:
+        """Return the interval that covers `keep` percent of the values."""
+        if self.keep == 100:
+            return Interval.from_ends(seen.minimum, seen.maximum)
+        cut = (1 - self.keep / 100) / 2
+        if self.num_bins:
+            return _on_edges(seen, self.num_bins, cut)
+        low, high = seen.quantiles(cut, 1 - cut)
+        values, counts = seen.points()
+        order = np.argsort(np.abs(values), kind="stable")
+        cumulative = np.cumsum(counts[order])
+        index = min(int(np.searchsorted(cumulative, self.keep / 100 * seen.count)), len(order) - 1)
+        return Interval(low=low, high=high, bound=float(abs(values[order[index]])))
 
 
 def _on_edges(statistics: TensorStatistics, bins: int, cut: float) -> Interval:
