@@ -52,6 +52,8 @@ FOREIGN = {
     "no label": (TWO, [0, 1, -1]),
     "no label at all": (TWO, [-1, -1]),
     "scores": (FIVE, ["3.5", "1.0"]),
+    "signs, of unknown classes": ((), [-1, 1]),
+    "no label, of unknown classes": ((), [-1, -1]),
     "names": (TWO, ["neg", "pos"]),
     "numbers of classes with names that are numbers": (("1", "2"), [0, 1]),
 }

@@ -87,7 +87,7 @@ class Classification(LabelledTexts):
         """Predicted and right classes by their numbers."""
         predicted, gold = self._classes(result), np.asarray(result.gold)
         classes = [str(index) for index in range(result.logits.shape[-1])]
-        if gold.max() >= len(classes):
+        if gold.max(initial=0) >= len(classes):
             raise DataError(
                 "the model has no such class",
                 got=f"{gold.max()} in the rows",

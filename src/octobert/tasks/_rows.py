@@ -174,9 +174,11 @@ def label_advice(cells: Iterable[Any], labels: Sequence[str]) -> str:
         return (
             "correct the row, or name the labels in the task's options in the order of the logits"
         )
-    if numbers[0] > 0 and numbers[-1] == len(labels):
-        numbers = list(range(1, len(labels) + 1))
-    if len(numbers) != len(labels):
+    # Of a model whose number of classes nobody knows, those of the rows.
+    count = len(labels) or len(numbers) * (0 not in numbers)
+    if numbers[0] > 0 and numbers[-1] == count:
+        numbers = list(range(1, count + 1))
+    if len(numbers) != count or count < 2:
         # What the hub writes where a row has no label, as in the test sets of GLUE.
         unlabelled = "take a split that has labels: -1 stands for none"
         return unlabelled if numbers[0] == -1 else "correct the row, or give a model with its class"

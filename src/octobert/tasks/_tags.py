@@ -15,7 +15,7 @@ OUTSIDE = "O"
 Entity = tuple[str, int, int]
 _LETTERS = ("B", "I", "E", "S")
 # Letters of BILOU and BMES → those of IOBES.
-_OTHER_LETTERS = {"L": "E", "U": "S", "M": "I"}
+_IOBES = str.maketrans("LUM", "ESI")
 # How schemes write a letter and a type: `B-PER`, `B_PER` or `b-per`, `PER-B` or `per_b`.
 _FORMS = (
     r"(?P<letter>[BIESLUM])(-(?P<kind>.+))?",
@@ -31,22 +31,19 @@ def readings(tags: Collection[str]) -> dict[str, str]:
 
     Example:
         >>> readings(["O", "U-PER", "L-PER"]), readings(["out", "per_b"]), readings(["NOUN", "O"])
-        ({'U-PER': 'S-PER', 'L-PER': 'E-PER'}, {'per_b': 'B-per', 'out': 'O'}, {})
+        ({'U-PER': 'S-PER', 'L-PER': 'E-PER', 'O': 'O'}, {'per_b': 'B-per', 'out': 'O'}, {})
     """
-    inside = [tag for tag in dict.fromkeys(tags) if tag != OUTSIDE]
     for form in _FORMS:
-        read, others = dict[str, str](), []
-        for tag in inside:
-            if found := re.fullmatch(form, tag):
-                letter = found["letter"].upper()
-                read[tag] = _OTHER_LETTERS.get(letter, letter)
-                read[tag] += f"-{found['kind']}" if found["kind"] else ""
-            else:
-                others.append(tag)
-        outside = others + [tag for tag in tags if tag == OUTSIDE][:1]
+        found = {tag: re.fullmatch(form, tag) for tag in tags}
+        read = {
+            tag: "-".join(filter(None, (match["letter"].upper().translate(_IOBES), match["kind"])))
+            for tag, match in found.items()
+            if match
+        }
+        outside = set(tags) - set(read)
         # Without one outside, tags of another form may be words such as e-mail.
-        if (read and len(outside) == 1) or (form == _FORMS[0] and not others):
-            return read | dict.fromkeys(others, OUTSIDE)
+        if read and (len(outside) == 1 or (form == _FORMS[0] and not outside)):
+            return read | dict.fromkeys(outside, OUTSIDE)
     return {}
 
 
