@@ -98,10 +98,7 @@ def convert_(model: ir.Model, to: FloatType = "float16", unfit: Collection[str] 
             got=refused.op_type,
             fix="set float_parts to float32, or quantize activations statically",
         )
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.TopologicalSortPass()(model)
-    if any(value.dtype is None for node in graph for value in node.outputs):
-        common.ShapeInferencePass()(model)
+    _typed_(model)
     unconverted = _unconverted(graph, unfit if to == "float16" else None)
     _convert_constants_(graph, unconverted, short)
     casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
@@ -131,6 +128,14 @@ def convert_(model: ir.Model, to: FloatType = "float16", unfit: Collection[str] 
             node.version = None
     operators.clean_(model)
     return len(nodes) - len(unconverted)
+
+
+def _typed_(model: ir.Model) -> None:
+    """Let all constants be initializers, and all values have types."""
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.TopologicalSortPass()(model)
+    if any(value.dtype is None for node in model.graph for value in node.outputs):
+        common.ShapeInferencePass()(model)
 
 
 def _unconverted(graph: ir.Graph, unfit: Collection[str] | None) -> set[ir.Node]:
@@ -180,8 +185,10 @@ def _beyond(graph: ir.Graph, unfit: Collection[str]) -> set[ir.Node]:
     return found
 
 
-def converted(graph: ir.Graph) -> list[str]:
+def converted(model: ir.Model) -> list[str]:
     """Return the values of a float graph that float16 would have to hold, but for constants."""
+    _typed_(model)
+    graph = model.graph
     kept = _unconverted(graph, None)
     return [
         str(value.name)
@@ -299,6 +306,7 @@ def round_(model: ir.Model, unfit: Collection[str] = ()) -> None:
         model: as for `convert_`.
         unfit: values that float16 cannot hold.
     """
+    _typed_(model)
     graph = model.graph
     kept = _unconverted(graph, unfit)
     made = [value for node in graph for value in node.outputs]

@@ -144,7 +144,7 @@ def _fitting(
     """
     model, capabilities = ir.load(graph), targets.load(plan.target).CAPABILITIES
     mixes = capabilities.float_parts.mixes(plan.float_parts)
-    seen = observer.largest(graph, rows, pad_id, float16.converted(model.graph))
+    seen = observer.largest(graph, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:
         # What is only read in integers is float nowhere.
         written = operators.values_of(ir.load(context.work / _artifacts.QUANTIZED).graph)
